@@ -21,11 +21,11 @@ from base.settings import (
     SettingInvalid,
     check,
 )
-from broker.groups.consumer.model import ASSIGNORS
 
 CHECK_OFF: Final = "off"
 CHECK_WARN: Final = "warn"
 CHECK_STRICT: Final = "strict"
+CONSUMER_ASSIGNORS: Final = ("uniform", "range")
 _INT32_MAX: Final = (1 << 31) - 1
 _TIB: Final = 1 << 40
 
@@ -259,7 +259,7 @@ class BrokerConfig:
 
     group_consumer_assignors: Annotated[
         tuple[str, ...], Setting("group.consumer.assignors", Kind.LIST)
-    ] = ASSIGNORS
+    ] = CONSUMER_ASSIGNORS
     """Assignors that members of consumer groups may ask for: uniform and range. The first one is
     the default.
     """
@@ -297,9 +297,11 @@ class BrokerConfig:
 
     def _check_consumer_groups(self) -> None:
         names = self.group_consumer_assignors
-        if not names or len(set(names)) < len(names) or not set(names) <= set(ASSIGNORS):
+        if not names or len(set(names)) < len(names) or not set(names) <= set(CONSUMER_ASSIGNORS):
             raise SettingInvalid(
-                "group_consumer_assignors", names, f"each of {', '.join(ASSIGNORS)} at most once"
+                "group_consumer_assignors",
+                names,
+                f"each of {', '.join(CONSUMER_ASSIGNORS)} at most once",
             )
         if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
             allowed = (

@@ -31,9 +31,9 @@ from broker.coordination.log import (
 )
 from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
 from broker.groups.classic import ClassicGroup
-from broker.groups.consumer.coordinator import ConsumerCoordinator
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.consumer.topics import ImageTopics
+from broker.groups.consumer_coordinator import ConsumerCoordinator
 from broker.groups.model import (
     CompleteJoin,
     CompleteSync,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from broker.groups.consumer.coordinator import ConsumerGroupDescription
 from broker.groups.consumer.model import Assignment, ConsumerMember, HeartbeatRequest
+from broker.groups.consumer_coordinator import ConsumerGroupDescription
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response

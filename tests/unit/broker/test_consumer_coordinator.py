@@ -1,0 +1,350 @@
+"""The coordinator of consumer groups over an in-memory log: durability, failover, compaction,
+offsets, and groups that change their protocol.
+"""
+
+import asyncio
+import itertools
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
+from broker.coordination.compaction import CompactionLimits
+from broker.coordination.log import TransactionalProducer
+from broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, HeartbeatResult
+from broker.groups.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerRecordKind,
+    decode_consumer_key,
+    encode_consumer_key,
+)
+from broker.groups.coordinator import GroupCoordinator, GroupDescription
+from broker.groups.model import GroupLimits, GroupState, GroupType, JoinRequest, Protocol
+from broker.groups.records import CommittedOffset
+from broker.wire.error_codes import ErrorCode
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import PartitionRecord, TopicRecord
+from tests.support.coordinator_log import MemoryLog
+from tests.support.waiting import until
+
+TOPIC_ID = UUID(int=7)
+KEY = ("t", 0)
+OFFSET = CommittedOffset(7, -1, "", 1_700_000_000_000)
+
+
+def now_ms() -> int:
+    return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
+
+
+def coordinator_on(
+    log: MemoryLog, *, compaction: CompactionLimits | None = None, **limits: Any
+) -> GroupCoordinator:
+    numbers = itertools.count()
+    coordinator = GroupCoordinator(
+        log,
+        GroupLimits(initial_rebalance_delay_ms=0),
+        now_ms=now_ms,
+        new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
+        consumer_limits=ConsumerLimits(**limits),
+        compaction=compaction,
+    )
+    coordinator.topics.reset(image_with(4))
+    for partition in range(log.partition_count):
+        coordinator.partition_opened(partition)
+    return coordinator
+
+
+def image_with(partition_count: int) -> MetadataImage:
+    image = MetadataImage()
+    image.topics.create(TopicRecord(topic_id=TOPIC_ID, name="t"))
+    for index in range(partition_count):
+        image.topics.set_partition(
+            PartitionRecord(
+                topic_id=TOPIC_ID,
+                partition=index,
+                replicas=(NodeId(0),),
+                leader=NodeId(0),
+                leader_node_epoch=NodeEpoch(1),
+                leader_epoch=StreamEpoch(0),
+                meta_stream_id=StreamId(3 * index),
+                data_stream_id=StreamId(3 * index + 1),
+                txn_stream_id=StreamId(3 * index + 2),
+            )
+        )
+    return image
+
+
+async def send(
+    coordinator: GroupCoordinator, member_id: str, epoch: int, group_id: str = "g", **fields: Any
+) -> HeartbeatResult:
+    await coordinator.ready(group_id)
+    request = HeartbeatRequest(member_id, epoch, **fields)
+    return await coordinator.consumers.heartbeat(group_id, request, version=1)
+
+
+async def join(coordinator: GroupCoordinator, member_id: str, **fields: Any) -> HeartbeatResult:
+    fields = {"rebalance_timeout_ms": 60_000, "owned": {}, "subscribed_names": ("t",)} | fields
+    return await send(coordinator, member_id, 0, **fields)
+
+
+async def other(log: MemoryLog, coordinator: GroupCoordinator, **limits: Any) -> GroupCoordinator:
+    """Return the next coordinator, when it has loaded."""
+    coordinator.close()
+    following = coordinator_on(log, **limits)
+    await following.ready("g")
+    return following
+
+
+def group_of(coordinator: GroupCoordinator) -> Any:
+    group = coordinator.find("g", create=False)
+    assert not isinstance(group, ErrorCode), group
+    return group
+
+
+def live_kinds(log: MemoryLog) -> set[str]:
+    """Return the kinds of the live records in the log."""
+    live: dict[bytes, bytes | None] = {}
+    for batches in log.durable.values():
+        for batch in batches:
+            live.update(batch.records)
+    kinds: set[str] = set()
+    for key, value in live.items():
+        decoded = decode_consumer_key(key)
+        if decoded is not None and value is not None:
+            kinds.add(decoded.kind.name)
+    return kinds
+
+
+async def commit(
+    coordinator: GroupCoordinator, member_id: str, epoch: int, **more: Any
+) -> ErrorCode:
+    done = await coordinator.commit_offsets("g", member_id, None, epoch, {KEY: OFFSET}, **more)
+    return done[KEY]
+
+
+async def test_an_answer_waits_until_its_records_are_durable() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    log.hold = True
+    joining = asyncio.create_task(join(coordinator, "a"))
+    await log.appended.wait()
+    repeated = asyncio.create_task(send(coordinator, "a", 1, owned={}))
+    describing = asyncio.create_task(coordinator.consumers.describe("g"))
+    await asyncio.sleep(0)
+    assert not joining.done()
+    assert not repeated.done(), "it depends on the same records"
+    assert not describing.done()
+    log.hold = False
+    log.release()
+    assert (await joining).member_epoch == 1
+    assert (await repeated).member_epoch == 1
+    assert (await describing).epoch == 1
+    coordinator.close()
+
+
+async def test_the_next_coordinator_needs_no_rebalance() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    first = await join(coordinator, "a", instance_id="i")
+    await join(coordinator, "b", subscribed_names=None, subscribed_regex="t.*")
+    before = group_of(coordinator).consumer
+    following = await other(log, coordinator)
+    restored = group_of(following).consumer
+    assert (restored.members, restored.targets) == (before.members, before.targets)
+    assert restored.regexes == before.regexes
+    assert (restored.epoch, restored.target_epoch, restored.metadata_hash) == (
+        before.epoch,
+        before.target_epoch,
+        before.metadata_hash,
+    )
+    beat = await send(following, "a", first.member_epoch, owned=first.assignment)
+    assert beat.error is ErrorCode.NONE
+    assert group_of(following).consumer.epoch == before.epoch
+    following.close()
+
+
+async def test_an_append_that_fails_is_told_and_forgotten() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    log.hold = True
+    log.appended.clear()
+    joining = asyncio.create_task(join(coordinator, "b"))
+    await log.appended.wait()
+    log.hold = False
+    log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert (await joining).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await coordinator.ready("g")
+    assert set(group_of(coordinator).consumer.members) == {"a"}
+    assert (await join(coordinator, "b")).member_epoch == 2
+    coordinator.close()
+
+
+async def test_members_that_are_silent_leave_a_durable_trace() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log, session_timeout_ms=50, heartbeat_interval_ms=10)
+    await join(coordinator, "a")
+    await until(lambda: live_kinds(log) == {"GROUP", "TARGET_EPOCH"})
+    following = await other(log, coordinator)
+    assert group_of(following).consumer.state is GroupState.EMPTY
+    assert (await send(following, "a", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
+    following.close()
+
+
+async def test_sessions_begin_again_at_the_next_coordinator() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    following = await other(log, coordinator, session_timeout_ms=50, heartbeat_interval_ms=10)
+    await until(lambda: group_of(following).consumer.members == {})
+    following.close()
+
+
+async def test_commits_are_checked_against_the_member_epoch() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    assert await commit(coordinator, "a", 1) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert await commit(coordinator, "a", 1, knows_epochs=False) is ErrorCode.ILLEGAL_GENERATION
+    await join(coordinator, "a")
+    assert await commit(coordinator, "a", 1) is ErrorCode.NONE
+    assert await commit(coordinator, "a", 0) is ErrorCode.STALE_MEMBER_EPOCH
+    assert await commit(coordinator, "b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert await commit(coordinator, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert await commit(coordinator, "a", 1, knows_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
+    assert coordinator.fetch_offsets("g", "a", 2) is ErrorCode.STALE_MEMBER_EPOCH
+    assert coordinator.fetch_offsets("g", "b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    for member in (("a", 1), (None, -1)):
+        found = coordinator.fetch_offsets("g", *member)
+        assert not isinstance(found, ErrorCode)
+        assert found.committed == {KEY: OFFSET}
+    coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("member", "error"),
+    [
+        (("a", None, 1), ErrorCode.NONE),
+        (("a", None, 7), ErrorCode.ILLEGAL_GENERATION),
+        (("b", None, 1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (("", None, -1), ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+async def test_commits_of_transactions_are_checked(
+    member: tuple[str, str | None, int], error: ErrorCode
+) -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    done = await coordinator.commit_transactional_offsets(
+        "g", member, TransactionalProducer(1, 0), {KEY: OFFSET}
+    )
+    assert done[KEY] is error
+    coordinator.close()
+
+
+async def test_offsets_of_topics_that_are_read_stay() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    old = CommittedOffset(1, -1, "", 0)
+    offsets = {KEY: old, ("u", 0): old}
+    await coordinator.commit_offsets("g", "a", None, 1, offsets)
+    refused = await coordinator.delete_offsets("g", [KEY])
+    assert refused == {KEY: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    coordinator.expire()
+    await until(lambda: set(group_of(coordinator).offsets.committed) == {KEY})
+    await send(coordinator, "a", -1)
+    coordinator.expire()
+    await until(lambda: coordinator.list_groups() == [])
+    assert live_kinds(log) == set()
+    coordinator.close()
+
+
+async def test_groups_are_listed_and_deleted() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    assert coordinator.list_groups() == [
+        GroupDescription("g", GroupState.STABLE, "consumer", "", (), GroupType.CONSUMER)
+    ]
+    assert list(coordinator.states()) == [GroupState.STABLE]
+    described = coordinator.describe_group("g")
+    assert isinstance(described, GroupDescription)
+    assert described.state is GroupState.DEAD, "DescribeGroups knows classic groups only"
+    assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
+    await send(coordinator, "a", -1)
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    assert coordinator.list_groups() == []
+    assert await coordinator.consumers.describe("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    following = await other(log, coordinator)
+    assert following.list_groups() == []
+    following.close()
+
+
+def classic_join(member_id: str = "") -> JoinRequest:
+    protocols = (Protocol("range", b"\0\0\0\0\0\0"),)
+    return JoinRequest(
+        member_id,
+        None,
+        "c",
+        "/h",
+        10_000,
+        10_000,
+        "consumer",
+        protocols,
+        needs_known_member_id=False,
+    )
+
+
+async def test_an_empty_group_changes_its_protocol() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    await commit(coordinator, "a", 1)
+    refused = await coordinator.join("g", classic_join())
+    assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    await send(coordinator, "a", -1)
+    joined = await coordinator.join("g", classic_join())
+    assert joined.error is ErrorCode.NONE
+    await until(lambda: live_kinds(log) == set())
+    upgrade = await join(coordinator, "b")
+    assert upgrade.error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert upgrade.message == "Group g is not a consumer group."
+    coordinator.leave("g", [(joined.member_id, None)])
+    assert (await join(coordinator, "b")).member_epoch == 1
+    following = await other(log, coordinator)
+    group = group_of(following)
+    assert (set(group.consumer.members), group.record) == ({"b"}, None)
+    assert group.offsets.committed == {KEY: OFFSET}
+    following.close()
+
+
+async def test_a_refused_heartbeat_makes_no_group() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    refused = await join(coordinator, "a", subscribed_names=None, subscribed_regex="a(")
+    assert refused.error is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert coordinator.list_groups() == []
+    assert (await send(coordinator, "a", 3)).error is ErrorCode.GROUP_ID_NOT_FOUND
+    coordinator.close()
+
+
+async def test_compaction_keeps_the_records_of_consumer_groups() -> None:
+    log = MemoryLog(1)
+    limits = CompactionLimits(log_bytes_min=20_000, factor=2, slice_count=3)
+    coordinator = coordinator_on(log, compaction=limits)
+    await join(coordinator, "stays")
+    for number in range(60):
+        await join(coordinator, f"m{number}")
+        await send(coordinator, f"m{number}", -1)
+    await until(lambda: log.starts.get(0, 0) > 0)
+    before = group_of(coordinator).consumer
+    following = await other(log, coordinator)
+    restored = group_of(following).consumer
+    assert restored.members == before.members
+    assert (restored.epoch, restored.target_epoch) == (before.epoch, before.target_epoch)
+    gone = encode_consumer_key(ConsumerRecordKey(ConsumerRecordKind.MEMBER, "g", "m1"))
+    assert gone not in group_of(following).consumer_records
+    following.close()
