@@ -1,0 +1,447 @@
+"""Compare consumer groups (KIP-848) with Apache Kafka 4.2: the same conversations go to both, and
+Kafka's own tools and consumer use both.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    list_groups,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+)
+from broker.wire.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from deploy.clients.wire import WireClient
+from tests.support.clients import TIMEOUT_S, create_topic, produce
+from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
+from tests.support.waiting import wait_until
+
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+CONSOLE = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+TOPICS = {"pages": 4, "clicks": 2, "views": 7, "visits": 7}
+NODE_ID = 1
+_RETRIED = {
+    int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    int(ErrorCode.NOT_COORDINATOR),
+}
+Step = tuple[str, Any]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=0) as cluster:
+        await cluster.start_broker(NODE_ID)
+        yield cluster
+
+
+class Conversation:
+    """One connection, with the state of members as a client has it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._client = WireClient(address)
+        self.owned: dict[str, dict[str, list[int]]] = {}
+        self.epochs: dict[str, int] = {}
+        for topic, count in TOPICS.items():
+            self._create(topic, count)
+        self.ids = self._topic_ids()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _create(self, topic: str, count: int) -> None:
+        if topic not in self._topic_ids():
+            create_topic(self.address, topic, count)
+
+    def _topic_ids(self) -> dict[str, UUID]:
+        answer = self.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+        return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
+
+    def ask(self, api: ApiSpec, request: object) -> Any:
+        codec = CODECS[api.key]
+        answer = self._client.ask(api, request, codec.encode_request, codec.decode_response)
+        return msgspec.to_builtins(answer, builtin_types=(UUID,))
+
+    def coordinate(self, *groups: str) -> None:
+        """Wait until the groups have a coordinator."""
+        for group in groups:
+            find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
+            fetch = offset_fetch.OffsetFetchRequest(
+                groups=[offset_fetch.OffsetFetchRequestGroup(group, topics=[])]
+            )
+            wait_until(
+                lambda find=find, fetch=fetch: (
+                    not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+                    and self.ask(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"]
+                    not in _RETRIED
+                )
+            )
+
+    def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
+        """Send a heartbeat, with what the member owns unless `owned` is given."""
+        owned = fields.pop("owned", self.owned.get(member))
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member,
+            member_epoch=self.epochs.get(member, 0) if epoch is None else epoch,
+            topic_partitions=None
+            if owned is None
+            else [
+                consumer_group_heartbeat.TopicPartitions(self.ids[name], indexes)
+                for name, indexes in owned.items()
+            ],
+            **fields,
+        )
+        answer = self.ask(apis.CONSUMER_GROUP_HEARTBEAT, request)
+        if answer["error_code"] == 0:
+            self.epochs[member] = answer["member_epoch"]
+        if answer["assignment"] is not None:
+            answer["assignment"] = self._named(answer["assignment"]["topic_partitions"])
+            self.owned[member] = answer["assignment"]
+        return answer
+
+    def _named(self, topics: Sequence[Any]) -> dict[str, list[int]]:
+        names = {topic_id: name for name, topic_id in self._topic_ids().items()}
+        return {names[topic["topic_id"]]: sorted(topic["partitions"]) for topic in topics}
+
+    def join(self, group: str, member: str, *names: str, **fields: Any) -> Any:
+        fields = {
+            "owned": {},
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": list(names),
+        } | fields
+        return self.beat(group, member, 0, **fields)
+
+    def commit(self, group: str, member: str, epoch: int, topic: str = "pages") -> Any:
+        request = offset_commit.OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=epoch,
+            member_id=member,
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(
+                    topic, [offset_commit.OffsetCommitRequestPartition(0, 5)]
+                )
+            ],
+        )
+        return self.ask(apis.OFFSET_COMMIT, request)["topics"][0]["partitions"][0]["error_code"]
+
+    def fetch(self, group: str, member: str | None, epoch: int) -> Any:
+        request = offset_fetch.OffsetFetchRequest(
+            groups=[
+                offset_fetch.OffsetFetchRequestGroup(
+                    group,
+                    topics=[offset_fetch.OffsetFetchRequestTopics("pages", [0])],
+                    member_id=member,
+                    member_epoch=epoch,
+                )
+            ]
+        )
+        return self.ask(apis.OFFSET_FETCH, request)["groups"]
+
+    def describe(self, group: str) -> Any:
+        request = consumer_group_describe.ConsumerGroupDescribeRequest([group])
+        (described,) = self.ask(apis.CONSUMER_GROUP_DESCRIBE, request)["groups"]
+        for member in described["members"]:
+            for name in ("assignment", "target_assignment"):
+                member[name] = self._named(member[name]["topic_partitions"])
+        described["members"].sort(key=lambda member: member["member_id"])
+        return described
+
+    def listed(self, group: str, **filters: Any) -> Any:
+        groups = self.ask(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))["groups"]
+        return [found for found in groups if found["group_id"] == group]
+
+    def delete(self, group: str) -> Any:
+        return self.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))["results"]
+
+
+def bad_input(talk: Conversation) -> Iterator[Step]:
+    group, first = "bad-input", {"rebalance_timeout_ms": 1_000}
+    names = {"subscribed_topic_names": ["pages"]}
+    talk.coordinate(group, "bad-absent")
+    wrong: list[tuple[str, str, int, dict[str, Any]]] = [
+        ("", "m", 0, {"owned": {}, **first, **names}),
+        (" ", "m", 0, {"owned": {}, **first, **names}),
+        (group, "", 0, {"owned": {}, **first, **names}),
+        (group, "", 1, {}),
+        (group, "", -1, {}),
+        (group, "m", -3, {}),
+        (group, "m", -2, {}),
+        (group, "m", 0, {"owned": {}, **names}),
+        (group, "m", 0, {"owned": None, **first, **names}),
+        (group, "m", 0, {"owned": {"pages": [0]}, **first, **names}),
+        (group, "m", 0, {"owned": {}, **first}),
+        (group, "m", 1, {"instance_id": ""}),
+        (group, "m", 1, {"rack_id": ""}),
+        (group, "m", 0, {"owned": {}, **first, **names, "server_assignor": "best"}),
+        ("bad-absent", "m", 3, {}),
+        ("bad-absent", "m", -1, {}),
+        ("bad-absent", "m", -2, {"instance_id": "i"}),
+    ]
+    for asked in wrong:
+        yield str(asked), talk.beat(*asked[:3], **asked[3])
+    refused = talk.join(group, "m", subscribed_topic_names=None, subscribed_topic_regex="a(")
+    refused["error_message"] = refused["error_message"].split(":")[0]
+    yield "a bad regex", refused
+    yield "no group was made", talk.listed(group)
+    yield "describe an unknown group", talk.describe("bad-absent")
+
+
+def reconciliation(talk: Conversation) -> Iterator[Step]:
+    group = "reconciles"
+    talk.coordinate(group)
+    yield "join a", talk.join(group, "a", "pages")
+    yield "join b", talk.join(group, "b", "pages")
+    before = talk.owned["a"]
+    yield "b waits", talk.beat(group, "b")
+    asked = talk.beat(group, "a", owned=before)
+    yield "a learns what it loses", _sized(asked)
+    kept = talk.owned["a"]
+    yield "a still owns all", talk.beat(group, "a", owned=before)
+    yield "a does not say", talk.beat(group, "a", owned=None)
+    yield "b still waits", talk.beat(group, "b")
+    yield "states", _sizes(talk.describe(group))
+    talk.owned["a"] = kept
+    yield "a has revoked", talk.beat(group, "a")
+    yield "b gets its part", _sized(talk.beat(group, "b"))
+    yield (
+        "all of it is assigned",
+        sorted(index for name in "ab" for index in talk.owned[name]["pages"]),
+    )
+    yield "states", _sizes(talk.describe(group))
+    yield "listed", talk.listed(group)
+    yield "listed by type", talk.listed(group, types_filter=["Consumer"])
+    yield "listed by other type", talk.listed(group, types_filter=["classic"])
+    yield "listed by state", talk.listed(group, states_filter=["STABLE"])
+    yield "too new an epoch", talk.beat(group, "a", 9)
+    yield "too old an epoch", talk.beat(group, "a", 0 + 1, owned={"pages": [0, 1, 2, 3]})
+    yield "the previous epoch", talk.beat(group, "a", 1)
+    yield "begin again", _sized(talk.join(group, "a", "pages"))
+    full = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["pages"]}
+    yield "a full heartbeat", _sized(talk.beat(group, "a", **full))
+    yield "another topic", _sized(talk.beat(group, "a", subscribed_topic_names=["pages", "clicks"]))
+    for number in range(3):
+        for name in "ab":
+            yield f"round {number}", _sized(talk.beat(group, name))
+    yield "states", _sizes(talk.describe(group))
+    yield (
+        "classic API",
+        talk.ask(apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest([group])),
+    )
+    yield "unknown member leaves", talk.beat(group, "z", -1)
+    yield "a leaves", talk.beat(group, "a", -1)
+    yield "a is gone", talk.beat(group, "a", 3)
+    talk.beat(group, "b")
+    yield "b gets all", talk.beat(group, "b", **full)
+    yield "delete a group with members", talk.delete(group)
+    yield "b leaves", talk.beat(group, "b", -1)
+    yield "empty", _sizes(talk.describe(group))
+    yield "listed", talk.listed(group)
+    yield "delete", talk.delete(group)
+    yield "deleted", talk.describe(group)
+
+
+def static_members(talk: Conversation) -> Iterator[Step]:
+    group = "static"
+    talk.coordinate(group)
+    yield "join", _sized(talk.join(group, "a1", "pages", instance_id="a"))
+    yield "join", _sized(talk.join(group, "b1", "pages", instance_id="b"))
+    for _ in range(2):
+        for name in ("a1", "b1"):
+            yield "settle", _sized(talk.beat(group, name))
+    mine = talk.owned["a1"]
+    yield "twice", talk.join(group, "a2", "pages", instance_id="a")
+    yield "twice with its own id", talk.join(group, "a1", "pages", instance_id="a")
+    yield "fenced", talk.beat(group, "x", 2, instance_id="a")
+    yield "unknown instance", talk.beat(group, "a1", 2, instance_id="c")
+    yield "leave by another", talk.beat(group, "x", -2, instance_id="a")
+    yield "away", talk.beat(group, "a1", -2, instance_id="a")
+    yield "while away", talk.beat(group, "a1", 2, instance_id="a")
+    yield "states", _sizes(talk.describe(group))
+    back = talk.join(group, "a2", "pages", instance_id="a")
+    yield "back", _sized(back)
+    yield "with the same partitions", talk.owned["a2"] == mine
+    yield "the old one", talk.beat(group, "a1", 2, instance_id="a")
+    yield "the other one", talk.beat(group, "b1")
+    yield "leaves for good", talk.beat(group, "a2", -1, instance_id="a")
+    yield "states", _sizes(talk.describe(group))
+
+
+def ranges(talk: Conversation) -> Iterator[Step]:
+    group = "ranges"
+    talk.coordinate(group)
+    members = {"m2": "z", "m1": None, "m3": "y", "m0": None}
+    for name, instance in members.items():
+        talk.join(group, name, "views", "visits", server_assignor="range", instance_id=instance)
+    for _ in range(4):
+        for name in members:
+            talk.beat(group, name)
+    yield "co-partitioned", talk.describe(group)
+    talk.beat(group, "m1", server_assignor="uniform")
+    yield "most votes", talk.describe(group)["assignor_name"]
+
+
+def empty_subscriptions(talk: Conversation) -> Iterator[Step]:
+    group = "subscribes-to-nothing"
+    talk.coordinate(group)
+    yield "no names", talk.join(group, "a")
+    yield "no names", talk.join(group, "b")
+    yield "names without topics", talk.beat(group, "a", subscribed_topic_names=["absent"])
+    yield "heartbeat", talk.beat(group, "a")
+    yield "states", _sizes(talk.describe(group))
+
+
+def regexes(talk: Conversation) -> Iterator[Step]:
+    """Kafka resolves an expression a moment later."""
+    group, internal = "regexes", "regexes-internal"
+    talk.coordinate(group, internal)
+    for name, of_group, regex in (
+        ("a", group, "(clicks|pages)"),
+        ("i", internal, "(__consumer_off.*|clicks)"),
+    ):
+        talk.join(of_group, name, subscribed_topic_names=None, subscribed_topic_regex=regex)
+        wait_until(lambda name=name, of_group=of_group: _gets(talk, of_group, name))
+        yield regex, sorted(talk.owned[name].items())
+    yield "described", talk.describe(group)["members"][0]["subscribed_topic_regex"]
+    talk.beat(group, "a", subscribed_topic_regex="", subscribed_topic_names=["clicks"])
+    wait_until(lambda: talk.beat(group, "a") and set(talk.owned["a"]) == {"clicks"})
+    yield "described", talk.describe(group)["members"][0]["subscribed_topic_regex"]
+
+
+def _gets(talk: Conversation, group: str, member: str) -> bool:
+    if talk.epochs[member] == 0:
+        return bool(talk.join(group, member, subscribed_topic_names=None)["assignment"])
+    return bool(talk.beat(group, member) and talk.owned.get(member))
+
+
+def offsets(talk: Conversation) -> Iterator[Step]:
+    group = "commits"
+    talk.coordinate(group, "commits-absent")
+    yield "unknown group", talk.commit("commits-absent", "a", 1)
+    talk.join(group, "a", "pages")
+    for member, epoch in (("a", 1), ("a", 0), ("a", 2), ("b", 1), ("", -1), ("a", -1)):
+        yield f"commit {member} {epoch}", talk.commit(group, member, epoch)
+        yield f"fetch {member} {epoch}", talk.fetch(group, member, epoch)
+    yield "fetch without a member", talk.fetch(group, None, -1)
+    yield "unknown group", talk.fetch("commits-absent", "a", 1)
+    talk.commit(group, "a", 1, "clicks")
+    for topic in ("pages", "clicks"):
+        request = offset_delete.OffsetDeleteRequest(
+            group,
+            [
+                offset_delete.OffsetDeleteRequestTopic(
+                    topic, [offset_delete.OffsetDeleteRequestPartition(0)]
+                )
+            ],
+        )
+        yield f"delete offsets of {topic}", talk.ask(apis.OFFSET_DELETE, request)
+
+
+def _sized(answer: Any) -> Any:
+    """Return the answer with the number of partitions, which Kafka may choose otherwise."""
+    if answer["assignment"] is not None:
+        answer = answer | {"assignment": _size(answer["assignment"])}
+    return answer
+
+
+def _size(assignment: dict[str, list[int]]) -> int:
+    return sum(map(len, assignment.values()))
+
+
+def _sizes(described: Any) -> Any:
+    members = [
+        member | {name: _size(member[name]) for name in ("assignment", "target_assignment")}
+        for member in described["members"]
+    ]
+    return described | {"members": members}
+
+
+SCENARIOS: list[Callable[[Conversation], Iterator[Step]]] = [
+    bad_input,
+    reconciliation,
+    static_members,
+    ranges,
+    empty_subscriptions,
+    regexes,
+    offsets,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_conversations_are_those_of_kafka(
+    peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
+) -> None:
+    expected, found = [
+        await asyncio.to_thread(_hold, address, scenario) for address in (peer, cluster.bootstrap)
+    ]
+    assert found == expected
+
+
+def _hold(address: str, scenario: Callable[[Conversation], Iterator[Step]]) -> list[Step]:
+    talk = Conversation(address)
+    try:
+        return [
+            (label, answer | {"throttle_time_ms": 0} if isinstance(answer, dict) else answer)
+            for label, answer in scenario(talk)
+        ]
+    finally:
+        talk.close()
+
+
+@pytest.mark.long
+async def test_kafkas_console_consumer_and_group_tool(
+    java: JavaHome, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two consumers of Java share the partitions, and the group tool describes them."""
+    group, topic = "java", "letters"
+    await asyncio.to_thread(create_topic, cluster.bootstrap, topic, 4)
+    await asyncio.to_thread(
+        produce, cluster.bootstrap, topic, [b"%d" % number for number in range(40)], range(4)
+    )
+    consume = (
+        *("--bootstrap-server", cluster.bootstrap, "--topic", topic, "--group", group),
+        *("--from-beginning", "--command-property", "group.protocol=consumer"),
+    )
+    tool = ("--bootstrap-server", cluster.bootstrap, "--describe", "--group", group)
+
+    def members() -> list[list[str]]:
+        shown = java.tool(GROUPS, *tool, "--members").stdout.splitlines()
+        return [line.split() for line in shown if line.startswith(group)]
+
+    def run() -> None:
+        log = tmp_path / "console.log"
+        with (
+            java.application(CONSOLE, *consume, log=log),
+            java.application(CONSOLE, *consume, log=log),
+        ):
+            wait_until(lambda: [row[-1] for row in members()] == ["2", "2"])
+            wait_until(lambda: sorted(map(int, log.read_text().split())) == list(range(40)))
+            state = java.tool(GROUPS, *tool, "--state").stdout
+            assert "uniform" in state
+            assert "Stable" in state
+            shown = java.tool(GROUPS, *tool).stdout
+            assert sum(topic in line for line in shown.splitlines()) == 4
+
+    began = time.monotonic()
+    await asyncio.to_thread(run)
+    assert time.monotonic() - began < 4 * TIMEOUT_S
