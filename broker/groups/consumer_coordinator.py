@@ -94,7 +94,7 @@ class ConsumerCoordinator:
             check_heartbeat(group_id, request, version, self._limits.assignors)
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
-                return _not_found(group, group_id)
+                return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
             result, outcome = self._step(group, request)
         except HeartbeatRefused as refused:
             return refused.result
@@ -271,9 +271,10 @@ def _keep(group: Group, records: Sequence[KeyValue]) -> None:
             group.consumer_records[key] = value
 
 
-def _not_found(code: ErrorCode, group_id: str) -> HeartbeatResult:
+def _not_found(code: ErrorCode, group_id: str, *, is_leaving: bool) -> HeartbeatResult:
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
-        return HeartbeatResult(code, f"Consumer group {group_id} not found.")
+        kind = "Group" if is_leaving else "Consumer group"
+        return HeartbeatResult(code, f"{kind} {group_id} not found.")
     return _failed(code)
 
 

@@ -124,7 +124,7 @@ def _member(node: Node, member: ConsumerMember, target: Assignment) -> describin
         client_id=metadata.client_id,
         client_host=metadata.client_host,
         subscribed_topic_names=list(metadata.subscribed_names),
-        subscribed_topic_regex=metadata.subscribed_regex or None,
+        subscribed_topic_regex=metadata.subscribed_regex,
         assignment=_named(node, member.current.assigned),
         target_assignment=_named(node, target),
         member_type=_CONSUMER_MEMBER,

@@ -175,7 +175,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         }
         assert owned == wanted
         same = {
-            (member.metadata.subscribed_names, member.metadata.subscribed_regex or "")
+            (member.metadata.subscribed_names, member.metadata.subscribed_regex)
             for member in group.members.values()
         }
         if self.assignor != RANGE and len(same) == 1:

@@ -131,9 +131,7 @@ class ConsumerGroup:
         metadata = _updated(member.metadata, request)
         if member_id not in self.members or metadata != member.metadata:
             changes.put(ConsumerRecordKind.MEMBER, metadata, member_id)
-        has_new_regex = (metadata.subscribed_regex or "") != (
-            member.metadata.subscribed_regex or ""
-        )
+        has_new_regex = metadata.subscribed_regex != member.metadata.subscribed_regex
         has_new_subscription = (
             has_new_regex or metadata.subscribed_names != member.metadata.subscribed_names
         )
@@ -235,7 +233,7 @@ class ConsumerGroup:
 
     # --- subscriptions and the group epoch --------------------------------------------------------
 
-    def _replace_regex(self, old: str | None, new: str | None, changes: GroupChanges) -> None:
+    def _replace_regex(self, old: str, new: str, changes: GroupChanges) -> None:
         """Check a new regular expression, and drop one that nobody uses any more."""
         if new:
             try:
@@ -247,11 +245,11 @@ class ConsumerGroup:
                 ) from error
         self._drop_unused_regex(old, changes)
 
-    def _drop_unused_regex(self, regex: str | None, changes: GroupChanges) -> None:
+    def _drop_unused_regex(self, regex: str, changes: GroupChanges) -> None:
         if regex in self.regexes and not any(
             member.metadata.subscribed_regex == regex for member in self.members.values()
         ):
-            changes.put(ConsumerRecordKind.REGEX, None, regex or "")
+            changes.put(ConsumerRecordKind.REGEX, None, regex)
 
     def _resolve_regexes(self, topics: TopicsView, now_ms: int, changes: GroupChanges) -> None:
         """Match the regular expressions with the topics, those of old topics again."""
@@ -289,7 +287,7 @@ class ConsumerGroup:
     def _topics_of(self, metadata: MemberMetadata, topics: TopicsView) -> frozenset[UUID]:
         """Return the existing topics of a member."""
         names = set(metadata.subscribed_names)
-        regex = self.regexes.get(metadata.subscribed_regex or "")
+        regex = self.regexes.get(metadata.subscribed_regex)
         if regex is not None:
             names |= regex.topics
         found = (topics.id_of(name) for name in names)
@@ -311,7 +309,7 @@ class ConsumerGroup:
 
     def _update_targets(self, topics: TopicsView, changes: GroupChanges) -> None:
         """Compute the target assignment of the group epoch."""
-        shared: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
+        shared: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
         subscribers: list[Subscriber] = []
         for member in self.members.values():
             metadata = member.metadata

@@ -76,8 +76,8 @@ class MemberMetadata:
     client_host: str = ""
     subscribed_names: tuple[str, ...] = ()
     """In order, each once."""
-    subscribed_regex: str | None = None
-    """None and an empty text: no regular expression."""
+    subscribed_regex: str = ""
+    """Empty: no regular expression."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
 

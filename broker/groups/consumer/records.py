@@ -170,7 +170,7 @@ def _read_member(reader: Reader) -> MemberMetadata:
         reader.string(True),
         reader.string(True),
         tuple(_read_names(reader)),
-        reader.nullable_string(True),
+        reader.nullable_string(True) or "",
         reader.i32(),
         reader.nullable_string(True),
     )

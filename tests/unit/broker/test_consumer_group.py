@@ -308,7 +308,7 @@ def test_a_bad_regex_changes_nothing() -> None:
     assert message.startswith("SubscribedTopicRegex `a(` is not a valid regular expression:")
     refused(ErrorCode.INVALID_REGULAR_EXPRESSION, world.join, "b", subscribed_regex="(?=a)")
     assert (set(world.group.members), world.group.epoch) == ({"a"}, 1)
-    assert world.group.members["a"].metadata.subscribed_regex is None
+    assert world.group.members["a"].metadata.subscribed_regex == ""
 
 
 def test_a_regex_takes_linear_time() -> None:
