@@ -4,7 +4,8 @@ never closes the connection.
 Invariant: the answer to an unknown version is error 35 in the encoding of v0, with the whole list,
 and the request body is not read. The response header is always v0, because the client does not know
 the version of the answer yet. Features: none of `transaction.version`, `group.version`,
-`share.version`. Each would switch clients to protocols that are not served.
+`share.version`. The first and the last would switch clients to protocols that are not served; the
+consumer group protocol needs none, because clients look for its APIs.
 
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsRequest.isValid.
 """

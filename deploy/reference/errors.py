@@ -120,8 +120,17 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.STALE_BROKER_EPOCH: "The broker was fenced and restarts. Try again.",
     ErrorCode.MEMBER_ID_REQUIRED: "Nothing: clients join again with the member id from the answer.",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Start the preferred leader, or reassign the partition.",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size`.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size` or `group.consumer.max.size`.",
     ErrorCode.FENCED_INSTANCE_ID: "Give each consumer a `group.instance.id` of its own.",
+    ErrorCode.FENCED_MEMBER_EPOCH: _REJOIN,
+    ErrorCode.UNRELEASED_INSTANCE_ID: (
+        "Wait until the consumer with this `group.instance.id` has closed or its session is over, or use another id."
+    ),
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "Use `uniform` or `range` as `group.remote.assignor`; `group.consumer.assignors` has the allowed ones.",
+    ErrorCode.STALE_MEMBER_EPOCH: "The group has moved on. Clients repeat the commit after their next heartbeat.",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: (
+        "Correct the regular expression of the subscription. The syntax is that of RE2, without look-ahead and back-references."
+    ),
     ErrorCode.ELECTION_NOT_NEEDED: "Nothing: the preferred leader leads already.",
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing: there is no move to cancel.",
     ErrorCode.INVALID_RECORD: "Correct the record; the message says what is wrong with it.",

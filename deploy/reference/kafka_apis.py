@@ -30,6 +30,11 @@ Brokers serve it from version 3.
 
 Two APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip: 10000 in the markers of WriteTxnMarkers (the serial), and 10000 and 10001 in the partitions of DescribeLogDirs (the number of objects, and the bytes that are in WAL objects).
 
+Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
+A group changes its protocol while it has no members.
+As in Kafka when its migration policy is `disabled`, a member of the consumer protocol gets GROUP_ID_NOT_FOUND from a group with classic members; a classic member gets INCONSISTENT_GROUP_PROTOCOL from a group with members of the consumer protocol.
+Groups have no configs of their own, and racks do not influence assignments.
+
 Some APIs answer about things that brokers do not have.
 UpdateFeatures refuses every feature, because none has a level: transactions use version 1 of their protocol (no KIP-890).
 AlterReplicaLogDirs knows one log directory, the object store.
@@ -48,10 +53,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "No ACLs: every client that reaches a listener has all rights.",
     ),
     (("AlterClientQuotas",), "No quotas: DescribeClientQuotas finds none."),
-    (
-        ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
-        "Consumers use the classic group protocol: `group.protocol=classic` (no KIP-848).",
-    ),
     (("ShareFetch", "ShareGroupHeartbeat"), "No share groups (KIP-932)."),
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
     (

@@ -52,6 +52,7 @@ FOREIGN_SETTINGS = {
     "group.id": "Kafka clients",
     "group.instance.id": "Kafka clients",
     "group.protocol": "Kafka clients",
+    "group.remote.assignor": "Kafka clients",
     "isolation.level": "Kafka clients",
     "linger.ms": "Kafka clients",
     "max.block.ms": "Kafka clients",

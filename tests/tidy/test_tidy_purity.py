@@ -132,6 +132,7 @@ CORES = (
     "broker/partition/transactions.py",
     "broker/partition/leader_epochs.py",
     "broker/groups/classic.py",
+    "broker/groups/consumer",
     "broker/groups/model.py",
     "broker/groups/offsets.py",
     "broker/groups/records.py",
