@@ -25,6 +25,8 @@ from broker.groups.consumer.model import (
     TopicsView,
 )
 from broker.groups.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerValue,
     decode_consumer_key,
     decode_consumer_value,
     encode_consumer_key,
@@ -187,7 +189,7 @@ class ConsumerCoordinator:
 
     def restore(self, group: Group) -> None:
         """Restore the group from its durable records."""
-        found = []
+        found: list[tuple[ConsumerRecordKey, ConsumerValue]] = []
         for key, value in group.consumer_records.items():
             decoded = decode_consumer_key(key)
             if decoded is not None:

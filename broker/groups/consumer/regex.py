@@ -10,12 +10,24 @@ from typing import Final, Protocol, cast
 import re2
 
 CACHED_MAX: Final = 256
-_OPTIONS: Final = re2.Options()
-_OPTIONS.log_errors = False
 
 
 class _Pattern(Protocol):
     def fullmatch(self, text: str) -> object | None: ...
+
+
+class _Options(Protocol):
+    log_errors: bool
+
+
+class _Library(Protocol):
+    """What is used of `re2`, which has no types."""
+
+    error: type[Exception]
+
+    def Options(self) -> _Options: ...
+
+    def compile(self, pattern: str, options: _Options) -> _Pattern: ...
 
 
 class RegexInvalid(Exception):
@@ -35,9 +47,12 @@ def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=CACHED_MAX)
 def _compiled(expression: str) -> _Pattern:
+    library = cast("_Library", re2)
+    options = library.Options()
+    options.log_errors = False
     try:
-        return cast("_Pattern", re2.compile(expression, options=_OPTIONS))
-    except re2.error as error:
-        reason = error.args[0] if error.args else error
+        return library.compile(expression, options)
+    except library.error as error:
+        reason: object = error.args[0] if error.args else error
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
         raise RegexInvalid(text) from error
