@@ -1,0 +1,175 @@
+"""Measure how fast a large consumer group (KIP-848) settles, and how much moves when one joins.
+
+Raw clients of the protocol in one process: each sends a heartbeat once a second, as with
+`group.consumer.heartbeat.interval.ms=1000`, and at once after it has given up partitions, as
+Kafka's clients do.
+"""
+
+import asyncio
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from benchmarks import clients, harness
+from benchmarks.harness import Measure
+from broker.wire import apis
+from broker.wire.codecs import CODECS
+from broker.wire.framing import encode_request_frame
+from broker.wire.gen import consumer_group_heartbeat, find_coordinator
+from broker.wire.primitives import Reader
+
+MEMBERS: Final = 100
+PARTITIONS: Final = 500
+HEARTBEAT_MS: Final = 1_000
+_GROUP: Final = "large"
+_DEADLINE_S: Final = 60.0
+_SIZE: Final = struct.Struct(">i")
+
+
+@dataclass
+class _Member:
+    """One client. `owned` has partition indexes of the only topic."""
+
+    member_id: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    epoch: int = 0
+    owned: set[int] = field(default_factory=set[int])
+    topic_id: Any = None
+    revoked_count: int = 0
+
+    async def join(self) -> None:
+        await self._beat(is_first=True)
+
+    async def live(self) -> None:
+        """Heartbeat forever."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
+            while await self._beat():
+                pass
+
+    async def _beat(self, *, is_first: bool = False) -> bool:
+        """Send a heartbeat. Returns True if the member has given up partitions since."""
+        owned = [consumer_group_heartbeat.TopicPartitions(self.topic_id, sorted(self.owned))]
+        request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            group_id=_GROUP,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            topic_partitions=owned if self.owned else [],
+            rebalance_timeout_ms=60_000 if is_first else -1,
+            subscribed_topic_names=[clients.TOPIC] if is_first else None,
+        )
+        answer: consumer_group_heartbeat.ConsumerGroupHeartbeatResponse = await _ask(
+            self.reader, self.writer, apis.CONSUMER_GROUP_HEARTBEAT, request
+        )
+        if answer.error_code:
+            raise RuntimeError(f"{self.member_id}: {answer.error_message}")
+        self.epoch = answer.member_epoch
+        if answer.assignment is None:
+            return False
+        told = {index for topic in answer.assignment.topic_partitions for index in topic.partitions}
+        for topic in answer.assignment.topic_partitions:
+            self.topic_id = topic.topic_id
+        lost = self.owned - told
+        self.revoked_count += len(lost)
+        self.owned = told
+        return bool(lost)
+
+
+async def _ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, api: apis.ApiSpec, request: object
+) -> Any:  # noqa: ANN401 - each API has its own type
+    codec = CODECS[api.key]
+    writer.write(
+        encode_request_frame(api, api.max, 1, codec.encode_request, request, client_id="bench")
+    )
+    size = _SIZE.unpack(await reader.readexactly(_SIZE.size))[0]
+    frame = memoryview(await reader.readexactly(size))
+    return codec.decode_response(Reader(frame, 5), api.max)
+
+
+async def _connect(bootstrap: str, member_id: str) -> _Member:
+    host, _, port = bootstrap.rpartition(":")
+    return _Member(member_id, *await asyncio.open_connection(host, int(port)))
+
+
+async def _until_coordinated(member: _Member) -> None:
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[_GROUP])
+    while True:
+        answer = await _ask(member.reader, member.writer, apis.FIND_COORDINATOR, request)
+        if answer.coordinators[0].error_code == 0:
+            return
+        await asyncio.sleep(0.05)
+
+
+async def _until_settled(members: list[_Member]) -> float:
+    """Return the seconds until all partitions have an owner, evenly, and all epochs are equal."""
+    began = time.perf_counter()
+    while True:
+        sizes = [len(member.owned) for member in members]
+        is_even = sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
+        if is_even and len({member.epoch for member in members}) == 1:
+            return time.perf_counter() - began
+        if time.perf_counter() - began > _DEADLINE_S:
+            raise TimeoutError(f"the group does not settle: {sum(sizes)} partitions have owners")
+        await asyncio.sleep(0.01)
+
+
+async def _run(bootstrap: str) -> tuple[float, float, int]:
+    """Return the seconds until the group settles, the same after one more member, and how many
+    partitions moved then.
+    """
+    members = [await _connect(bootstrap, f"member-{number:03}") for number in range(MEMBERS + 1)]
+    *first, last = members
+    await _until_coordinated(last)
+    lives: list[asyncio.Task[None]] = []
+    try:
+        for member in first:
+            await member.join()
+            lives.append(asyncio.create_task(member.live()))
+        settled_s = await _until_settled(first)
+        before = sum(member.revoked_count for member in first)
+        await last.join()
+        lives.append(asyncio.create_task(last.live()))
+        joined_s = await _until_settled(members)
+        moved_count = sum(member.revoked_count for member in first) - before
+        return settled_s, joined_s, moved_count
+    finally:
+        for task in lives:
+            task.cancel()
+        outcomes = await asyncio.gather(*lives, return_exceptions=True)
+        for member in members:
+            member.writer.close()
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+def groups() -> list[Measure]:
+    """Let 100 members join one after the other, then one more."""
+    with harness.server(store="memory:") as system:
+        clients.create_topic(system.bootstrap, PARTITIONS)
+        settled_s, joined_s, moved_count = asyncio.run(_run(system.bootstrap))
+    least = PARTITIONS // (MEMBERS + 1)
+    note = f"{PARTITIONS} partitions; a heartbeat each {HEARTBEAT_MS / 1000:g} s"
+    return [
+        Measure(
+            f"consumer group of {MEMBERS} members, last join to settled",
+            settled_s,
+            "s",
+            3.0,
+            "lower",
+            note=note,
+        ),
+        Measure("the same after one more member", joined_s, "s", 3.0, "lower", note=note),
+        Measure(
+            "partitions that moved then",
+            moved_count,
+            "partitions",
+            1.0,
+            "lower",
+            limit=least,
+            note="limit: those that had to",
+        ),
+    ]
