@@ -264,6 +264,18 @@ class BrokerConfig:
     the default.
     """
 
+    group_consumer_migration_policy: Annotated[
+        str,
+        Setting(
+            "group.consumer.migration.policy",
+            Kind.ENUM,
+            choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+        ),
+    ] = "bidirectional"
+    """In which direction a group with members may change its protocol: upgrade, when a member of
+    the consumer protocol joins a classic group; downgrade, when the last such member leaves.
+    """
+
     topic_create_timeout_ms: Annotated[
         int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000)
     ] = 30_000

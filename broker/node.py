@@ -479,6 +479,8 @@ class Broker:
                 heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
                 members_max=self.config.group_consumer_max_size,
                 assignors=self.config.group_consumer_assignors,
+                migration=self.config.group_consumer_migration_policy,
+                classic_members_max=self.config.group_max_size,
             ),
         )
         self.groups.topics.reset(self.image)

@@ -11,7 +11,7 @@ Source: Kafka ClassicGroup and GroupMetadataManager (classic part), KIP-62, KIP-
 KIP-814.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from broker.groups.model import (
@@ -280,7 +280,7 @@ class ClassicGroup:
             self.state, self.protocol, self.leader = GroupState.EMPTY, None, None
             return [PersistGroup(self.generation)]
         self.state = GroupState.COMPLETING_REBALANCE
-        self.protocol = self._vote()
+        self.protocol = self.vote(self.members.values())
         joined = [member for member in self.members.values() if member.join_token is not None]
         if self.leader not in self.members or self.members[self.leader].join_token is None:
             self.leader = (joined or list(self.members.values()))[0].member_id
@@ -295,11 +295,11 @@ class ClassicGroup:
             self._touch(member, now_ms)
         return effects
 
-    def _vote(self) -> str:
+    @staticmethod
+    def vote(members: Collection[Member]) -> str:
         """Choose the protocol. Each member votes for its first protocol that all members support.
         Most votes win; on a tie the first name in alphabetical order.
         """
-        members = self.members.values()
         votes: dict[str, int] = {}
         for member in members:
             choice = next(
@@ -580,9 +580,28 @@ class ClassicGroup:
         for member in members:
             self._touch(member, now_ms)
 
-    def unload(self) -> list[Effect]:
-        """Answer all parked requests with NOT_COORDINATOR, because this broker is no longer the
-        coordinator.
+    def take_over(self, generation: int, members: Sequence[Member], now_ms: int) -> list[Effect]:
+        """Continue a consumer group (KIP-848) whose members all use the classic protocol; they have
+        to join again.
+        """
+        self.adopt(generation, members, now_ms)
+        return self._rebalance(now_ms)
+
+    def adopt(self, generation: int, members: Sequence[Member], now_ms: int) -> None:
+        """Take members with their assignments. They have a protocol in common."""
+        self.restore(
+            generation=generation,
+            protocol_type=members[0].protocol_type,
+            protocol=None,
+            leader=None,
+            members=members,
+            now_ms=now_ms,
+        )
+        self.protocol = self.vote(members)
+
+    def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """Answer all parked requests with an error, because this broker is no longer the
+        coordinator, or the group no longer classic.
         """
         self.state = GroupState.DEAD
         effects: list[Effect] = []
@@ -591,18 +610,13 @@ class ClassicGroup:
                 effects.append(
                     CompleteJoin(
                         member.join_token,
-                        JoinResult(error=ErrorCode.NOT_COORDINATOR, member_id=member.member_id),
+                        JoinResult(error=error, member_id=member.member_id),
                     )
                 )
             if member.sync_token is not None:
-                effects.append(
-                    CompleteSync(member.sync_token, SyncResult(error=ErrorCode.NOT_COORDINATOR))
-                )
+                effects.append(CompleteSync(member.sync_token, SyncResult(error=error)))
             member.join_token = member.sync_token = None
-        effects += [
-            CompleteJoin(token, JoinResult(error=ErrorCode.NOT_COORDINATOR))
-            for _, token, _ in self._replacing
-        ]
+        effects += [CompleteJoin(token, JoinResult(error=error)) for _, token, _ in self._replacing]
         self._replacing.clear()
         return effects
 

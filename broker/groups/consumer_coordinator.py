@@ -12,6 +12,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from broker.coordination.log import Done, KeyValue
+from broker.groups.classic import ClassicGroup
+from broker.groups.consumer.classic_members import (
+    downgraded,
+    heartbeat_classic,
+    join_classic,
+    leave_classic,
+    sync_classic,
+    upgraded,
+)
+from broker.groups.consumer.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
 from broker.groups.consumer.group import ConsumerGroup, GroupChanges
 from broker.groups.consumer.model import (
     JOIN_EPOCH,
@@ -26,6 +36,7 @@ from broker.groups.consumer.model import (
 )
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
+    ConsumerRecordKind,
     ConsumerValue,
     decode_consumer_key,
     decode_consumer_value,
@@ -33,8 +44,15 @@ from broker.groups.consumer.records import (
     encode_consumer_value,
 )
 from broker.groups.consumer.validation import check_heartbeat
-from broker.groups.model import GroupState
-from broker.groups.records import GroupKey, encode_group_key
+from broker.groups.model import (
+    GroupState,
+    JoinRequest,
+    JoinResult,
+    Member,
+    SyncRequest,
+    SyncResult,
+)
+from broker.groups.records import GroupKey, GroupSnapshot, encode_group_key, encode_group_value
 from broker.groups.state import Group, consumer_tombstones
 from broker.wire.error_codes import ErrorCode
 
@@ -51,6 +69,10 @@ class GroupHome(Protocol):
     def begin_append(self, group: Group, records: Sequence[KeyValue], done: Done) -> None: ...
 
     def reload(self, group: Group) -> None: ...
+
+    def retire_classic(self, group: Group) -> None: ...
+
+    def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None: ...
 
     def forget(self, group: Group) -> None: ...
 
@@ -107,36 +129,173 @@ class ConsumerCoordinator:
         self, group: Group, request: HeartbeatRequest
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
         """Change the group and begin to write that. Raises HeartbeatRefused."""
-        is_new = group.consumer is None
-        consumer = group.consumer or self._new_consumer(group, request)
-        handle = consumer.heartbeat if request.member_epoch >= JOIN_EPOCH else consumer.leave
-        try:
-            result, changes = handle(request, self._topics, self._now_ms())
-        except HeartbeatRefused:
-            if is_new and group.is_forgettable and group.record is None:
-                self._home.forget(group)
-            raise
-        group.consumer = consumer
-        outcome = self._write(group, changes, is_new=is_new)
+        if group.consumer is None:
+            return self._begin(group, request)
+        consumer, now_ms = group.consumer, self._now_ms()
+        if request.member_epoch >= JOIN_EPOCH:
+            result, changes = consumer.heartbeat(request, self._topics, now_ms)
+        else:
+            result, changes = consumer.leave(request, self._topics, now_ms)
+        outcome = self._write_or_downgrade(group, consumer, changes)
         self._set_timer(group)
         return result, outcome
 
-    def _new_consumer(self, group: Group, request: HeartbeatRequest) -> ConsumerGroup:
-        """Return a consumer group in place of an empty classic one. Raises HeartbeatRefused."""
-        is_classic = group.classic.state is not GroupState.EMPTY
-        if is_classic or request.member_epoch != JOIN_EPOCH:
-            raise HeartbeatRefused(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"Group {group.classic.group_id} is not a consumer group.",
-            )
-        return ConsumerGroup(group.classic.group_id, self._limits)
+    def _begin(
+        self, group: Group, request: HeartbeatRequest
+    ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
+        """Begin a consumer group with its first member, in place of a classic one. Raises
+        HeartbeatRefused.
+        """
+        consumer = ConsumerGroup(group.classic.group_id, self._limits)
+        try:
+            changes = self._upgraded(group, consumer, request)
+            result, changes = consumer.heartbeat(request, self._topics, self._now_ms(), changes)
+        except HeartbeatRefused:
+            if group.is_forgettable and group.record is None:
+                self._home.forget(group)
+            raise
+        group.consumer = consumer
+        outcome = self._write(group, changes, is_new=True)
+        if group.classic.members and self._is_consumer(group):
+            self._home.retire_classic(group)
+        self._set_timer(group)
+        return result, outcome
 
-    def make_classic(self, group: Group) -> bool:
-        """Prepare a group for a classic member. Returns False while it has consumer members."""
+    @staticmethod
+    def _is_consumer(group: Group) -> bool:
+        """Return False if the append was refused, and the group is as before."""
+        return group.consumer is not None
+
+    def _upgraded(
+        self, group: Group, consumer: ConsumerGroup, request: HeartbeatRequest
+    ) -> GroupChanges:
+        """Take the members of the classic group. Raises HeartbeatRefused."""
+        classic = group.classic
+        refused = HeartbeatRefused(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"Group {classic.group_id} is not a consumer group."
+        )
+        if request.member_epoch != JOIN_EPOCH:
+            raise refused
+        if not classic.members:
+            return GroupChanges(consumer)
+        is_possible = (
+            self._limits.may_upgrade
+            and classic.protocol_type == CONSUMER_PROTOCOL
+            and classic.protocol is not None
+            and len(classic.members) <= self._limits.members_max
+        )
+        if not is_possible:
+            raise refused
+        try:
+            changes = upgraded(classic, consumer, self._topics)
+        except MalformedEmbedded as error:
+            raise refused from error
+        for member_id in consumer.members:
+            consumer.touch(member_id, self._now_ms())
+        return changes
+
+    # --- classic members --------------------------------------------------------------------------
+
+    async def join(
+        self, group: Group, request: JoinRequest, new_member_id: Callable[[str], str]
+    ) -> JoinResult:
+        """Handle JoinGroup of a classic member of a consumer group."""
+        consumer = group.consumer
+        assert consumer is not None
+        try:
+            result, changes = join_classic(
+                consumer, request, new_member_id, self._topics, self._now_ms()
+            )
+        except HeartbeatRefused as refused:
+            return JoinResult(error=refused.result.error, member_id=request.member_id)
+        outcome = self._write(group, changes)
+        self._set_timer(group)
+        code = await outcome
+        return result if code is ErrorCode.NONE else JoinResult(error=_failed(code).error)
+
+    async def sync(self, group: Group, request: SyncRequest) -> SyncResult:
+        """Handle SyncGroup of a classic member of a consumer group."""
+        consumer = group.consumer
+        assert consumer is not None
+        try:
+            result = sync_classic(consumer, request, self._topics, self._now_ms())
+        except HeartbeatRefused as refused:
+            return SyncResult(error=refused.result.error)
+        finally:
+            self._set_timer(group)
+        code = await self._write(group, GroupChanges(consumer))
+        return result if code is ErrorCode.NONE else SyncResult(error=_failed(code).error)
+
+    def heartbeat_classic(self, group: Group, member: tuple[str, str | None, int]) -> ErrorCode:
+        """Handle Heartbeat of a classic member, given as (id, instance id, generation)."""
+        consumer = group.consumer
+        assert consumer is not None
+        try:
+            error = heartbeat_classic(consumer, *member, self._now_ms())
+        except HeartbeatRefused as refused:
+            return refused.result.error
+        self._set_timer(group)
+        if self._may_downgrade(consumer):
+            self._downgrade(group, consumer, GroupChanges(consumer))
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return error
+
+    def leave(self, group: Group, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """Handle LeaveGroup of classic members, given as (id, instance id)."""
+        consumer = group.consumer
+        assert consumer is not None
+        errors, changes = leave_classic(consumer, members, self._topics, self._now_ms())
+        if changes.records:
+            self._write_or_downgrade(group, consumer, changes)
+        return errors
+
+    def _may_downgrade(self, consumer: ConsumerGroup) -> bool:
+        return (
+            self._limits.may_downgrade
+            and consumer.is_classic
+            and len(consumer.members) <= self._limits.classic_members_max
+        )
+
+    def _write_or_downgrade(
+        self, group: Group, consumer: ConsumerGroup, changes: GroupChanges
+    ) -> "asyncio.Future[ErrorCode]":
+        """Write a step, after which the group is classic if only classic members are left."""
+        if changes.records and self._may_downgrade(consumer):
+            return self._downgrade(group, consumer, changes)
+        return self._write(group, changes)
+
+    def _downgrade(
+        self, group: Group, consumer: ConsumerGroup, changes: GroupChanges
+    ) -> "asyncio.Future[ErrorCode]":
+        """Continue as a classic group in the generation that its members know."""
+        generation = max(member.current.epoch for member in consumer.members.values())
+        members = downgraded(consumer, self._topics)
+        record = _classic_record(group.classic, generation, members, self._now_ms())
+        records = [*_encoded(changes), *_all_tombstones(group, consumer), record]
+        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        is_accepted = False
+
+        def done(code: ErrorCode) -> None:
+            outcome.set_result(code)
+            if code is ErrorCode.NONE:
+                group.consumer_records.clear()
+                group.record = record[1]
+            elif is_accepted:
+                self._home.reload(group)
+
+        self._home.begin_append(group, records, done)
+        if outcome.done() and outcome.result() is not ErrorCode.NONE:
+            changes.undo()
+            return outcome
+        is_accepted = True
+        group.consumer = group.consumer_append = None
+        self._home.take_over(group, generation, members)
+        return asyncio.shield(outcome)
+
+    def make_classic(self, group: Group) -> None:
+        """Make an empty group classic."""
         if group.consumer is None:
-            return True
-        if group.consumer.members:
-            return False
+            return
         records = consumer_tombstones(group)
         group.consumer = None
 
@@ -147,7 +306,6 @@ class ConsumerCoordinator:
                 self._home.reload(group)
 
         self._home.begin_append(group, records, done)
-        return True
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -158,10 +316,7 @@ class ConsumerCoordinator:
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         if not changes.records:
             return _following(group.consumer_append, outcome)
-        records: list[KeyValue] = [
-            (encode_consumer_key(key), None if value is None else encode_consumer_value(value))
-            for key, value in changes.records
-        ]
+        records = _encoded(changes)
         replaces_classic = is_new and (group.record is not None or group.appends_count > 0)
         classic: list[KeyValue] = []
         if replaces_classic:
@@ -220,7 +375,9 @@ class ConsumerCoordinator:
         if group.consumer is None:
             return
         changes = group.consumer.tick(self._topics, self._now_ms())
-        outcome = self._write(group, changes) if changes.records else None
+        outcome = (
+            self._write_or_downgrade(group, group.consumer, changes) if changes.records else None
+        )
         is_refused = (
             outcome is not None and outcome.done() and outcome.result() is not ErrorCode.NONE
         )
@@ -253,6 +410,34 @@ class ConsumerCoordinator:
             code = await asyncio.shield(group.consumer_append)
             return described if code is ErrorCode.NONE else code
         return described
+
+
+def _encoded(changes: GroupChanges) -> list[KeyValue]:
+    return [
+        (encode_consumer_key(key), None if value is None else encode_consumer_value(value))
+        for key, value in changes.records
+    ]
+
+
+def _all_tombstones(group: Group, consumer: ConsumerGroup) -> list[KeyValue]:
+    """Return the tombstones of a consumer group with its members."""
+    of_member = (ConsumerRecordKind.CURRENT, ConsumerRecordKind.TARGET, ConsumerRecordKind.MEMBER)
+    keys = [
+        encode_consumer_key(ConsumerRecordKey(kind, consumer.group_id, member_id))
+        for member_id in consumer.members
+        for kind in of_member
+    ]
+    others = [record for record in consumer_tombstones(group) if record[0] not in keys]
+    return [*((key, None) for key in keys), *others]
+
+
+def _classic_record(
+    empty: ClassicGroup, generation: int, members: Sequence[Member], now_ms: int
+) -> tuple[bytes, bytes]:
+    """Return the record of the classic group in the generation before its members join again."""
+    protocol = empty.vote(members)
+    snapshot = GroupSnapshot(CONSUMER_PROTOCOL, generation, protocol, None, now_ms, tuple(members))
+    return encode_group_key(GroupKey(empty.group_id)), encode_group_value(snapshot)
 
 
 def _following(

@@ -43,6 +43,7 @@ from broker.groups.model import (
     GroupType,
     JoinRequest,
     JoinResult,
+    Member,
     PersistGroup,
     SyncRequest,
     SyncResult,
@@ -269,10 +270,9 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
-        if not self.consumers.make_classic(group):
-            return JoinResult(
-                error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id
-            )
+        if group.consumer is not None and group.consumer.members:
+            return await self.consumers.join(group, request, self._new_member_id)
+        self.consumers.make_classic(group)
         token, future = self._new_waiter(self._joins)
         self._apply(group, group.classic.join(request, token, self._now_ms()))
         try:
@@ -288,6 +288,8 @@ class GroupCoordinator:
                 if group is ErrorCode.GROUP_ID_NOT_FOUND
                 else group
             )
+        if group.consumer is not None:
+            return await self.consumers.sync(group, request)
         token, future = self._new_waiter(self._syncs)
         self._apply(group, group.classic.sync(request, token, self._now_ms()))
         try:
@@ -301,6 +303,8 @@ class GroupCoordinator:
         group = self.find(group_id, create=False)
         if isinstance(group, ErrorCode):
             return ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
+        if group.consumer is not None:
+            return self.consumers.heartbeat_classic(group, (member_id, instance_id, generation))
         error = group.classic.heartbeat(member_id, instance_id, generation, self._now_ms())
         self._set_timer(group)
         return error
@@ -318,6 +322,8 @@ class GroupCoordinator:
                 if group is ErrorCode.GROUP_ID_NOT_FOUND
                 else group
             )
+        if group.consumer is not None:
+            return self.consumers.leave(group, members)
         errors: list[ErrorCode] = []
         for member_id, instance_id in members:
             error, effects = group.classic.leave(member_id, instance_id, self._now_ms())
@@ -715,6 +721,15 @@ class GroupCoordinator:
             self._apply(group, classic.assignment_persisted(generation, error, self._now_ms()))
 
         self.begin_append(group, [record], done)
+
+    def retire_classic(self, group: Group) -> None:
+        """Tell members that wait for the classic group to join again, and empty it."""
+        self._apply(group, group.classic.unload(ErrorCode.REBALANCE_IN_PROGRESS))
+        group.classic = self._new_group(group.classic.group_id, group.partition).classic
+
+    def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None:
+        """Continue as a classic group, whose members have to join again."""
+        self._apply(group, group.classic.take_over(generation, members, self._now_ms()))
 
     def reload(self, group: Group) -> None:
         """Load the partition of a group again, because memory is ahead of the log."""

@@ -18,8 +18,9 @@ from broker.wire.framing import decode_body
 from broker.wire.gen import consumer_group_describe as describing
 from broker.wire.gen import consumer_group_heartbeat as heartbeats
 
+_CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
-"""The type of members that use this protocol (KIP-1099)."""
+"""The types of members, by the protocol that they use (KIP-1099)."""
 _NO_TOPIC: Final = UUID(int=0)
 
 
@@ -127,7 +128,7 @@ def _member(node: Node, member: ConsumerMember, target: Assignment) -> describin
         subscribed_topic_regex=metadata.subscribed_regex,
         assignment=_named(node, member.current.assigned),
         target_assignment=_named(node, target),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CONSUMER_MEMBER if metadata.classic is None else _CLASSIC_MEMBER,
     )
 
 

@@ -16,7 +16,13 @@ from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.groups.consumer.group import ConsumerGroup
 from broker.wire.error_codes import ErrorCode
 from controller.api.messages import AlterReassignments, PartitionTarget
-from tests.support.clients import TIMEOUT_S, Polled, create_topic, produce
+from tests.support.clients import (
+    TIMEOUT_S,
+    Polled,
+    confluent_consumer,
+    create_topic,
+    produce,
+)
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 
@@ -226,6 +232,49 @@ async def test_admin_clients_see_the_group(cluster: Cluster) -> None:
         polled.consumers[0].close()
         admin.delete_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
         assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
+
+    await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_a_live_group_changes_its_protocol_and_back(cluster: Cluster, strategy: str) -> None:
+    """Classic members go on while a member of the consumer protocol joins and leaves."""
+
+    def classic() -> Consumer:
+        consumer = confluent_consumer(
+            cluster.bootstrap,
+            GROUP,
+            partition_assignment_strategy=strategy,
+            session_timeout_ms=6_000,
+        )
+        consumer.subscribe([TOPIC])
+        return consumer
+
+    def type_of_group() -> ConsumerGroupType:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        (group,) = admin.list_consumer_groups().result(TIMEOUT_S).valid
+        return group.type
+
+    def run() -> None:
+        polled = Polled(classic(), classic())
+        polled.until_shared(2, 2)
+        assert type_of_group() is ConsumerGroupType.CLASSIC
+        newcomer = member(cluster.bootstrap)
+        newcomer.subscribe([TOPIC])
+        polled.add(newcomer)
+        polled.until_shared(1, 1, 2)
+        assert type_of_group() is ConsumerGroupType.CONSUMER
+        produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
+        polled.until_count(40)
+        polled.drop(newcomer)
+        newcomer.close()
+        polled.until_shared(2, 2)
+        assert type_of_group() is ConsumerGroupType.CLASSIC
+        produce(cluster.bootstrap, TOPIC, values(40, 40), range(4))
+        polled.until_count(80)
+        assert set(polled.everything()) == set(values(0, 80))
+        for consumer in polled.consumers:
+            consumer.close()
 
     await asyncio.to_thread(run)
 

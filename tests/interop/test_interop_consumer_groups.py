@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from broker.groups.consumer.embedded import decode_assignment
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
@@ -22,13 +23,18 @@ from broker.wire.gen import (
     delete_groups,
     describe_groups,
     find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
     list_groups,
     metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
+    sync_group,
 )
 from broker.wire.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from broker.wire.primitives import Writer
 from deploy.clients.wire import WireClient
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
@@ -62,6 +68,9 @@ class Conversation:
         self._client = WireClient(address)
         self.owned: dict[str, dict[str, list[int]]] = {}
         self.epochs: dict[str, int] = {}
+        self.classic = ""
+        self.generation = -1
+        self.classic_owned: dict[str, list[int]] = {}
         for topic, count in TOPICS.items():
             self._create(topic, count)
 
@@ -79,7 +88,7 @@ class Conversation:
     def ask(self, api: ApiSpec, request: object) -> Any:
         codec = CODECS[api.key]
         answer = self._client.ask(api, request, codec.encode_request, codec.decode_response)
-        return msgspec.to_builtins(answer, builtin_types=(UUID,))
+        return msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
 
     def coordinate(self, *groups: str) -> None:
         """Wait until the groups have a coordinator."""
@@ -131,6 +140,67 @@ class Conversation:
         } | fields
         return self.beat(group, member, 0, **fields)
 
+    def join_classic(
+        self,
+        group: str,
+        member: str,
+        owned: dict[str, list[int]] | None = None,
+        *,
+        protocol: str = "cooperative",
+        kind: str = "consumer",
+    ) -> Any:
+        writer = Writer(b"\0\1")
+        writer.length(1, False)
+        writer.string("pages", False)
+        writer.null(False)
+        _write_partitions(writer, owned or {})
+        request = join_group.JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=45_000,
+            rebalance_timeout_ms=60_000,
+            member_id=member,
+            protocol_type=kind,
+            protocols=[join_group.JoinGroupRequestProtocol(protocol, bytes(writer))],
+        )
+        answer = self.ask(apis.JOIN_GROUP, request)
+        if answer["error_code"] in {0, int(ErrorCode.MEMBER_ID_REQUIRED)}:
+            self.classic, self.generation = answer["member_id"], answer["generation_id"]
+        return answer
+
+    def sync_classic(
+        self, group: str, assignment: dict[str, list[int]], *, generation: int | None = None
+    ) -> Any:
+        """Sync as the leader, if there is an assignment."""
+        writer = Writer(b"\0\1")
+        _write_partitions(writer, assignment)
+        writer.null(False)
+        request = sync_group.SyncGroupRequest(
+            group_id=group,
+            generation_id=self.generation if generation is None else generation,
+            member_id=self.classic,
+            protocol_type="consumer",
+            protocol_name="cooperative",
+            assignments=[sync_group.SyncGroupRequestAssignment(self.classic, bytes(writer))]
+            if assignment
+            else [],
+        )
+        answer = self.ask(apis.SYNC_GROUP, request)
+        if answer["error_code"] == 0:
+            found = decode_assignment(bytes(answer["assignment"]))
+            self.classic_owned = {topic: sorted(indexes) for topic, indexes in found.items()}
+        return answer
+
+    def heartbeat_classic(self, group: str) -> Any:
+        request = heartbeat.HeartbeatRequest(group, self.generation, self.classic)
+        return self.ask(apis.HEARTBEAT, request)
+
+    def leave_classic(self, group: str, member: str) -> Any:
+        request = leave_group.LeaveGroupRequest(
+            group_id=group, members=[leave_group.MemberIdentity(member)]
+        )
+        members = self.ask(apis.LEAVE_GROUP, request)["members"]
+        return [found["error_code"] for found in members]
+
     def commit(self, group: str, member: str, epoch: int, topic: str = "pages") -> Any:
         request = offset_commit.OffsetCommitRequest(
             group_id=group,
@@ -173,6 +243,13 @@ class Conversation:
 
     def delete(self, group: str) -> Any:
         return self.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))["results"]
+
+
+def _write_partitions(writer: Writer, partitions: dict[str, list[int]]) -> None:
+    writer.length(len(partitions), False)
+    for topic, indexes in partitions.items():
+        writer.string(topic, False)
+        writer.i32s(indexes, False)
 
 
 def bad_input(talk: Conversation) -> Iterator[Step]:
@@ -357,6 +434,62 @@ def offsets(talk: Conversation) -> Iterator[Step]:
         yield f"delete offsets of {topic}", talk.ask(apis.OFFSET_DELETE, request)
 
 
+def migration(talk: Conversation) -> Iterator[Step]:
+    """A classic group becomes a consumer group and classic again, with its members."""
+    group = "migrates"
+    talk.coordinate(group)
+    yield "no id", talk.join_classic(group, "")["error_code"]
+    member = talk.join_classic(group, talk.classic)
+    yield "classic", (member["error_code"], member["generation_id"], member["protocol_name"])
+    synced = talk.sync_classic(group, {"pages": [0, 1, 2, 3]})
+    yield "assigned", (synced["error_code"], talk.classic_owned)
+    yield "listed", talk.listed(group)
+    yield "the group is no consumer group", talk.describe(group)
+    yield "upgrade", talk.join(group, "new", "pages")
+    yield "listed", talk.listed(group)
+    described = talk.describe(group)
+    for known in described["members"]:
+        known["member_id"] = known["member_id"].split("-")[0]
+    yield "described", _sizes(described)
+    yield "classic member has to join again", talk.heartbeat_classic(group)
+    yield "commit in the old generation", talk.commit(group, talk.classic, talk.generation)
+    yield "commit in another one", talk.commit(group, talk.classic, 9)
+    kept = talk.join_classic(group, talk.classic, owned={"pages": [0, 1, 2, 3]})
+    yield "classic join", _classic(kept)
+    yield "classic sync", (talk.sync_classic(group, {})["error_code"], _size(talk.classic_owned))
+    yield "classic heartbeat", talk.heartbeat_classic(group)
+    yield "the new member waits", talk.beat(group, "new")
+    kept = talk.join_classic(group, talk.classic, owned=talk.classic_owned)
+    yield "classic join", _classic(kept)
+    yield "another generation", talk.sync_classic(group, {}, generation=77)["error_code"]
+    yield "classic sync", (talk.sync_classic(group, {})["error_code"], _size(talk.classic_owned))
+    yield "the new member gets its part", _sized(talk.beat(group, "new"))
+    yield "classic heartbeat", talk.heartbeat_classic(group)
+    yield "unknown protocol", talk.join_classic(group, talk.classic, protocol="best")["error_code"]
+    yield "unknown type", talk.join_classic(group, talk.classic, kind="connect")["error_code"]
+    yield "consumer members do not leave so", talk.leave_classic(group, "new")
+    yield "downgrade", talk.beat(group, "new", -1)
+    yield "listed", talk.listed(group)
+    yield "classic member has to join again", talk.heartbeat_classic(group)
+    member = talk.join_classic(group, talk.classic)
+    yield "classic", (member["error_code"], member["generation_id"], len(member["members"]))
+    synced = talk.sync_classic(group, {"pages": [0]})
+    yield "assigned", (synced["error_code"], talk.classic_owned)
+    yield "upgrade", _sized(talk.join(group, "newer", "pages"))
+    yield "the classic member leaves", talk.leave_classic(group, talk.classic)
+    yield "listed", talk.listed(group)
+    full = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["pages"]}
+    talk.beat(group, "newer")
+    yield "gets all", talk.beat(group, "newer", **full)
+
+
+def _classic(answer: Any) -> Any:
+    return [
+        answer[name]
+        for name in ("error_code", "generation_id", "protocol_type", "protocol_name", "leader")
+    ] + [answer["members"], answer["skip_assignment"]]
+
+
 def _sized(answer: Any) -> Any:
     """Return the answer with the number of partitions, which Kafka may choose otherwise."""
     if answer["assignment"] is not None:
@@ -384,6 +517,7 @@ SCENARIOS: list[Callable[[Conversation], Iterator[Step]]] = [
     empty_subscriptions,
     regexes,
     offsets,
+    migration,
 ]
 
 

@@ -56,7 +56,9 @@ _RESTORED_IN_ORDER = (
 )
 
 
-GroupDeadlines: TypeAlias = tuple[dict[str, int], dict[str, tuple[int, int]]]
+GroupDeadlines: TypeAlias = tuple[
+    dict[str, int], dict[str, tuple[int, int]], dict[str, int], dict[str, int]
+]
 
 
 class GroupChanges:
@@ -107,15 +109,25 @@ class ConsumerGroup:
         """Deadlines of the next heartbeats, in milliseconds."""
         self._revocations: dict[str, tuple[int, int]] = {}
         """By member that has to give up partitions: the deadline and the epoch that it leaves."""
+        self._joins: dict[str, int] = {}
+        self._syncs: dict[str, int] = {}
+        """Deadlines of classic members that have to send JoinGroup or SyncGroup."""
         self._topics_version = -1
 
     # --- heartbeats -------------------------------------------------------------------------------
 
     def heartbeat(
-        self, request: HeartbeatRequest, topics: TopicsView, now_ms: int
+        self,
+        request: HeartbeatRequest,
+        topics: TopicsView,
+        now_ms: int,
+        changes: GroupChanges | None = None,
     ) -> tuple[HeartbeatResult, GroupChanges]:
-        """Handle the heartbeat of a member that joins or stays. Raises HeartbeatRefused."""
-        changes = GroupChanges(self)
+        """Handle the heartbeat of a member that joins or stays. Raises HeartbeatRefused.
+
+        changes: what has been done to the group in the same step.
+        """
+        changes = changes or GroupChanges(self)
         try:
             return self._heartbeat(request, topics, now_ms, changes), changes
         except HeartbeatRefused:
@@ -125,10 +137,39 @@ class ConsumerGroup:
     def _heartbeat(
         self, request: HeartbeatRequest, topics: TopicsView, now_ms: int, changes: GroupChanges
     ) -> HeartbeatResult:
-        self._check_size(request.member_id)
+        self.check_size(request.member_id)
         member = self._admit(request, changes)
         member_id = member.member_id
         metadata = _updated(member.metadata, request)
+        self.reconcile_member(
+            member, metadata, request.owned, changes, topics=topics, now_ms=now_ms
+        )
+        self.touch(member_id, now_ms)
+        current = self.members[member_id].current
+        is_told = request.is_full or current.assigned != member.current.assigned
+        return HeartbeatResult(
+            member_id=member_id,
+            member_epoch=current.epoch,
+            heartbeat_interval_ms=self._limits.heartbeat_interval_ms,
+            assignment=current.assigned if is_told else None,
+        )
+
+    def reconcile_member(
+        self,
+        member: ConsumerMember,
+        metadata: MemberMetadata,
+        owned: Assignment | None,
+        changes: GroupChanges,
+        *,
+        topics: TopicsView,
+        now_ms: int,
+    ) -> None:
+        """Note what a member says, begin a new epoch if that changes the group, and reconcile the
+        member with its target.
+
+        member: as it was before. Raises HeartbeatRefused.
+        """
+        member_id = member.member_id
         if member_id not in self.members or metadata != member.metadata:
             changes.put(ConsumerRecordKind.MEMBER, metadata, member_id)
         has_new_regex = metadata.subscribed_regex != member.metadata.subscribed_regex
@@ -145,23 +186,14 @@ class ConsumerGroup:
             self._update_targets(topics, changes)
         self._reconcile(
             member_id,
-            request.owned,
+            owned,
             topics,
             now_ms,
             changes,
             has_new_subscription=has_new_subscription,
         )
-        self._sessions[member_id] = now_ms + self._limits.session_timeout_ms
-        current = self.members[member_id].current
-        is_told = request.is_full or current.assigned != member.current.assigned
-        return HeartbeatResult(
-            member_id=member_id,
-            member_epoch=current.epoch,
-            heartbeat_interval_ms=self._limits.heartbeat_interval_ms,
-            assignment=current.assigned if is_told else None,
-        )
 
-    def _check_size(self, member_id: str) -> None:
+    def check_size(self, member_id: str) -> None:
         if len(self.members) >= self._limits.members_max and member_id not in self.members:
             raise HeartbeatRefused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -176,7 +208,7 @@ class ConsumerGroup:
         member = self.members.get(request.member_id)
         if member is None:
             if request.member_epoch != JOIN_EPOCH:
-                raise self._unknown(request.member_id)
+                raise self.unknown(request.member_id)
             return ConsumerMember(request.member_id)
         _check_epoch(member, request)
         return member
@@ -185,21 +217,22 @@ class ConsumerGroup:
         self, request: HeartbeatRequest, instance_id: str, changes: GroupChanges
     ) -> ConsumerMember:
         if request.member_epoch != JOIN_EPOCH:
-            member = self._static(instance_id, request.member_id)
+            member = self.static(instance_id, request.member_id)
             _check_epoch(member, request)
             return member
         known = self.static_members.get(instance_id)
         if known is None:
             return self.members.get(request.member_id) or ConsumerMember(request.member_id)
-        if self.members[known].current.epoch != STATIC_LEAVE_EPOCH:
+        is_away = self.members[known].current.epoch == STATIC_LEAVE_EPOCH
+        if not is_away and self.members[known].metadata.classic is None:
             raise HeartbeatRefused(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the"
                 f" group because the instance id is owned by {known} member.",
             )
-        return self._replace_static(self.members[known], request.member_id, changes)
+        return self.replace_static(self.members[known], request.member_id, changes)
 
-    def _replace_static(
+    def replace_static(
         self, old: ConsumerMember, member_id: str, changes: GroupChanges
     ) -> ConsumerMember:
         """Give the partitions of a static member that was away to its next start."""
@@ -211,7 +244,7 @@ class ConsumerGroup:
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
         return self.members[member_id]
 
-    def _static(self, instance_id: str, member_id: str) -> ConsumerMember:
+    def static(self, instance_id: str, member_id: str) -> ConsumerMember:
         known = self.static_members.get(instance_id)
         if known is None:
             raise HeartbeatRefused(
@@ -225,7 +258,7 @@ class ConsumerGroup:
             )
         return self.members[known]
 
-    def _unknown(self, member_id: str) -> HeartbeatRefused:
+    def unknown(self, member_id: str) -> HeartbeatRefused:
         return HeartbeatRefused(
             ErrorCode.UNKNOWN_MEMBER_ID,
             f"Member {member_id} is not a member of group {self.group_id}.",
@@ -355,7 +388,8 @@ class ConsumerGroup:
         if current == member.current:
             return
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
-        if current.state is MemberState.UNREVOKED_PARTITIONS:
+        is_timed = member.metadata.classic is None  # a classic member has to join and sync in time
+        if current.state is MemberState.UNREVOKED_PARTITIONS and is_timed:
             deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
             self._revocations[member_id] = (deadline_ms, current.epoch)
         else:
@@ -372,9 +406,9 @@ class ConsumerGroup:
         if request.instance_id is None:
             member = self.members.get(request.member_id)
             if member is None:
-                raise self._unknown(request.member_id)
+                raise self.unknown(request.member_id)
         else:
-            member = self._static(request.instance_id, request.member_id)
+            member = self.static(request.instance_id, request.member_id)
         result = HeartbeatResult(member_id=member.member_id, member_epoch=request.member_epoch)
         changes = GroupChanges(self)
         if request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is not None:
@@ -382,10 +416,10 @@ class ConsumerGroup:
             changes.put(ConsumerRecordKind.CURRENT, current, member.member_id)
             self._revocations.pop(member.member_id, None)
         else:
-            self._fence([member.member_id], topics, now_ms, changes)
+            self.fence([member.member_id], topics, now_ms, changes)
         return result, changes
 
-    def _fence(
+    def fence(
         self, member_ids: Sequence[str], topics: TopicsView, now_ms: int, changes: GroupChanges
     ) -> None:
         for member_id in member_ids:
@@ -398,7 +432,8 @@ class ConsumerGroup:
         changes.put(ConsumerRecordKind.CURRENT, None, member_id)
         changes.put(ConsumerRecordKind.TARGET, None, member_id)
         changes.put(ConsumerRecordKind.MEMBER, None, member_id)
-        self._sessions.pop(member_id, None)
+        for deadlines in (self._sessions, self._joins, self._syncs):
+            deadlines.pop(member_id, None)
         self._revocations.pop(member_id, None)
 
     # --- time -------------------------------------------------------------------------------------
@@ -406,28 +441,77 @@ class ConsumerGroup:
     def next_deadline_ms(self) -> int | None:
         """Return when `tick` is due next, or None while there are no members."""
         revocations = (deadline_ms for deadline_ms, _ in self._revocations.values())
-        return min((*self._sessions.values(), *revocations), default=None)
+        classic = (*self._joins.values(), *self._syncs.values())
+        return min((*self._sessions.values(), *revocations, *classic), default=None)
+
+    def touch(self, member_id: str, now_ms: int) -> None:
+        """Begin the session of a member again."""
+        classic = self.members[member_id].metadata.classic
+        timeout_ms = (
+            self._limits.session_timeout_ms if classic is None else classic.session_timeout_ms
+        )
+        self._sessions[member_id] = now_ms + timeout_ms
+
+    def await_join(self, member_id: str, now_ms: int) -> None:
+        """Give a classic member that was told to join again its rebalance timeout for that."""
+        timeout_ms = self.members[member_id].metadata.rebalance_timeout_ms
+        self._joins.setdefault(member_id, now_ms + timeout_ms)
+
+    def await_sync(self, member_id: str, now_ms: int) -> None:
+        """Give a classic member that has joined its rebalance timeout to sync."""
+        self._joins.pop(member_id, None)
+        self.touch(member_id, now_ms)
+        self._syncs[member_id] = now_ms + self.members[member_id].metadata.rebalance_timeout_ms
+
+    def synced(self, member_id: str, now_ms: int) -> None:
+        self._syncs.pop(member_id, None)
+        self.touch(member_id, now_ms)
+
+    def is_waiting(self, member_id: str) -> bool:
+        """Return True while another member owns a partition of the target."""
+        assigned = self.members[member_id].current.assigned
+        return any(
+            index in self._owners.get(topic, ())
+            for topic, indexes in self.targets.get(member_id, NOTHING).items()
+            for index in indexes - assigned.get(topic, frozenset())
+        )
+
+    @property
+    def is_classic(self) -> bool:
+        """Return True if there are members, and all use the classic protocol."""
+        members = self.members.values()
+        return bool(members) and all(member.metadata.classic is not None for member in members)
 
     def tick(self, topics: TopicsView, now_ms: int) -> GroupChanges:
         """Remove members that sent no heartbeat in time, or did not give up their partitions."""
         changes = GroupChanges(self)
-        late = {name for name, deadline_ms in self._sessions.items() if deadline_ms <= now_ms}
+        late = {
+            name
+            for deadlines in (self._sessions, self._joins, self._syncs)
+            for name, deadline_ms in deadlines.items()
+            if deadline_ms <= now_ms
+        }
         for member_id, (deadline_ms, epoch) in list(self._revocations.items()):
             if deadline_ms <= now_ms:
                 del self._revocations[member_id]
                 if self.members[member_id].current.epoch == epoch:
                     late.add(member_id)
         if late:
-            self._fence(sorted(late), topics, now_ms, changes)
+            self.fence(sorted(late), topics, now_ms, changes)
         return changes
 
     def deadlines(self) -> GroupDeadlines:
         """Return what is known in memory only."""
-        return dict(self._sessions), dict(self._revocations)
+        return (
+            dict(self._sessions),
+            dict(self._revocations),
+            dict(self._joins),
+            dict(self._syncs),
+        )
 
     def reset_deadlines(self, deadlines: GroupDeadlines) -> None:
         """Return to earlier deadlines, and look at the topics again in the next heartbeat."""
-        self._sessions, self._revocations = deadlines
+        self._sessions, self._revocations, self._joins, self._syncs = deadlines
         self._topics_version = -1
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -450,8 +534,10 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        is_current = epoch == member.current.epoch
-        return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
+        if epoch == member.current.epoch:
+            return ErrorCode.NONE
+        is_classic = member.metadata.classic is not None
+        return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -551,8 +637,9 @@ class ConsumerGroup:
             for key, value in by_kind.get(kind, ()):
                 self.apply(key, value)
         for member_id, member in self.members.items():
-            self._sessions[member_id] = now_ms + self._limits.session_timeout_ms
-            if member.current.state is MemberState.UNREVOKED_PARTITIONS:
+            self.touch(member_id, now_ms)
+            is_timed = member.metadata.classic is None
+            if member.current.state is MemberState.UNREVOKED_PARTITIONS and is_timed:
                 deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
                 self._revocations[member_id] = (deadline_ms, member.current.epoch)
 

@@ -20,6 +20,7 @@ STATIC_LEAVE_EPOCH: Final = -2
 UNIFORM: Final = "uniform"
 RANGE: Final = "range"
 ASSIGNORS: Final = (UNIFORM, RANGE)
+MIGRATION_BOTH: Final = "bidirectional"
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """Partitions by topic id. No topic has an empty set."""
@@ -64,6 +65,29 @@ class ConsumerLimits:
     members_max: int = (1 << 31) - 1
     assignors: tuple[str, ...] = ASSIGNORS
     """Names of the assignors that members may ask for; the first one is the default."""
+    migration: str = MIGRATION_BOTH
+    """In which direction groups with members may change their protocol: disabled, upgrade,
+    downgrade or bidirectional.
+    """
+    classic_members_max: int = 1_000
+    """Maximum number of members of a group that becomes classic."""
+
+    @property
+    def may_upgrade(self) -> bool:
+        return self.migration in {MIGRATION_BOTH, "upgrade"}
+
+    @property
+    def may_downgrade(self) -> bool:
+        return self.migration in {MIGRATION_BOTH, "downgrade"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicMetadata:
+    """What a member said in JoinGroup that uses the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Name and subscription of each assignor that it offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +104,8 @@ class MemberMetadata:
     """Empty: no regular expression."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
+    classic: ClassicMetadata | None = None
+    """None: the member uses the consumer protocol."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ Source: Kafka `ConsumerGroup*Key.json`, `ConsumerGroup*Value.json`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from broker.groups.consumer.model import (
     Assignment,
+    ClassicMetadata,
     CurrentAssignment,
     MemberMetadata,
     MemberState,
@@ -26,6 +27,7 @@ from broker.wire.primitives import Reader, Writer
 
 _VALUE_VERSION: Final = 0
 _METADATA_HASH_TAG: Final = 0
+_CLASSIC_TAG: Final = 0
 _NULL_UUID: Final = UUID(int=0)
 
 
@@ -160,11 +162,15 @@ def _write_member(writer: Writer, value: MemberMetadata) -> None:
     writer.nullable_string(value.subscribed_regex, True)
     writer += value.rebalance_timeout_ms.to_bytes(4, "big", signed=True)
     writer.nullable_string(value.server_assignor, True)
-    writer.append(0)
+    if value.classic is None:
+        writer.append(0)
+        return
+    writer.uvarint(1)
+    writer.tagged(_CLASSIC_TAG, _classic(value.classic))
 
 
 def _read_member(reader: Reader) -> MemberMetadata:
-    value = MemberMetadata(
+    metadata = MemberMetadata(
         reader.nullable_string(True),
         reader.nullable_string(True),
         reader.string(True),
@@ -174,8 +180,37 @@ def _read_member(reader: Reader) -> MemberMetadata:
         reader.i32(),
         reader.nullable_string(True),
     )
+    classic: ClassicMetadata | None = None
+    for _ in range(reader.tag_count()):
+        tag, stop = reader.tag()
+        if tag == _CLASSIC_TAG and reader.i8() > 0:
+            classic = _read_classic(reader)
+        else:
+            reader.pos = stop
+        reader.end_tag(stop)
+    return replace(metadata, classic=classic)
+
+
+def _classic(value: ClassicMetadata) -> Writer:
+    writer = Writer(b"\x01")  # not null
+    writer += value.session_timeout_ms.to_bytes(4, "big", signed=True)
+    writer.length(len(value.protocols), True)
+    for name, subscription in value.protocols:
+        writer.string(name, True)
+        writer.byte_string(subscription, True)
+        writer.append(0)
+    writer.append(0)
+    return writer
+
+
+def _read_classic(reader: Reader) -> ClassicMetadata:
+    session_timeout_ms = reader.i32()
+    protocols: list[tuple[str, bytes]] = []
+    for _ in range(reader.count(True, 3)):
+        protocols.append((reader.string(True), bytes(reader.byte_string(True))))
+        reader.skip_tags()
     reader.skip_tags()
-    return value
+    return ClassicMetadata(session_timeout_ms, tuple(protocols))
 
 
 def _read_epoch(reader: Reader) -> int:
