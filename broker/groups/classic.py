@@ -580,15 +580,17 @@ class ClassicGroup:
         for member in members:
             self._touch(member, now_ms)
 
+    def ask_to_rejoin(self, now_ms: int) -> list[Effect]:
+        """Begin a rebalance after `restore`, if the group has members and nobody has ever assigned:
+        it was a consumer group (KIP-848) before.
+        """
+        is_new = bool(self.members) and self.leader is None
+        return self._rebalance(now_ms) if is_new else []
+
     def take_over(self, generation: int, members: Sequence[Member], now_ms: int) -> list[Effect]:
         """Continue a consumer group (KIP-848) whose members all use the classic protocol; they have
         to join again.
         """
-        self.adopt(generation, members, now_ms)
-        return self._rebalance(now_ms)
-
-    def adopt(self, generation: int, members: Sequence[Member], now_ms: int) -> None:
-        """Take members with their assignments. They have a protocol in common."""
         self.restore(
             generation=generation,
             protocol_type=members[0].protocol_type,
@@ -598,6 +600,7 @@ class ClassicGroup:
             now_ms=now_ms,
         )
         self.protocol = self.vote(members)
+        return self._rebalance(now_ms)
 
     def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
         """Answer all parked requests with an error, because this broker is no longer the

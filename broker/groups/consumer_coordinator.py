@@ -241,7 +241,7 @@ class ConsumerCoordinator:
         return error
 
     def leave(self, group: Group, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """Handle LeaveGroup of classic members, given as (id, instance id)."""
+        """Handle LeaveGroup of members, given as (id, instance id)."""
         consumer = group.consumer
         assert consumer is not None
         errors, changes = leave_classic(consumer, members, self._topics, self._now_ms())
@@ -267,8 +267,9 @@ class ConsumerCoordinator:
     def _downgrade(
         self, group: Group, consumer: ConsumerGroup, changes: GroupChanges
     ) -> "asyncio.Future[ErrorCode]":
-        """Continue as a classic group in the generation that its members know."""
-        generation = max(member.current.epoch for member in consumer.members.values())
+        """Continue as a classic group, in the generation before the members that left."""
+        is_bumped = any(key.kind is ConsumerRecordKind.GROUP for key, _ in changes.records)
+        generation = consumer.epoch - is_bumped
         members = downgraded(consumer, self._topics)
         record = _classic_record(group.classic, generation, members, self._now_ms())
         records = [*_encoded(changes), *_all_tombstones(group, consumer), record]

@@ -229,7 +229,7 @@ class GroupCoordinator:
         )
         group.emptied_ms = snapshot.state_timestamp_ms
         if snapshot.members:
-            self._set_timer(group)
+            self._apply(group, group.classic.ask_to_rejoin(self._now_ms()))
 
     # --- finding a group --------------------------------------------------------------------------
 
@@ -408,9 +408,7 @@ class GroupCoordinator:
             return group
         member_id, _, generation = member
         if group.consumer is not None:
-            error = group.consumer.check_commit(member_id, generation)
-            if not knows_epochs and member_id in group.consumer.members:
-                error = ErrorCode.UNSUPPORTED_VERSION
+            error = group.consumer.check_commit(member_id, generation, knows_epochs=knows_epochs)
         elif is_checked:
             error = group.classic.check_commit(*member, self._now_ms())
             self._set_timer(group)

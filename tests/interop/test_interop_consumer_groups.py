@@ -467,8 +467,9 @@ def migration(talk: Conversation) -> Iterator[Step]:
     yield "classic heartbeat", talk.heartbeat_classic(group)
     yield "unknown protocol", talk.join_classic(group, talk.classic, protocol="best")["error_code"]
     yield "unknown type", talk.join_classic(group, talk.classic, kind="connect")["error_code"]
-    yield "consumer members do not leave so", talk.leave_classic(group, "new")
-    yield "downgrade", talk.beat(group, "new", -1)
+    yield "unknown member leaves", talk.leave_classic(group, "unknown")
+    yield "downgrade", talk.leave_classic(group, "new")
+    yield "the new member is gone", talk.beat(group, "new", -1)
     yield "listed", talk.listed(group)
     yield "classic member has to join again", talk.heartbeat_classic(group)
     member = talk.join_classic(group, talk.classic)
@@ -476,6 +477,11 @@ def migration(talk: Conversation) -> Iterator[Step]:
     synced = talk.sync_classic(group, {"pages": [0]})
     yield "assigned", (synced["error_code"], talk.classic_owned)
     yield "upgrade", _sized(talk.join(group, "newer", "pages"))
+    yield "downgrade", talk.beat(group, "newer", -1)
+    yield "listed", talk.listed(group)
+    yield "upgrade while the group rebalances", _sized(talk.join(group, "newest", "pages"))
+    yield "upgrade", _sized(talk.join(group, "newer", "pages"))
+    yield "leaves", talk.beat(group, "newest", -1)
     yield "the classic member leaves", talk.leave_classic(group, talk.classic)
     yield "listed", talk.listed(group)
     full = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["pages"]}

@@ -229,7 +229,9 @@ def leave_classic(
     topics: TopicsView,
     now_ms: int,
 ) -> tuple[list[ErrorCode], GroupChanges]:
-    """Handle LeaveGroup of members, given as (id, instance id)."""
+    """Handle LeaveGroup of members, given as (id, instance id). Administrators may remove those of
+    the consumer protocol, too.
+    """
     changes = GroupChanges(group)
     errors: list[ErrorCode] = []
     left: list[str] = []
@@ -242,7 +244,7 @@ def leave_classic(
                     instance_id, member_id or group.static_members.get(instance_id, "")
                 ).member_id
             )
-            if known in left or _classic_of(group, known) is None:
+            if known in left or known not in group.members:
                 raise group.unknown(known)
             left.append(known)
             errors.append(ErrorCode.NONE)

@@ -516,12 +516,17 @@ class ConsumerGroup:
 
     # --- offsets ----------------------------------------------------------------------------------
 
-    def check_commit(self, member_id: str, epoch: int) -> ErrorCode:
+    def check_commit(self, member_id: str, epoch: int, *, knows_epochs: bool = True) -> ErrorCode:
         """Check whether this caller may commit offsets. One without a member (epoch -1) may, while
         the group has no members.
+
+        knows_epochs: False for a version of the request that only classic members may use.
         """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
+        member = self.members.get(member_id)
+        if not knows_epochs and member is not None and member.metadata.classic is None:
+            return ErrorCode.UNSUPPORTED_VERSION
         return self._check_member(member_id, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:

@@ -4,6 +4,8 @@ offsets, and groups that change their protocol.
 
 import asyncio
 import itertools
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +14,7 @@ import pytest
 from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from broker.coordination.compaction import CompactionLimits
 from broker.coordination.log import TransactionalProducer
+from broker.groups.consumer.embedded import decode_assignment, encode_assignment
 from broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, HeartbeatResult
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
@@ -20,9 +23,18 @@ from broker.groups.consumer.records import (
     encode_consumer_key,
 )
 from broker.groups.coordinator import GroupCoordinator, GroupDescription
-from broker.groups.model import GroupLimits, GroupState, GroupType, JoinRequest, Protocol
+from broker.groups.model import (
+    GroupLimits,
+    GroupState,
+    GroupType,
+    JoinRequest,
+    Protocol,
+    SyncRequest,
+    SyncResult,
+)
 from broker.groups.records import CommittedOffset
 from broker.wire.error_codes import ErrorCode
+from broker.wire.primitives import Writer
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord, TopicRecord
 from tests.support.coordinator_log import MemoryLog
@@ -284,9 +296,24 @@ async def test_groups_are_listed_and_deleted() -> None:
     following.close()
 
 
-def classic_join(member_id: str = "") -> JoinRequest:
-    protocols = (Protocol("range", b"\0\0\0\0\0\0"),)
-    return JoinRequest(
+def subscription(*topics: str, owned: Iterable[int] = ()) -> bytes:
+    """Return what a classic consumer sends in JoinGroup; it owns partitions of "t"."""
+    writer = Writer(b"\0\1")
+    writer.length(len(topics), False)
+    for topic in topics:
+        writer.string(topic, False)
+    writer.null(False)
+    indexes = list(owned)
+    writer.length(bool(indexes), False)
+    if indexes:
+        writer.string("t", False)
+        writer.i32s(indexes, False)
+    return bytes(writer)
+
+
+def classic_join(member_id: str = "", owned: Iterable[int] = (), **fields: Any) -> JoinRequest:
+    protocols = (Protocol("cooperative", subscription("t", owned=owned)),)
+    request = JoinRequest(
         member_id,
         None,
         "c",
@@ -297,6 +324,130 @@ def classic_join(member_id: str = "") -> JoinRequest:
         protocols,
         needs_known_member_id=False,
     )
+    return replace(request, **fields)
+
+
+async def classic_member(coordinator: GroupCoordinator) -> str:
+    """Join a classic group that owns all partitions. Returns the member id."""
+    joined = await coordinator.join("g", classic_join())
+    assignment = encode_assignment({"t": frozenset(range(4))}, subscription("t"))
+    synced = await sync(coordinator, joined.member_id, 1, {joined.member_id: assignment})
+    assert synced.error is ErrorCode.NONE
+    return joined.member_id
+
+
+async def sync(
+    coordinator: GroupCoordinator,
+    member_id: str,
+    generation: int,
+    assignments: dict[str, bytes] | None = None,
+) -> SyncResult:
+    request = SyncRequest(member_id, None, generation, "consumer", "cooperative", assignments or {})
+    return await coordinator.sync("g", request)
+
+
+async def test_a_live_group_changes_its_protocol_and_back() -> None:
+    """A coordinator that fails at any step leaves the next one the same group."""
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    old = await classic_member(coordinator)
+    assert (await join(coordinator, "new")).assignment == {}
+    coordinator = await other(log, coordinator)
+    assert coordinator.list_groups()[0].type is GroupType.CONSUMER
+    assert coordinator.heartbeat("g", old, None, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert await commit(coordinator, old, 1, knows_epochs=False) is ErrorCode.NONE
+    assert await commit(coordinator, old, 2) is ErrorCode.ILLEGAL_GENERATION
+    revoking = await coordinator.join("g", classic_join(old, range(4)))
+    assert (revoking.error, revoking.generation, revoking.leader) == (ErrorCode.NONE, 1, "")
+    kept = decode_assignment((await sync(coordinator, old, 1)).assignment)["t"]
+    assert len(kept) == 2
+    coordinator = await other(log, coordinator)
+    assert coordinator.heartbeat("g", old, None, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert (await coordinator.join("g", classic_join(old, kept))).generation == 2
+    assert decode_assignment((await sync(coordinator, old, 2)).assignment) == {"t": kept}
+    assert coordinator.heartbeat("g", old, None, 2) is ErrorCode.NONE
+    gained = await send(coordinator, "new", 2, owned={})
+    assert gained.assignment == {TOPIC_ID: frozenset(range(4)) - kept}
+    assert (await send(coordinator, "new", -1)).error is ErrorCode.NONE
+    coordinator = await other(log, coordinator)
+    assert coordinator.list_groups()[0].type is GroupType.CLASSIC
+    assert live_kinds(log) == set()
+    assert coordinator.heartbeat("g", old, None, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    rejoined = await coordinator.join("g", classic_join(old))
+    assert (rejoined.generation, rejoined.leader) == (3, old)
+    coordinator.close()
+
+
+async def test_waiting_classic_members_are_told_to_join_again() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    old = await classic_member(coordinator)
+    waiting = asyncio.create_task(coordinator.join("g", classic_join(client_id="second")))
+    await until(lambda: group_of(coordinator).classic.state is GroupState.PREPARING_REBALANCE)
+    await join(coordinator, "new")
+    assert (await waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
+    members = group_of(coordinator).consumer.members
+    assert len(members) == 3
+    assert old in members
+    coordinator.close()
+
+
+async def test_classic_members_have_to_join_and_sync_in_time() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    await join(coordinator, "new")
+    joined = await coordinator.join("g", classic_join(rebalance_timeout_ms=50))
+    assert joined.error is ErrorCode.NONE
+    await until(lambda: set(group_of(coordinator).consumer.members) == {"new"})
+    coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("migration", "may_upgrade", "type_in_the_end"),
+    [
+        ("disabled", False, GroupType.CLASSIC),
+        ("downgrade", False, GroupType.CLASSIC),
+        ("upgrade", True, GroupType.CONSUMER),
+        ("bidirectional", True, GroupType.CLASSIC),
+    ],
+)
+async def test_the_migration_policy(
+    migration: str, may_upgrade: bool, type_in_the_end: GroupType
+) -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log, migration=migration)
+    await coordinator.ready("g")
+    await classic_member(coordinator)
+    upgrade = await join(coordinator, "new")
+    if may_upgrade:
+        assert upgrade.error is ErrorCode.NONE
+        await send(coordinator, "new", -1)
+    else:
+        assert upgrade.error is ErrorCode.GROUP_ID_NOT_FOUND
+        assert upgrade.message == "Group g is not a consumer group."
+    assert coordinator.list_groups()[0].type is type_in_the_end
+    coordinator.close()
+
+
+async def test_an_upgrade_that_is_not_written_changes_nothing() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    old = await classic_member(coordinator)
+    log.hold = True
+    log.appended.clear()
+    joining = asyncio.create_task(join(coordinator, "new"))
+    await log.appended.wait()
+    log.hold = False
+    log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert (await joining).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await coordinator.ready("g")
+    assert coordinator.list_groups()[0].type is GroupType.CLASSIC
+    assert coordinator.heartbeat("g", old, None, 1) is ErrorCode.NONE
+    coordinator.close()
 
 
 async def test_an_empty_group_changes_its_protocol() -> None:
@@ -304,15 +455,12 @@ async def test_an_empty_group_changes_its_protocol() -> None:
     coordinator = coordinator_on(log)
     await join(coordinator, "a")
     await commit(coordinator, "a", 1)
-    refused = await coordinator.join("g", classic_join())
+    refused = await coordinator.join("g", classic_join(protocol_type="connect"))
     assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     await send(coordinator, "a", -1)
     joined = await coordinator.join("g", classic_join())
     assert joined.error is ErrorCode.NONE
     await until(lambda: live_kinds(log) == set())
-    upgrade = await join(coordinator, "b")
-    assert upgrade.error is ErrorCode.GROUP_ID_NOT_FOUND
-    assert upgrade.message == "Group g is not a consumer group."
     coordinator.leave("g", [(joined.member_id, None)])
     assert (await join(coordinator, "b")).member_epoch == 1
     following = await other(log, coordinator)
