@@ -230,6 +230,9 @@ class ConsumerCoordinator:
         """Handle Heartbeat of a classic member, given as (id, instance id, generation)."""
         consumer = group.consumer
         assert consumer is not None
+        changes = consumer.refresh(self._topics, self._now_ms())
+        if changes.records:
+            self._write(group, changes)
         try:
             error = heartbeat_classic(consumer, *member, self._now_ms())
         except HeartbeatRefused as refused:

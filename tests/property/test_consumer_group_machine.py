@@ -2,6 +2,7 @@
 topics change, and coordinators change.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -17,10 +18,42 @@ from hypothesis.stateful import (
     rule,
 )
 
-from broker.groups.consumer.model import ASSIGNORS, RANGE, ConsumerLimits, HeartbeatRefused
-from broker.groups.model import GroupState
+from broker.groups.consumer.classic_members import (
+    heartbeat_classic,
+    join_classic,
+    leave_classic,
+    sync_classic,
+)
+from broker.groups.consumer.embedded import decode_assignment
+from broker.groups.consumer.model import (
+    ASSIGNORS,
+    RANGE,
+    Assignment,
+    ConsumerLimits,
+    HeartbeatRefused,
+)
+from broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
 from broker.wire.error_codes import ErrorCode
-from tests.unit.broker.test_consumer_group import World
+from broker.wire.primitives import Writer
+from tests.unit.broker.test_consumer_group import World, topic_id
+
+
+def subscription(world: World, names: Iterable[str], owned: Assignment) -> bytes:
+    """Return what a classic consumer sends in JoinGroup."""
+    writer = Writer(b"\0\1")
+    topics = sorted(names)
+    writer.length(len(topics), False)
+    for topic in topics:
+        writer.string(topic, False)
+    writer.null(False)
+    named = {world.topics.name_of(topic): indexes for topic, indexes in owned.items()}
+    existing = {name: indexes for name, indexes in named.items() if name is not None}
+    writer.length(len(existing), False)
+    for name, indexes in existing.items():
+        writer.string(name, False)
+        writer.i32s(sorted(indexes), False)
+    return bytes(writer)
+
 
 NAMES = ("t", "u", "v")
 SESSION_MS = 10_000
@@ -32,6 +65,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     """
 
     members = Bundle("members")
+    classics = Bundle("classics")
 
     @initialize(assignor=st.sampled_from(ASSIGNORS))
     def begin(self, assignor: str) -> None:
@@ -42,6 +76,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.world = World(limits, t=3, u=2)
         self.assignor = assignor
         self.started = 0
+        self.classic_owned: dict[str, Assignment] = {}
         self.unanswered: set[str] = set()
         """Clients that say everything in the next heartbeat."""
         self.fields: dict[str, dict[str, Any]] = {}
@@ -118,6 +153,62 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert self.world.group.epoch in {epoch, epoch + 1}
         return new_id
 
+    # --- members of the classic protocol ----------------------------------------------------------
+
+    @rule(target=classics, names=st.sets(st.sampled_from(NAMES), min_size=1))
+    def start_classic(self, names: set[str]) -> str:
+        self.started += 1
+        member_id = f"c{self.started}"
+        self.fields[member_id] = {"subscribed_names": tuple(names)}
+        self.classic_owned[member_id] = {}
+        self.join_classic(member_id)
+        return member_id
+
+    @rule(member_id=classics)
+    def beat_classic(self, member_id: str) -> None:
+        world = self.world
+        world._keep(world.group.refresh(world.topics, world.now_ms).records)
+        try:
+            epoch = world.epochs[member_id]
+            error = heartbeat_classic(world.group, member_id, None, epoch, world.now_ms)
+        except HeartbeatRefused as refused:
+            error = refused.result.error
+            assert error in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
+            self.classic_owned[member_id] = {}
+        if error is not ErrorCode.NONE:
+            self.join_classic(member_id)
+
+    def join_classic(self, member_id: str) -> None:
+        """Join and sync, as a cooperative consumer does."""
+        world = self.world
+        names = self.fields[member_id]["subscribed_names"]
+        data = subscription(world, names, self.classic_owned[member_id])
+        protocols = (Protocol("cooperative", data),)
+        request = JoinRequest(
+            member_id, None, "c", "/h", SESSION_MS, 5_000, "consumer", protocols, True
+        )
+        joined, changes = join_classic(world.group, request, str, world.topics, world.now_ms)
+        world._keep(changes.records)
+        world.epochs[member_id] = joined.generation
+        sync = SyncRequest(member_id, None, joined.generation, "consumer", "cooperative", {})
+        try:
+            synced = sync_classic(world.group, sync, world.topics, world.now_ms)
+        except HeartbeatRefused as refused:
+            error = refused.result.error
+            assert error is ErrorCode.REBALANCE_IN_PROGRESS
+            return
+        found = decode_assignment(synced.assignment)
+        self.classic_owned[member_id] = {topic_id(name): found[name] for name in found}
+
+    @rule(member_id=consumes(classics))
+    def stop_classic(self, member_id: str) -> None:
+        world = self.world
+        _, changes = leave_classic(world.group, [(member_id, None)], world.topics, world.now_ms)
+        world._keep(changes.records)
+        del self.classic_owned[member_id]
+
+    # --- the world around -------------------------------------------------------------------------
+
     @rule(passed_ms=st.integers(1, SESSION_MS // 2))
     def wait(self, passed_ms: int) -> None:
         self.world.now_ms += passed_ms
@@ -149,15 +240,21 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         """In the end, each partition has an owner that subscribes, and nothing moves any more."""
         world = self.world
-        for member_id in list(world.owned):
-            self.beat(member_id)
-        if not world.owned:
+        for _ in range(20):
+            before = (dict(world.owned), dict(self.classic_owned), dict(world.epochs))
+            for member_id in list(world.owned):
+                self.beat(member_id)
+            for member_id in list(self.classic_owned):
+                self.beat_classic(member_id)
+            if before == (world.owned, self.classic_owned, world.epochs):
+                break
+        if not world.group.members:
             return
-        world.settle()
         assert world.group.state is GroupState.STABLE
+        owned = world.owned | self.classic_owned
         for member_id, member in world.group.members.items():
             assert member.current.assigned == world.group.targets.get(member_id, {})
-            assert member.current.assigned == world.owned[member_id]
+            assert member.current.assigned == owned[member_id]
         self.check_all_assigned()
 
     def check_all_assigned(self) -> None:
@@ -189,10 +286,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         world = self.world
         world.group.check_invariants()
         seen: set[tuple[Any, int]] = set()
-        for member_id, owned in world.owned.items():
-            known = world.group.members.get(member_id)
-            if known is None or known.current.epoch != world.epochs[member_id]:
-                continue  # it was removed, or has not got its answer
+        for member_id, owned in (world.owned | self.classic_owned).items():
+            if member_id not in world.group.members:
+                continue  # the group has removed it, and its next heartbeat tells it
             for topic, indexes in owned.items():
                 for index in indexes:
                     assert (topic, index) not in seen

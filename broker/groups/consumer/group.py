@@ -308,6 +308,14 @@ class ConsumerGroup:
             changes.put(ConsumerRecordKind.GROUP, value)
         self._topics_version = topics.version
 
+    def refresh(self, topics: TopicsView, now_ms: int) -> GroupChanges:
+        """Begin a new epoch if the topics have changed. Heartbeats of consumer members do that by
+        themselves.
+        """
+        changes = GroupChanges(self)
+        self._update_epoch(topics, now_ms, changes, is_bumped=False)
+        return changes
+
     def subscribed_names(self) -> set[str]:
         """Return the topics that the group reads, whether they exist or not."""
         names: set[str] = set()
