@@ -313,6 +313,9 @@ def _write_piece(piece: Sequence[Field], writer: str = "w") -> list[str]:
 
 
 def _write_struct(field: Field, writer: str) -> list[str]:
+    if field.tag is None and field.null_from is None:
+        value = f"m.{field.name} or {field.struct}()"
+        return [f"_write_{field.struct}({writer}, {value}, v, f)"]
     write = f"_write_{field.struct}({writer}, m.{field.name}, v, f)"
     if not _is_nullable_struct(field):
         return [write]

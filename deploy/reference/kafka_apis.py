@@ -31,8 +31,7 @@ Brokers serve it from version 3.
 Two APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip: 10000 in the markers of WriteTxnMarkers (the serial), and 10000 and 10001 in the partitions of DescribeLogDirs (the number of objects, and the bytes that are in WAL objects).
 
 Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
-A group changes its protocol while it has no members.
-As in Kafka when its migration policy is `disabled`, a member of the consumer protocol gets GROUP_ID_NOT_FOUND from a group with classic members; a classic member gets INCONSISTENT_GROUP_PROTOCOL from a group with members of the consumer protocol.
+A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
 Groups have no configs of their own, and racks do not influence assignments.
 
 Some APIs answer about things that brokers do not have.

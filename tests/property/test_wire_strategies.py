@@ -62,7 +62,7 @@ def _field(api: ApiSpec, direction: str, version: int, field: Field) -> st.Searc
     )
     if field.is_array:
         value = st.lists(value, max_size=3)
-    elif field.kind is Kind.STRUCT:
+    elif field.kind is Kind.STRUCT and (field.tag is not None or field.null_from is not None):
         absent = getattr(module_of(api), field.struct)()
         return st.none() | value.filter(lambda struct: struct != absent)
     if field.null_from is not None and version >= field.null_from:

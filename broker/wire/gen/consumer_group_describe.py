@@ -154,8 +154,8 @@ def _write_Member(w: Writer, m: Member, v: int, f: bool) -> None:
     for x in m.subscribed_topic_names:
         w.string(x, f)
     w.nullable_string(m.subscribed_topic_regex, f)
-    _write_Assignment(w, m.assignment, v, f)
-    _write_Assignment(w, m.target_assignment, v, f)
+    _write_Assignment(w, m.assignment or Assignment(), v, f)
+    _write_Assignment(w, m.target_assignment or Assignment(), v, f)
     if v >= 1:
         w += _pack_b(m.member_type)
     if f:
