@@ -1,0 +1,68 @@
+"""A consumer group (KIP-848) whose coordinator's process is killed goes on without a rebalance."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+
+from deploy.local.handle import LocalCluster
+from tests.support.clients import TIMEOUT_S, Polled, create_topic, produce
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+TOPIC, GROUP = "orders", "g"
+HEARTBEAT = "group.consumer.heartbeat.interval.ms=300"
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["--log-level", "error", "--set", HEARTBEAT]) as cluster:
+        create_topic(cluster.bootstrap, TOPIC, 4)
+        yield cluster
+
+
+async def test_the_coordinator_is_killed_twice(cluster: LocalCluster) -> None:
+    await asyncio.to_thread(_kill_coordinators, cluster)
+
+
+def _kill_coordinators(cluster: LocalCluster) -> None:
+    rebalances: list[int] = []
+    polled = Polled(
+        *(
+            Consumer(
+                {
+                    "bootstrap.servers": cluster.bootstrap,
+                    "group.id": GROUP,
+                    "group.protocol": "consumer",
+                    "auto.offset.reset": "earliest",
+                    "socket.timeout.ms": 5_000,
+                }
+            )
+            for _ in range(2)
+        )
+    )
+    for consumer in polled.consumers:
+        consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(1))
+    polled.until_shared(2, 2)
+    before, assigned = len(rebalances), polled.assigned()
+    for number in range(1, 3):
+        coordinator = _coordinator(cluster)
+        killed = [broker for broker in cluster.brokers() if broker.node_id == coordinator]
+        cluster.kill(killed)
+        values = [b"%d-%d" % (number, index) for index in range(20)]
+        produce(cluster.bootstrap, TOPIC, values, range(4))
+        polled.until_count(20 * number)
+        assert (len(rebalances), polled.assigned()) == (before, assigned)
+        cluster.wait_for_new(killed)
+    assert len(set(polled.everything())) == len(polled.everything()) == 40
+    for consumer in polled.consumers:
+        consumer.close()
+
+
+def _coordinator(cluster: LocalCluster) -> int:
+    """Return the node id of the group's coordinator."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    described = admin.describe_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
+    return int(described.coordinator.id)
