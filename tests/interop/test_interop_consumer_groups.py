@@ -11,8 +11,18 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.groups.consumer.embedded import decode_assignment
+from broker.groups.consumer.model import MemberMetadata
+from broker.groups.consumer.records import (
+    ConsumerRecordKind,
+    decode_consumer_key,
+    decode_consumer_value,
+    encode_consumer_key,
+    encode_consumer_value,
+)
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
@@ -36,7 +46,7 @@ from broker.wire.gen import (
 from broker.wire.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from broker.wire.primitives import Writer
 from deploy.clients.wire import WireClient
-from tests.support.clients import TIMEOUT_S, create_topic, produce
+from tests.support.clients import TIMEOUT_S, checked, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
@@ -548,6 +558,52 @@ def _hold(address: str, scenario: Callable[[Conversation], Iterator[Step]]) -> l
         ]
     finally:
         talk.close()
+
+
+async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
+    """What Kafka writes for these groups is what this broker writes for the same values."""
+    for scenario in (static_members, regexes, migration):
+        await asyncio.to_thread(_hold, peer, scenario)
+    records = await asyncio.to_thread(_offsets_log, peer)
+    kinds: set[ConsumerRecordKind] = set()
+    classic_count = 0
+    for key, value in records:
+        decoded = decode_consumer_key(key)
+        if decoded is None:
+            continue
+        assert encode_consumer_key(decoded) == key
+        if value is None:
+            continue
+        kinds.add(decoded.kind)
+        found = decode_consumer_value(decoded.kind, value)
+        written = encode_consumer_value(found)
+        # Kafka does not sort topics and partitions.
+        assert sorted(written) == sorted(value), (decoded, value)
+        assert decode_consumer_value(decoded.kind, written) == found
+        classic_count += isinstance(found, MemberMetadata) and found.classic is not None
+    assert kinds == set(ConsumerRecordKind) - {ConsumerRecordKind.PARTITION_METADATA}
+    assert classic_count
+
+
+def _offsets_log(address: str) -> list[tuple[bytes, bytes | None]]:
+    """Return all records of `__consumer_offsets`."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "reads-the-log"})
+    count = len(consumer.list_topics(OFFSETS_TOPIC).topics[OFFSETS_TOPIC].partitions)
+    found: list[tuple[bytes, bytes | None]] = []
+    ends: dict[int, int] = {}
+    for index in range(count):
+        part = TopicPartition(OFFSETS_TOPIC, index)
+        low, high = consumer.get_watermark_offsets(part, TIMEOUT_S)
+        if low < high:
+            ends[index] = high
+    consumer.assign([TopicPartition(OFFSETS_TOPIC, index, 0) for index in ends])
+    while ends:
+        message = checked(consumer.poll(TIMEOUT_S))
+        found.append((message.key(), message.value()))
+        if message.offset() + 1 >= ends.get(message.partition(), 0):
+            ends.pop(message.partition(), None)
+    consumer.close()
+    return found
 
 
 @pytest.mark.long

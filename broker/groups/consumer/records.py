@@ -162,9 +162,6 @@ def _write_member(writer: Writer, value: MemberMetadata) -> None:
     writer.nullable_string(value.subscribed_regex, True)
     writer += value.rebalance_timeout_ms.to_bytes(4, "big", signed=True)
     writer.nullable_string(value.server_assignor, True)
-    if value.classic is None:
-        writer.append(0)
-        return
     writer.uvarint(1)
     writer.tagged(_CLASSIC_TAG, _classic(value.classic))
 
@@ -191,8 +188,11 @@ def _read_member(reader: Reader) -> MemberMetadata:
     return replace(metadata, classic=classic)
 
 
-def _classic(value: ClassicMetadata) -> Writer:
-    writer = Writer(b"\x01")  # not null
+def _classic(value: ClassicMetadata | None) -> Writer:
+    """Return the tagged struct behind a byte that is 0 for null, as Kafka writes it."""
+    if value is None:
+        return Writer(b"\x00")
+    writer = Writer(b"\x01")
     writer += value.session_timeout_ms.to_bytes(4, "big", signed=True)
     writer.length(len(value.protocols), True)
     for name, subscription in value.protocols:
