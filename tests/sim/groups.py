@@ -44,7 +44,7 @@ _REFUSALS: Final = frozenset(
 )
 """Answers that prove that nothing was written."""
 _FIND_AGAIN: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_RETRIED: Final = _FIND_AGAIN | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+RETRIED: Final = _FIND_AGAIN | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 _NOT_KNOWN_YET: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -132,9 +132,12 @@ class Asker:
         generation: int = -1,
         *,
         behind: dict[Part, Change] | None = None,
+        version: int = 7,
+        refusals: frozenset[ErrorCode] = _REFUSALS,
     ) -> ErrorCode:
         """Commit a new offset of each partition and return the answer. behind: deletions that were
-        just sent over this connection. Raises Unanswered.
+        just sent over this connection. refusals: answers that prove that nothing was written.
+        Raises Unanswered.
         """
         changes = {part: self.group.offsets[part].commit(self.now_s()) for part in parts}
         by_topic: dict[str, list[Any]] = {}
@@ -151,7 +154,7 @@ class Asker:
         )
         response = await self.ask(
             apis.OFFSET_COMMIT,
-            7,
+            version,
             request,
             lambda response: max(
                 item.error_code for topic in response.topics for item in topic.partitions
@@ -164,9 +167,9 @@ class Asker:
         }
         for part, change in changes.items():
             change.follows = None if behind is None else behind[part]
-            self._judge(change, codes[part], refusals=_REFUSALS)
+            self._judge(change, codes[part], refusals=refusals)
         code = max(codes.values())
-        if code is not ErrorCode.NONE and code not in _RETRIED | _REFUSALS | {_NOT_KNOWN_YET}:
+        if code is not ErrorCode.NONE and code not in RETRIED | refusals | {_NOT_KNOWN_YET}:
             self.world.fail(f"{self.name} commits in order and is told {code.name}")
         return code
 
@@ -474,7 +477,8 @@ class Groups:
         askers = [Asker(self._world, group, f"checker {group.name}") for group in self._groups]
         for asker in askers:
             await _until(asker.read)
-        self._crash_coordinators()
+        if self._groups:
+            crash_coordinators(self._world)
         for asker in askers:
             await _until(asker.read)
             await _until(lambda asker=asker: _commits(asker))
@@ -485,14 +489,14 @@ class Groups:
                 [len(history.commits) for history in asker.group.offsets.values()],
             )
 
-    def _crash_coordinators(self) -> None:
-        world = self._world
-        topic = world.metadata.image.topics.by_name(OFFSETS_TOPIC) if self._groups else None
-        for node_id in sorted(
-            {record.leader for record in topic.partitions} if topic is not None else ()
-        ):
-            if node_id in world.brokers:
-                world.crash(world.brokers[node_id], 0.01)
+
+def crash_coordinators(world: "World") -> None:
+    topic = world.metadata.image.topics.by_name(OFFSETS_TOPIC)
+    for node_id in sorted(
+        {record.leader for record in topic.partitions} if topic is not None else ()
+    ):
+        if node_id in world.brokers:
+            world.crash(world.brokers[node_id], 0.01)
 
 
 async def _commits(asker: Asker) -> bool:

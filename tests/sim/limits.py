@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 
 from broker.coordination.compaction import CompactionLimits
+from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.model import GroupLimits
 from controller.config import ControllerConfig
 from stream.compaction.plan import CompactionConfig
@@ -103,6 +104,9 @@ class Coordination:
 
     groups: GroupLimits
     session_ms: int
+    consumers: ConsumerLimits
+    rebalance_ms: int
+    """How long a member of KIP-848 may take to give up partitions."""
     compaction: CompactionLimits | None
 
 
@@ -112,14 +116,16 @@ def draw_coordination(
     """Draw the limits. Offsets never expire by wrong clocks alone."""
     compaction = _compaction(rng) if compacts else None
     if not has_groups:
-        return Coordination(GroupLimits(), 6_000, compaction)
+        return Coordination(GroupLimits(), 6_000, ConsumerLimits(), 6_000, compaction)
     retention_ms = 2 * skew_ms + rng.choice((1_500, 4_000))
     groups = GroupLimits(
         session_timeout_min_ms=500,
         initial_rebalance_delay_ms=rng.choice((0, 300)),
         offsets_retention_ms=retention_ms,
     )
-    return Coordination(groups, rng.choice((1_000, 4_000)), compaction)
+    session_ms = rng.choice((1_000, 4_000))
+    consumers = ConsumerLimits(session_timeout_ms=rng.choice((1_500, 5_000)))
+    return Coordination(groups, session_ms, consumers, rng.choice((1_500, 6_000)), compaction)
 
 
 def _compaction(rng: Random) -> CompactionLimits:

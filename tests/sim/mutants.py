@@ -35,6 +35,7 @@ from stream.wal.slot_writer import SlotWriter
 from stream.wal.slots import SlotTable
 from tests.sim.clock_mutants import CLOCK_MUTANTS
 from tests.sim.compacted_mutants import COMPACTED_MUTANTS
+from tests.sim.consumer_group_mutants import CONSUMER_GROUP_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
@@ -391,6 +392,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
 } | RECOVERY_MUTANTS
 MUTANTS |= (
     TRANSACTION_MUTANTS
+    | CONSUMER_GROUP_MUTANTS
     | GROUP_MUTANTS
     | OFFSET_MUTANTS
     | DAMAGE_MUTANTS

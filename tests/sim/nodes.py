@@ -311,7 +311,10 @@ class SimBroker:
             now_ms=now_ms,
             new_member_id=lambda _: f"m{self.rng.getrandbits(64)}",
             compaction=self.world.coordination.compaction,
+            consumer_limits=self.world.coordination.consumers,
         )
+        self.groups.topics.reset(self.image)
+        self.follower.subscribe(self.groups.topics.on_batch)
         self.transactions = TransactionCoordinator(
             TopicLog(self, TRANSACTIONS_TOPIC),
             MarkerSender(self._leader_of, MarkerPeers(self, partial(start_marker, self)).write),

@@ -19,9 +19,9 @@ from tests.sim.rollback import CONTROLLERS
 from tests.sim.scenarios import (
     BALANCED,
     CLEANING,
+    COORDINATED,
     COORDINATING,
     DELETING,
-    GROUPED,
     LATE,
     LOADING,
     ROLLED_BACK,
@@ -50,7 +50,7 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
         )
     if scenario in ROLLED_BACK:
         return replace(drawn, controllers=CONTROLLERS)
-    if scenario in GROUPED:
+    if scenario in COORDINATED:
         return replace(drawn, partitions=min(drawn.partitions, 3), producers=1)
     if scenario in STEPPING:
         return stepping(drawn)

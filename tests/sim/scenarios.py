@@ -12,6 +12,7 @@ from base.ids import NodeId
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.sim.checkers import Part
 from tests.sim.clock_steps import step_a_clock
+from tests.sim.consumer_groups import SUBSCRIBING
 from tests.sim.damage import strike_object
 from tests.sim.disaster import lose_disks
 from tests.sim.leaks import LEAKING
@@ -269,6 +270,18 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 1,
         "nothing": 3,
     },
+    "consumer_groups": {
+        "crash": 2,
+        "pause": 1,
+        "haunt": 4,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 1,
+        "cut": 1,
+        "crash_controller": 1,
+        "nothing": 4,
+    },
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,
@@ -316,10 +329,13 @@ LOADING = frozenset({"loads"})
 GROUPED = frozenset({"groups"})
 """Plain consumer groups join, commit and are deleted."""
 
-COMPACTING = frozenset({"groups", "short_logs"})
+COORDINATED = GROUPED | SUBSCRIBING
+"""The coordinators of groups are what is moved."""
+
+COMPACTING = frozenset({"groups", "short_logs"}) | SUBSCRIBING
 """Coordinators compact their logs again and again."""
 
-LONG = GROUPED | LATE | LOADING
+LONG = COORDINATED | LATE | LOADING
 """Faults last twice as long."""
 
 PIPELINED = frozenset({"pipeline"})
@@ -508,7 +524,7 @@ class Chaos:
 
     def _part(self) -> Part:
         parts = [*self._world.parts, *self._world.txn_parts, *self._world.life.parts]
-        if self._world.scenario in GROUPED:
+        if self._world.scenario in COORDINATED:
             parts = [(OFFSETS_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
         if self._world.txn_parts:
             parts += [

@@ -9,6 +9,7 @@ import pytest
 
 from tests.sim.clock_mutants import CLOCK_MUTANTS, HARMLESS
 from tests.sim.compacted_mutants import COMPACTED_MUTANTS
+from tests.sim.consumer_group_mutants import CONSUMER_GROUP_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
@@ -68,6 +69,7 @@ SCENARIO |= dict.fromkeys(OFFSET_MUTANTS, "stale")
 SCENARIO |= dict.fromkeys(DAMAGE_MUTANTS, "damage")
 SCENARIO |= dict.fromkeys(CLOCK_MUTANTS, "steps")
 SCENARIO |= dict.fromkeys(LATE_MUTANTS, "late")
+SCENARIO |= dict.fromkeys(CONSUMER_GROUP_MUTANTS, "consumer_groups")
 SCENARIO |= dict.fromkeys(GROUP_MUTANTS, "groups")
 SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
 SCENARIO |= dict.fromkeys(LOG_START_MUTANTS, "log_life")

@@ -41,6 +41,7 @@ from tests.sim.clients import Consumer, Producer
 from tests.sim.clock_steps import Graces
 from tests.sim.compacted import COMPACT_TOPIC, CompactedTopic
 from tests.sim.connections import Connection
+from tests.sim.consumer_groups import ConsumerGroups
 from tests.sim.control import SimController, addresses
 from tests.sim.disk import Disk
 from tests.sim.forks import Forks
@@ -112,7 +113,7 @@ class World:
         self.coordination = draw_coordination(
             Random(f"{seed}/groups"),
             self.limits.skew_ms,
-            has_groups=scenario in scenarios.GROUPED,
+            has_groups=scenario in scenarios.COORDINATED,
             compacts=scenario in scenarios.COMPACTING,
         )
         self.loop = VirtualLoop()
@@ -537,8 +538,12 @@ class World:
         asking = [self.loop.create_task(work) for work in offsets.run(stop)]
         reading += lease_readers(self, stop)
         groups = Groups(self, is_on=self.scenario in scenarios.GROUPED)
+        consumer_groups = ConsumerGroups(self)
         topics = TopicClients(self)
-        asking += [self.loop.create_task(work) for work in (*groups.run(stop), *topics.run(stop))]
+        asking += [
+            self.loop.create_task(work)
+            for work in (*groups.run(stop), *consumer_groups.run(stop), *topics.run(stop))
+        ]
         await groups.ready()
         if self.lost_slots is not None:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
@@ -570,6 +575,9 @@ class World:
         )
         await self._within(
             _QUIET_LIMIT_S, "not every group can be read and committed to", groups.check()
+        )
+        await self._within(
+            _QUIET_LIMIT_S, "not every consumer group settles", consumer_groups.check()
         )
         await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
         if self.compacted is not None:

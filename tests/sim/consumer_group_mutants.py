@@ -1,0 +1,72 @@
+"""Planted bugs of consumer groups (KIP-848), for `tests.sim.mutants`."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import broker.groups.consumer.group as group_module
+from broker.groups.consumer.coordinator import ConsumerCoordinator
+from broker.groups.consumer.group import ConsumerGroup, GroupChanges
+from broker.groups.consumer.model import NOTHING
+from broker.groups.consumer.reconciliation import reconcile
+from broker.groups.consumer.records import ConsumerRecordKind
+from broker.wire.error_codes import ErrorCode
+
+Patch = tuple[Any, str, Any]
+
+
+def _reconciling(**replaced: Any) -> list[Patch]:
+    def planted(*args: Any, **options: Any) -> Any:
+        return reconcile(*args, **options | replaced)
+
+    return [(group_module, "reconcile", planted)]
+
+
+def _owned_partitions_given_away() -> list[Patch]:
+    return _reconciling(is_owned=lambda _topic, _index: False)
+
+
+def _revocations_not_awaited() -> list[Patch]:
+    return _reconciling(owned=NOTHING)
+
+
+def _member_epochs_unchecked() -> list[Patch]:
+    return [(ConsumerGroup, "check_commit", lambda *_: ErrorCode.NONE)]
+
+
+def _heartbeats_answered_before_durable() -> list[Patch]:
+    real = ConsumerCoordinator._write
+
+    def write(self: ConsumerCoordinator, *args: Any, **options: Any) -> Any:
+        outcome = real(self, *args, **options)
+        if outcome.done():
+            return outcome
+        answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        answered.set_result(ErrorCode.NONE)
+        return answered
+
+    return [(ConsumerCoordinator, "_write", write)]
+
+
+def _assignments_not_restored() -> list[Patch]:
+    real = ConsumerGroup.restore
+
+    def restore(self: ConsumerGroup, records: Any, now_ms: int) -> None:
+        kept = [item for item in records if item[0].kind is not ConsumerRecordKind.CURRENT]
+        real(self, kept, now_ms)
+
+    return [(ConsumerGroup, "restore", restore)]
+
+
+def _silent_members_stay() -> list[Patch]:
+    return [(ConsumerGroup, "tick", lambda self, _topics, _now_ms: GroupChanges(self))]
+
+
+CONSUMER_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "owned_partitions_given_away": _owned_partitions_given_away,
+    "revocations_not_awaited": _revocations_not_awaited,
+    "member_epochs_unchecked": _member_epochs_unchecked,
+    "heartbeats_answered_before_durable": _heartbeats_answered_before_durable,
+    "assignments_not_restored": _assignments_not_restored,
+    "silent_members_stay": _silent_members_stay,
+}

@@ -1,0 +1,277 @@
+"""Consumer groups of KIP-848: members that subscribe, reconcile, commit, leave and die.
+
+Checked at every answer: no member is given a partition that another one owns, unless that one was
+not heard for a session or a rebalance; a member is fenced for no other reason; one that lost its
+partitions that way commits nothing any more. `OffsetHistory` judges the commits. Checked at the
+end: every partition has one owner, all members are in one epoch, and new coordinators leave both as
+they are.
+A member owns what it was given last, and gives up at once what it is not given any more.
+Must not: use what brokers have in memory.
+Source: KIP-848.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import consumer_group_heartbeat as wire
+from tests.sim.checkers import Part
+from tests.sim.connections import Unanswered
+from tests.sim.groups import RETRIED, Asker, ConsumerGroup, crash_coordinators
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+SUBSCRIBING: Final = frozenset({"consumer_groups"})
+_MEMBERS_COUNT: Final = 4
+_AT_END_COUNT: Final = 3
+_VERSION: Final = 1
+_LEAVE_EPOCH: Final = -1
+_COMMIT_VERSION: Final = 9
+_FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+_STALE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+_LOST_MAX: Final = 2
+"""After so many answers in a row that were lost, the coordinator may be two epochs ahead."""
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A member from its first heartbeat until it leaves, dies or is fenced."""
+
+    member_id: str
+    epoch: int = 0
+    owned: set[Part] = field(default_factory=set[Part])
+    heard_s: float = 0.0
+    """When the last heartbeat was sent that a coordinator answered."""
+    lost_count: int = 0
+    """Answers that were lost since then."""
+    is_reported: bool = False
+    """The coordinator knows what it owns."""
+    is_replaced: bool = False
+    """Another member was given what it owned."""
+
+
+class Ownership:
+    """Who owns what, as the members know it."""
+
+    def __init__(self, world: "World", name: str, silence_s: float) -> None:
+        self._world = world
+        self._name = name
+        self._silence_s = silence_s
+        self._lives: list[Life] = []
+
+    def began(self, life: Life) -> None:
+        self._lives.append(life)
+
+    def ended(self, life: Life) -> None:
+        self._lives.remove(life)
+
+    def is_silent(self, life: Life) -> bool:
+        """Return True if the coordinator may have fenced it."""
+        silent_s = self._world.loop.time() - life.heard_s
+        return silent_s >= self._silence_s or life.lost_count >= _LOST_MAX
+
+    def given(self, life: Life, parts: set[Part]) -> None:
+        """Note that a member owns these partitions now, and no other ones."""
+        for other in self._lives:
+            both = sorted(other.owned & (parts - life.owned))
+            if other is life or not both:
+                continue
+            if not self.is_silent(other):
+                self._world.fail(
+                    f"{self._name}: {life.member_id} is given {both}, which {other.member_id} owns"
+                )
+            other.is_replaced = True
+        life.owned = parts
+
+
+class Subscriber(Asker):
+    """A client that is one member after the other."""
+
+    def __init__(self, world: "World", group: ConsumerGroup, owners: Ownership, name: str) -> None:
+        super().__init__(world, group, name)
+        self._owners = owners
+        self._lives_count = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await self._live(stop)
+            await asyncio.sleep(self.rng.uniform(0.02, 0.5))
+
+    async def _live(self, stop: asyncio.Event) -> None:
+        rng, life = self.rng, self.begin()
+        end_s = self.now_s() + rng.choice((2.0, 6.0, 20.0))
+        is_alive = True
+        while is_alive and not stop.is_set() and self.now_s() < end_s:
+            is_alive = await self.beat(life)
+            # Some rest for so long that they are taken for dead, and then go on.
+            pause_s = rng.uniform(0.02, 0.4)
+            await asyncio.sleep(pause_s if rng.random() < 0.97 else 1.5 * self._session_s)
+            if is_alive and rng.random() < 0.5:
+                await self._commit(life)
+        self._owners.ended(life)
+        if is_alive and rng.random() < 0.7:
+            await self._leave(life)
+
+    @property
+    def _session_s(self) -> float:
+        return self.world.coordination.consumers.session_timeout_ms / 1_000
+
+    def begin(self) -> Life:
+        self._lives_count += 1
+        life = Life(f"{self.name}.{self._lives_count}", heard_s=self.now_s())
+        self._owners.began(life)
+        return life
+
+    async def beat(self, life: Life) -> bool:
+        """Send a heartbeat. Return False if the member is fenced."""
+        sent_s, owned = self.now_s(), set(life.owned)
+        try:
+            connection = await self._coordinator()
+            response = await self.ask(
+                apis.CONSUMER_GROUP_HEARTBEAT,
+                _VERSION,
+                self._request(life),
+                lambda response: int(response.error_code),
+                connection=connection,
+            )
+        except Unanswered:
+            life.lost_count += 1
+            life.is_reported = False
+            return True
+        code, message = ErrorCode(response.error_code), response.error_message
+        if code in RETRIED:
+            return True
+        # A process that was replaced while it still existed may lag by one session timeout: it was
+        # not fenced for its silence.
+        is_old = connection.broker in self.world.zombies
+        if code in _FENCED:
+            if not is_old and not self._owners.is_silent(life):
+                self.world.fail(f"{life.member_id} is fenced by {code.name}: {message}")
+            return False
+        if code is not ErrorCode.NONE:
+            self.world.fail(f"{life.member_id} is told {code.name}: {message}")
+        if not is_old:
+            life.heard_s, life.lost_count = sent_s, 0
+        life.epoch = response.member_epoch
+        life.is_reported = owned == life.owned
+        if response.assignment is not None:
+            self._take(life, response.assignment)
+        return True
+
+    def _request(self, life: Life) -> wire.ConsumerGroupHeartbeatRequest:
+        """Return a request with everything if the coordinator may not know it."""
+        request = wire.ConsumerGroupHeartbeatRequest(
+            group_id=self.group.name, member_id=life.member_id, member_epoch=life.epoch
+        )
+        request.topic_partitions = None
+        if life.epoch == 0 or life.lost_count:
+            request.rebalance_timeout_ms = self.world.coordination.rebalance_ms
+            request.subscribed_topic_names = sorted({topic for topic, _ in self.world.parts})
+        if life.epoch == 0 or life.lost_count or not life.is_reported:
+            request.topic_partitions = [
+                wire.TopicPartitions(self._topic_id(topic), [index]) for topic, index in life.owned
+            ]
+        return request
+
+    def _topic_id(self, name: str) -> Any:
+        topic = self.world.metadata.image.topics.by_name(name)
+        assert topic is not None
+        return topic.topic_id
+
+    def _take(self, life: Life, assignment: wire.Assignment) -> None:
+        names = {self._topic_id(name): name for name, _ in self.world.parts}
+        parts = {
+            (names[topic.topic_id], index)
+            for topic in assignment.topic_partitions
+            for index in topic.partitions
+        }
+        if parts != life.owned:
+            life.is_reported = False
+        self.world.trace("given", life.member_id, life.epoch, sorted(parts))
+        self._owners.given(life, parts)
+
+    async def _commit(self, life: Life) -> None:
+        parts = sorted(life.owned & set(self.group.parts))
+        if not parts:
+            return
+        was_replaced = life.is_replaced
+        try:
+            code = await self.commit(
+                parts, life.member_id, life.epoch, version=_COMMIT_VERSION, refusals=_STALE
+            )
+        except Unanswered:
+            return
+        if was_replaced and code is ErrorCode.NONE:
+            self.world.fail(f"{life.member_id} commits after others were given its partitions")
+
+    async def _leave(self, life: Life) -> None:
+        request = wire.ConsumerGroupHeartbeatRequest(
+            group_id=self.group.name, member_id=life.member_id, member_epoch=_LEAVE_EPOCH
+        )
+        request.topic_partitions = None
+        with contextlib.suppress(Unanswered):
+            await self.ask(
+                apis.CONSUMER_GROUP_HEARTBEAT, _VERSION, request, lambda answer: answer.error_code
+            )
+
+
+class ConsumerGroups:
+    """One group with some members; nothing in other scenarios."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._members: list[Subscriber] = []
+        if world.scenario not in SUBSCRIBING:
+            return
+        group = ConsumerGroup(world, "c0")
+        limits = world.coordination
+        silence_ms = min(limits.consumers.session_timeout_ms, limits.rebalance_ms)
+        self._group, self._owners = group, Ownership(world, group.name, silence_ms / 1_000)
+        self._members = [
+            Subscriber(world, group, self._owners, f"subscriber{number}")
+            for number in range(_MEMBERS_COUNT)
+        ]
+
+    def run(self, stop: asyncio.Event) -> list[Any]:
+        return [member.run(stop) for member in self._members]
+
+    async def check(self) -> None:
+        """Let new members settle, then replace the coordinators."""
+        if not self._members:
+            return
+        members = [
+            Subscriber(self._world, self._group, self._owners, f"last{number}")
+            for number in range(_AT_END_COUNT)
+        ]
+        lives = [(member, member.begin()) for member in members]
+        # Those that died without a word are members for a session.
+        settled_s = 0.0
+        session_s = self._world.coordination.consumers.session_timeout_ms / 1_000
+        while settled_s < 1.5 * session_s + 2:
+            settled_s = settled_s + 0.1 if await self._settled(lives) else 0.0
+            await asyncio.sleep(0.1)
+        before = [(life.epoch, sorted(life.owned)) for _, life in lives]
+        crash_coordinators(self._world)
+        for _ in range(20):
+            if not await self._settled(lives):
+                # It was not heard in time.
+                return
+            await asyncio.sleep(0.1)
+        after = [(life.epoch, sorted(life.owned)) for _, life in lives]
+        if after != before:
+            self._world.fail(f"{self._group.name} was {before}, a new coordinator makes it {after}")
+        self._world.trace("settled", after)
+
+    async def _settled(self, lives: list[tuple[Subscriber, Life]]) -> bool:
+        """Send heartbeats. Return True if all members are in one epoch and own everything."""
+        for member, life in lives:
+            if not await member.beat(life):
+                life.epoch, life.owned, life.is_reported = 0, set(), False
+        owned = [part for _, life in lives for part in life.owned]
+        return sorted(owned) == sorted(self._world.parts) and (
+            len({life.epoch for _, life in lives}) == 1
+        )
