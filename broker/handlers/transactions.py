@@ -23,6 +23,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
+from broker.regular_expressions import RegexInvalid, check_regex, matching
 from broker.transactions.coordinator import NO_PRODUCER
 from broker.transactions.model import (
     NO_EPOCH,
@@ -293,13 +294,23 @@ def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
         list_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     labels = {state.label for state in TransactionState}
+    pattern = request.transactional_id_pattern or ""
+    try:
+        check_regex(pattern)
+    except RegexInvalid:
+        code = ErrorCode.INVALID_REGULAR_EXPRESSION
+        return encode_response(ctx, list_transactions.ListTransactionsResponse(error_code=code))
+    found = list(_filtered(request, node.transactions.listed(), node.now_ms()))
+    if pattern:
+        ids = matching(pattern, (item.transactional_id for item in found))
+        found = [item for item in found if item.transactional_id in ids]
     response = list_transactions.ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in labels],
         transaction_states=[
             list_transactions.TransactionState(
-                found.transactional_id, found.producer_id, found.state.label
+                item.transactional_id, item.producer_id, item.state.label
             )
-            for found in _filtered(request, node.transactions.listed(), node.now_ms())
+            for item in found
         ],
     )
     return encode_response(ctx, response)

@@ -95,7 +95,7 @@ DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1)
 DESCRIBE_PRODUCERS: Final = _api(61, "DescribeProducers", "describe_producers", (0, 0), 0)
 UNREGISTER_BROKER: Final = _api(64, "UnregisterBroker", "unregister_broker", (0, 0), 0)
 DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)
-LIST_TRANSACTIONS: Final = _api(66, "ListTransactions", "list_transactions", (0, 1), 0)
+LIST_TRANSACTIONS: Final = _api(66, "ListTransactions", "list_transactions", (0, 2), 0)
 CONSUMER_GROUP_HEARTBEAT: Final = _api(
     68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", (0, 1), 0
 )

@@ -22,6 +22,13 @@ def list_transactions(
         list[str] | None,
         typer.Option("--state", help="Only ids in this state, for example Ongoing. Repeatable."),
     ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--transactional-id-pattern",
+            help="Only ids that match this regular expression (RE2) as a whole.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -30,7 +37,7 @@ def list_transactions(
     from deploy.transactions.admin import TransactionsClient
 
     with TransactionsClient(bootstrap) as admin:
-        found = admin.listed(state or ())
+        found = admin.listed(state or (), pattern=pattern)
     if as_json:
         print_json(found)
         return

@@ -58,12 +58,18 @@ class TransactionsClient:
     # --- coordinators -----------------------------------------------------------------------------
 
     def listed(
-        self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()
+        self,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        pattern: str | None = None,
     ) -> list[ListedTransaction]:
-        """Return the transactional ids of all coordinators, by name; only those in these states and
-        of these producers, if there are any. Raises KafkaFailed for states that do not exist.
+        """Return the transactional ids of all coordinators, by name; only those in these states, of
+        these producers and that match the pattern (RE2), if there are any. Raises KafkaFailed for
+        states that do not exist and for an invalid pattern.
         """
-        request = list_transactions.ListTransactionsRequest(list(states), list(producer_ids))
+        request = list_transactions.ListTransactionsRequest(
+            list(states), list(producer_ids), transactional_id_pattern=pattern
+        )
         found: list[ListedTransaction] = []
         for broker in self._metadata([]).brokers:
             answer = self._client(broker).ask(

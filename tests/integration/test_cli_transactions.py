@@ -54,6 +54,12 @@ async def test_list_and_describe(cluster: Cluster, cli: Cli) -> None:
     ongoing = await cli.run("transactions", "list", "--state", "Ongoing", "--json")
     assert [item["transactional_id"] for item in json.loads(ongoing)] == ["two"]
     assert "two" in await cli.run("transactions", "list")
+    matching = ("transactions", "list", "--transactional-id-pattern")
+    found = json.loads(await cli.run(*matching, "o.e", "--json"))
+    assert [item["transactional_id"] for item in found] == ["one"]
+    assert json.loads(await cli.run(*matching, "on", "--json")) == []
+    with pytest.raises(KafkaFailed, match="INVALID_REGULAR_EXPRESSION"):
+        await cli.run(*matching, "(")
 
     view = json.loads(await cli.run("transactions", "describe", "two", "--json"))
     assert (view["state"], view["partitions"]) == ("Ongoing", [f"{TOPIC}-1"])

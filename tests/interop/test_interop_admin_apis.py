@@ -20,6 +20,7 @@ from broker.wire.gen import (
     describe_topic_partitions,
     describe_user_scram_credentials,
     list_config_resources,
+    list_transactions,
     offset_delete,
     update_features,
 )
@@ -204,6 +205,26 @@ async def test_transactions_are_listed_and_described(both: Both) -> None:
     assert _columns(shown, *omitted) == _columns(expected, *omitted)
     expected, shown = await both.tool(TRANSACTIONS, "describe", "--transactional-id", "none")
     assert _refusal(shown) == _refusal(expected)
+    for producer in producers:
+        await asyncio.to_thread(producer.commit_transaction, TIMEOUT_S)
+
+
+async def test_transactional_ids_are_listed_by_pattern_as_by_kafka(both: Both) -> None:
+    await both.create("pattern", 2)
+    producers = [
+        await asyncio.to_thread(_begin_transaction, address, "pattern")
+        for address in both.addresses
+    ]
+    # As a whole; a name that is a part of the pattern; nothing; and what RE2 refuses.
+    for pattern in ("tel.*", "tell", "", None, "(", "(?=a)", "tell\\w+$"):
+        request = list_transactions.ListTransactionsRequest(transactional_id_pattern=pattern)
+        expected, found = await both.ask(apis.LIST_TRANSACTIONS, request)
+        assert found["error_code"] == expected["error_code"], pattern
+        listed = [
+            {state["transactional_id"] for state in answer["transaction_states"]}
+            for answer in (expected, found)
+        ]
+        assert ("teller" in listed[1]) == ("teller" in listed[0]), pattern
     for producer in producers:
         await asyncio.to_thread(producer.commit_transaction, TIMEOUT_S)
 

@@ -42,8 +42,8 @@ from broker.groups.consumer.records import (
     ConsumerValue,
     GroupEpoch,
 )
-from broker.groups.consumer.regex import RegexInvalid, check_regex, matching
 from broker.groups.model import GroupState
+from broker.regular_expressions import RegexInvalid, check_regex, matching
 from broker.wire.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (

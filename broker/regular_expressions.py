@@ -1,4 +1,4 @@
-"""Match the names of topics against regular expressions of subscriptions, in linear time.
+"""Match names against regular expressions of clients, in linear time.
 
 Source: Kafka, which uses RE2/J; ADR 0050.
 """
