@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import broker.groups.consumer.group as group_module
 from broker.groups.consumer.coordinator import ConsumerCoordinator
+
+import broker.groups.consumer.group as group_module
 from broker.groups.consumer.group import ConsumerGroup, GroupChanges
 from broker.groups.consumer.model import NOTHING
 from broker.groups.consumer.reconciliation import reconcile
