@@ -156,15 +156,10 @@ class ConsumerCoordinator:
             raise
         group.consumer = consumer
         outcome = self._write(group, changes, is_new=True)
-        if group.classic.members and self._is_consumer(group):
+        if not outcome.done() or outcome.result() is ErrorCode.NONE:
             self._home.retire_classic(group)
         self._set_timer(group)
         return result, outcome
-
-    @staticmethod
-    def _is_consumer(group: Group) -> bool:
-        """Return False if the append was refused, and the group is as before."""
-        return group.consumer is not None
 
     def _upgraded(
         self, group: Group, consumer: ConsumerGroup, request: HeartbeatRequest

@@ -131,9 +131,12 @@ def _size(mine: Held) -> int:
 
 def _shed(mine: Held, count: int) -> Iterator[tuple[UUID, int]]:
     """Take `count` partitions from a member, each from the topic of which it has most."""
+    if count <= 0:
+        return
+    left = {topic: sorted(indexes) for topic, indexes in mine.items()}
     for _ in range(count):
-        topic = max(mine, key=lambda topic: (len(mine[topic]), topic.int))
-        index = max(mine[topic])
+        topic = max(left, key=lambda topic: (len(left[topic]), topic.int))
+        index = left[topic].pop()
         mine[topic].remove(index)
         yield topic, index
 

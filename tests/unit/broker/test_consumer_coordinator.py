@@ -33,6 +33,7 @@ from broker.groups.model import (
     SyncResult,
 )
 from broker.groups.records import CommittedOffset
+from broker.groups.state import Group
 from broker.wire.error_codes import ErrorCode
 from broker.wire.primitives import Writer
 from controller.metadata.image import MetadataImage
@@ -50,12 +51,16 @@ def now_ms() -> int:
 
 
 def coordinator_on(
-    log: MemoryLog, *, compaction: CompactionLimits | None = None, **limits: Any
+    log: MemoryLog,
+    *,
+    compaction: CompactionLimits | None = None,
+    initial_rebalance_delay_ms: int = 0,
+    **limits: Any,
 ) -> GroupCoordinator:
     numbers = itertools.count()
     coordinator = GroupCoordinator(
         log,
-        GroupLimits(initial_rebalance_delay_ms=0),
+        GroupLimits(initial_rebalance_delay_ms=initial_rebalance_delay_ms),
         now_ms=now_ms,
         new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
         consumer_limits=ConsumerLimits(**limits),
@@ -467,6 +472,22 @@ async def test_an_empty_group_changes_its_protocol() -> None:
     group = group_of(following)
     assert (set(group.consumer.members), group.record) == ({"b"}, None)
     assert group.offsets.committed == {KEY: OFFSET}
+    following.close()
+
+
+async def test_a_classic_group_that_waits_for_members_writes_nothing_more() -> None:
+    """Its only member leaves while the first rebalance is delayed, and another one is announced."""
+    log = MemoryLog()
+    coordinator = coordinator_on(log, initial_rebalance_delay_ms=50)
+    await coordinator.ready("g")
+    waiting = asyncio.create_task(coordinator.join("g", classic_join()))
+    await until(lambda: isinstance(coordinator.find("g", create=False), Group))
+    coordinator.leave("g", [(next(iter(group_of(coordinator).classic.members)), None)])
+    assert (await waiting).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert (await join(coordinator, "a")).member_epoch == 1
+    assert group_of(coordinator).classic.next_deadline_ms() is None
+    following = await other(log, coordinator)
+    assert group_of(following).record is None
     following.close()
 
 
