@@ -203,7 +203,10 @@ class ConsumerCoordinator:
             )
         except HeartbeatRefused as refused:
             return JoinResult(error=refused.result.error, member_id=request.member_id)
-        outcome = self._write(group, changes)
+        if request.instance_id is None:
+            outcome = self._write(group, changes)
+        else:  # it may have replaced the last member of the consumer protocol
+            outcome = self._write_or_downgrade(group, consumer, changes)
         self._set_timer(group)
         code = await outcome
         return result if code is ErrorCode.NONE else JoinResult(error=_failed(code).error)

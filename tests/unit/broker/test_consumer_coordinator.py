@@ -384,6 +384,22 @@ async def test_a_live_group_changes_its_protocol_and_back() -> None:
     coordinator.close()
 
 
+async def test_a_static_member_changes_its_protocol_by_a_restart() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    await join(coordinator, "a", instance_id="i")
+    back = await coordinator.join("g", classic_join(instance_id="i"))
+    assert (back.error, back.generation) == (ErrorCode.NONE, 1)
+    assert coordinator.list_groups()[0].type is GroupType.CLASSIC
+    again = await coordinator.join("g", classic_join(back.member_id, instance_id="i"))
+    assert (again.generation, again.leader) == (2, back.member_id)
+    following = await other(log, coordinator)
+    assert (await join(following, "b", instance_id="i")).error is ErrorCode.NONE
+    assert set(group_of(following).consumer.members) == {"b"}
+    following.close()
+
+
 async def test_waiting_classic_members_are_told_to_join_again() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
