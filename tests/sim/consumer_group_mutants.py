@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from broker.groups.consumer.coordinator import ConsumerCoordinator
-
 import broker.groups.consumer.group as group_module
 from broker.groups.consumer.group import ConsumerGroup, GroupChanges
 from broker.groups.consumer.model import NOTHING
 from broker.groups.consumer.reconciliation import reconcile
 from broker.groups.consumer.records import ConsumerRecordKind
+from broker.groups.consumer_coordinator import ConsumerCoordinator
 from broker.wire.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
