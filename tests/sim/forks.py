@@ -15,7 +15,7 @@ Must not look into brokers: it sees what they answer, and the metadata.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -425,18 +425,23 @@ class Forks:
                 await self._check_not_served(fork)
                 name = f"{FORK_PREFIX}-at-end-{self._checks_count}-{number}"
                 await self._ask_for(self._note(name, fork.name))
-        logs: dict[Part, list[Batch]] = {}
-        for fork in self.known.values():
-            if fork.is_doomed or fork.is_snapshot or not fork.ends:
-                continue
+        served = [
+            fork
+            for fork in self.known.values()
+            if fork.ends and not fork.is_doomed and not fork.is_snapshot
+        ]
+        parts = [part for fork in served for part in fork.parts]
+        sources = [
+            (self._served_source(fork), part[1])
+            for fork in served
+            for part in fork.parts
+            if not fork.is_of_compacted and self._find(self._served_source(fork)) is not None
+        ]
+        logs = await self._read_all([*parts, *sources], is_committed=False)
+        committed = await self._read_all(parts, is_committed=True)
+        for fork in served:
             for part in fork.parts:
                 source = (self._served_source(fork), part[1])
-                wanted = [part]
-                if self._find(source[0]) is not None and not fork.is_of_compacted:
-                    wanted.append(source)
-                for one in wanted:
-                    if one not in logs:
-                        logs[one] = await self._read(one, is_committed=False)
                 if source in logs:
                     self._compare(part, logs[part], logs[source], fork.ends[part[1]])
                 self._check_own(part, logs[part], fork.ends[part[1]])
@@ -444,7 +449,7 @@ class Forks:
                     self._check_keys(fork, part[1], logs[part])
                 elif not fork.is_of_transactions:
                     self._check_inherited(part, logs[part])
-                self._check_committed(part, logs[part], await self._read(part, is_committed=True))
+                self._check_committed(part, logs[part], committed[part])
 
     def _served_source(self, fork: KnownFork) -> str:
         """Return its source, or that of the snapshot that is its source."""
@@ -545,6 +550,14 @@ class Forks:
         found = [batch.header.base_offset for batch in committed]
         if found != sorted(kept):
             self._world.fail(f"{part}: {found} are read as committed, not {sorted(kept)}")
+
+    async def _read_all(
+        self, parts: Sequence[Part], *, is_committed: bool
+    ) -> dict[Part, list[Batch]]:
+        """Read these logs at once: with the smallest limits one takes many requests."""
+        wanted = list(dict.fromkeys(parts))
+        reads = (self._read(part, is_committed=is_committed) for part in wanted)
+        return dict(zip(wanted, await asyncio.gather(*reads), strict=True))
 
     async def _read(self, part: Part, *, is_committed: bool) -> list[Batch]:
         """Return the batches of the whole log. is_committed: without control batches and what was
