@@ -8,7 +8,7 @@ Source: Kafka GroupCoordinatorService, CoordinatorRuntime.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from broker.coordination.log import Done, KeyValue
@@ -99,8 +99,10 @@ class ConsumerCoordinator:
         topics: TopicsView,
         limits: ConsumerLimits,
         now_ms: Callable[[], int],
+        new_member_id: Callable[[str], str],
     ) -> None:
         self._home = home
+        self._new_member_id = new_member_id
         self._topics = topics
         self._limits = limits
         self._now_ms = now_ms
@@ -112,10 +114,12 @@ class ConsumerCoordinator:
     ) -> HeartbeatResult:
         """Handle ConsumerGroupHeartbeat. The answer is durable.
 
-        version: of the request.
+        version: of the request. Members of version 0 get an id when they join.
         """
         try:
             check_heartbeat(group_id, request, version, self._limits.assignors)
+            if not request.member_id and request.member_epoch == JOIN_EPOCH:
+                request = replace(request, member_id=self._new_member_id(request.client_id))
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
@@ -191,15 +195,13 @@ class ConsumerCoordinator:
 
     # --- classic members --------------------------------------------------------------------------
 
-    async def join(
-        self, group: Group, request: JoinRequest, new_member_id: Callable[[str], str]
-    ) -> JoinResult:
+    async def join(self, group: Group, request: JoinRequest) -> JoinResult:
         """Handle JoinGroup of a classic member of a consumer group."""
         consumer = group.consumer
         assert consumer is not None
         try:
             result, changes = join_classic(
-                consumer, request, new_member_id, self._topics, self._now_ms()
+                consumer, request, self._new_member_id, self._topics, self._now_ms()
             )
         except HeartbeatRefused as refused:
             return JoinResult(error=refused.result.error, member_id=request.member_id)

@@ -125,7 +125,7 @@ class GroupCoordinator:
         self.topics = ImageTopics()
         """The topics that consumer groups see. The owner keeps them up to date."""
         self.consumers = ConsumerCoordinator(
-            self, self.topics, consumer_limits or ConsumerLimits(), now_ms
+            self, self.topics, consumer_limits or ConsumerLimits(), now_ms, new_member_id
         )
         """The protocol of KIP-848."""
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
@@ -271,7 +271,7 @@ class GroupCoordinator:
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
         if group.consumer is not None and group.consumer.members:
-            return await self.consumers.join(group, request, self._new_member_id)
+            return await self.consumers.join(group, request)
         self.consumers.make_classic(group)
         token, future = self._new_waiter(self._joins)
         self._apply(group, group.classic.join(request, token, self._now_ms()))

@@ -199,6 +199,29 @@ async def test_an_append_that_fails_is_told_and_forgotten() -> None:
     coordinator.close()
 
 
+async def test_a_member_of_version_0_gets_an_id() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    request = HeartbeatRequest(
+        "", 0, "app", rebalance_timeout_ms=1, owned={}, subscribed_names=("t",)
+    )
+    result = await coordinator.consumers.heartbeat("g", request, version=0)
+    assert (result.error, result.member_id) == (ErrorCode.NONE, "app-0")
+    assert set(group_of(coordinator).consumer.members) == {"app-0"}
+    coordinator.close()
+
+
+async def test_a_silent_consumer_member_makes_the_group_classic() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log, session_timeout_ms=50, heartbeat_interval_ms=10)
+    await coordinator.ready("g")
+    old = await classic_member(coordinator)
+    await join(coordinator, "new")
+    await until(lambda: coordinator.list_groups()[0].type is GroupType.CLASSIC)
+    assert coordinator.heartbeat("g", old, None, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+    coordinator.close()
+
+
 async def test_members_that_are_silent_leave_a_durable_trace() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log, session_timeout_ms=50, heartbeat_interval_ms=10)
