@@ -5,6 +5,7 @@ Kafka's own tools and consumer use both.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -294,6 +295,33 @@ def bad_input(talk: Conversation) -> Iterator[Step]:
     yield "describe an unknown group", talk.describe("bad-absent")
 
 
+def first_version(talk: Conversation) -> Iterator[Step]:
+    """Version 0 has no regular expressions, and the coordinator chooses ids."""
+    group, api = "first-version", replace(apis.CONSUMER_GROUP_HEARTBEAT, max=0)
+    talk.coordinate(group)
+    join = ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["pages"],
+        topic_partitions=[],
+    )
+    joined = talk.ask(api, join)
+    member = joined["member_id"]
+    partitions = joined["assignment"]["topic_partitions"][0]["partitions"]
+    yield "join", (joined["error_code"], bool(member), joined["member_epoch"], partitions)
+    for epoch in (1, -1, -1):
+        beat = ConsumerGroupHeartbeatRequest(
+            group_id=group, member_id=member, member_epoch=epoch, topic_partitions=None
+        )
+        answer = talk.ask(api, beat)
+        yield f"heartbeat {epoch}", (answer["error_code"], answer["member_epoch"])
+    for epoch, instance in ((1, None), (-1, None), (-2, "i")):
+        beat = ConsumerGroupHeartbeatRequest(
+            group_id=group, member_epoch=epoch, instance_id=instance, topic_partitions=None
+        )
+        yield f"without an id {epoch}", talk.ask(api, beat)
+
+
 def reconciliation(talk: Conversation) -> Iterator[Step]:
     group = "reconciles"
     talk.coordinate(group)
@@ -527,6 +555,7 @@ def _sizes(described: Any) -> Any:
 
 SCENARIOS: list[Callable[[Conversation], Iterator[Step]]] = [
     bad_input,
+    first_version,
     reconciliation,
     static_members,
     ranges,
