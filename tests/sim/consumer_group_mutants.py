@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import broker.groups.consumer.group as group_module
-from broker.groups.consumer.group import ConsumerGroup, GroupChanges
+from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.model import NOTHING
 from broker.groups.consumer.reconciliation import reconcile
 from broker.groups.consumer.records import ConsumerRecordKind
@@ -31,7 +31,7 @@ def _revocations_not_awaited() -> list[Patch]:
 
 
 def _member_epochs_unchecked() -> list[Patch]:
-    return [(ConsumerGroup, "check_commit", lambda *_: ErrorCode.NONE)]
+    return [(ConsumerGroup, "check_commit", lambda *_, **__: ErrorCode.NONE)]
 
 
 def _heartbeats_answered_before_durable() -> list[Patch]:
@@ -59,7 +59,7 @@ def _assignments_not_restored() -> list[Patch]:
 
 
 def _silent_members_stay() -> list[Patch]:
-    return [(ConsumerGroup, "tick", lambda self, _topics, _now_ms: GroupChanges(self))]
+    return [(ConsumerGroup, "next_deadline_ms", lambda _: None)]
 
 
 CONSUMER_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

@@ -5,7 +5,8 @@ not heard for a session or a rebalance; a member is fenced for no other reason; 
 partitions that way commits nothing any more. `OffsetHistory` judges the commits. Checked at the
 end: every partition has one owner, all members are in one epoch, and new coordinators leave both as
 they are.
-A member owns what it was given last, and gives up at once what it is not given any more.
+A member owns what it was given last, and gives up what it is not given any more before its next
+heartbeat.
 Must not: use what brokers have in memory.
 Source: KIP-848.
 """
@@ -23,6 +24,7 @@ from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker, ConsumerGroup, crash_coordinators
 
 if TYPE_CHECKING:
+    from tests.sim.nodes import SimBroker
     from tests.sim.world import World
 
 SUBSCRIBING: Final = frozenset({"consumer_groups"})
@@ -33,6 +35,7 @@ _LEAVE_EPOCH: Final = -1
 _COMMIT_VERSION: Final = 9
 _FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _STALE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+_STRUCK_SHARE: Final = 0.1
 _LOST_MAX: Final = 2
 """After so many answers in a row that were lost, the coordinator may be two epochs ahead."""
 
@@ -44,6 +47,8 @@ class Life:
     member_id: str
     epoch: int = 0
     owned: set[Part] = field(default_factory=set[Part])
+    revoked: set[Part] = field(default_factory=set[Part])
+    """Of these, what it has to give up before its next heartbeat."""
     heard_s: float = 0.0
     """When the last heartbeat was sent that a coordinator answered."""
     lost_count: int = 0
@@ -128,6 +133,8 @@ class Subscriber(Asker):
 
     async def beat(self, life: Life) -> bool:
         """Send a heartbeat. Return False if the member is fenced."""
+        life.owned -= life.revoked
+        life.revoked = set()
         sent_s, owned = self.now_s(), set(life.owned)
         try:
             connection = await self._coordinator()
@@ -160,7 +167,15 @@ class Subscriber(Asker):
         life.is_reported = owned == life.owned
         if response.assignment is not None:
             self._take(life, response.assignment)
+            if self.rng.random() < _STRUCK_SHARE:
+                self._strike(connection.broker)
         return True
+
+    def _strike(self, coordinator: "SimBroker") -> None:
+        """Crash a coordinator that has just given partitions away."""
+        world = self.world
+        if not world.calm and world.brokers.get(coordinator.node_id) is coordinator:
+            world.later(0, world.crash, coordinator, self.rng.choice((0.01, 1.0)))
 
     def _request(self, life: Life) -> wire.ConsumerGroupHeartbeatRequest:
         """Return a request with everything if the coordinator may not know it."""
@@ -192,7 +207,8 @@ class Subscriber(Asker):
         if parts != life.owned:
             life.is_reported = False
         self.world.trace("given", life.member_id, life.epoch, sorted(parts))
-        self._owners.given(life, parts)
+        life.revoked = life.owned - parts
+        self._owners.given(life, parts | life.revoked)
 
     async def _commit(self, life: Life) -> None:
         parts = sorted(life.owned & set(self.group.parts))

@@ -81,12 +81,13 @@ SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
+    "batches_cut_at_the_fork": 50,
     "transactions_time_out_by_the_wall_clock": 18,
     "last_stable_offset_passes_markers_that_are_not_durable": 20,
     "decided_transactions_not_resumed": 2,
     "snapshots_forget_the_stored_stream": 20,
-    "copies_override_newer_records": 30,
-    "tombstones_dropped_at_once": 10,
+    "copies_override_newer_records": 65,
+    "tombstones_dropped_at_once": 148,
     "trimmed_without_a_checkpoint": 25,
     "full_map_ignored": 15,
     "ids_and_epochs_given_out_again": 35,
@@ -97,7 +98,7 @@ FIRST_SEED = {
     "closed_without_flush": 15,
     "image_not_rebuilt_after_leading": 35,
     "snapshot_of_what_is_not_committed": 10,
-    "refused_connection_is_a_proof": 30,
+    "refused_connection_is_a_proof": 104,
     "late_ends_are_carried_out": 5,
     "late_offsets_are_carried_out": 11,
     "stale_coordinator_answers": 135,

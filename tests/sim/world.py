@@ -559,8 +559,9 @@ class World:
         self._calm_down()
         self.phase("calm")
         stop.set()
+        # A fork waits until its source is uploaded, which takes long with the smallest limits.
         await self._within(
-            _QUIET_LIMIT_S,
+            _QUIET_LIMIT_S * (1 if self.forks is None else 2),
             "clients got no answer",
             asyncio.gather(*writing, *reading, *transacting, *asking),
         )
