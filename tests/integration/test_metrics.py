@@ -40,7 +40,21 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     ) as cluster:
         before = {name: cluster.scrape(name) for name in cluster.ports}
         use(cluster.bootstrap)
-        after = {name: cluster.scrape(name) for name in cluster.ports}
+        after: dict[str, Samples] = {}
+
+        def is_told() -> bool:
+            """A node may tell the same for a quarter of a second, and the clients take less."""
+            after.update({name: cluster.scrape(name) for name in cluster.ports})
+            return all(
+                sum(value(after[name], metric) - value(before[name], metric) for name in nodes)
+                >= least
+                for nodes, metric, least in (
+                    (BROKERS, "penstock_broker_produced_records_total", RECORDS),
+                    (CONTROLLERS, "penstock_controller_requests_total", 1),
+                )
+            )
+
+        cluster.until(is_told, "the nodes tell what the clients did")
         cluster.kill(BROKERS[1])
 
         def is_over() -> bool:
