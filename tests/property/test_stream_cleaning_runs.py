@@ -59,6 +59,22 @@ LOOKALIKE = Stretch(130, 0, 31, 100, 0, has_headers=False, odd_at=31)
 """Record 31 has a longer timestamp, so that its delta stands where others have the size of the key,
 which is the same number.
 """
+SHIFTED = [
+    Stretch(20, 0, 0, 20, 0, has_headers=False),
+    Stretch(1, 0, 0, 40, 0, has_headers=False),
+    Stretch(30, 0, 0, 20, 0, has_headers=False),
+]
+"""Behind a longer record, what stands at the places of the others looks like them, but for the
+length.
+"""
+
+GROWN = [
+    Stretch(64, 0, None, 20, 0, has_headers=False),
+    Stretch(40, 0, 3, 16, 0, has_headers=False),
+]
+"""From record 64 on the offset takes two bytes, the second of which stands where others have the
+size of a null key.
+"""
 
 
 def records_of(parts: list[Stretch], base: int) -> list[Record]:
@@ -144,6 +160,10 @@ def filter_all(
 @example([[TINY], [TINY]], Compression.NONE, 1, 1_000)
 @example([[LOOKALIKE], [LOOKALIKE]], Compression.NONE, 0, 1_000)
 @example([[LOOKALIKE], [LOOKALIKE]], Compression.NONE, 1, 1_000)
+@example([SHIFTED, SHIFTED], Compression.NONE, 0, 1_000)
+@example([SHIFTED, SHIFTED], Compression.NONE, 1, 1_000)
+@example([GROWN, GROWN], Compression.NONE, 0, 1_000)
+@example([GROWN, GROWN], Compression.NONE, 1, 1_000)
 def test_runs_are_read_as_records_one_by_one(
     batches: list[list[Stretch]], codec: Compression, first_mapped: int, slice_count: int
 ) -> None:
