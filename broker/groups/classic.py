@@ -581,8 +581,8 @@ class ClassicGroup:
             self._touch(member, now_ms)
 
     def ask_to_rejoin(self, now_ms: int) -> list[Effect]:
-        """Begin a rebalance after `restore`, if the group has members and nobody has ever assigned:
-        it was a consumer group (KIP-848) before.
+        """Begin a rebalance after `restore` if the group has members but never had a leader: it was
+        a consumer group (KIP-848) before.
         """
         is_new = bool(self.members) and self.leader is None
         return self._rebalance(now_ms) if is_new else []

@@ -21,7 +21,6 @@ from broker.groups.consumer.classic_members import (
     sync_classic,
     upgraded,
 )
-from broker.groups.consumer.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
 from broker.groups.consumer.group import ConsumerGroup, GroupChanges
 from broker.groups.consumer.model import (
     JOIN_EPOCH,
@@ -44,6 +43,7 @@ from broker.groups.consumer.records import (
     encode_consumer_value,
 )
 from broker.groups.consumer.validation import check_heartbeat
+from broker.groups.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
 from broker.groups.model import (
     GroupState,
     JoinRequest,
@@ -390,8 +390,8 @@ class ConsumerCoordinator:
     # --- describing -------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> ConsumerGroupDescription | ErrorCode:
-        """Describe a consumer group, once what is told is durable. GROUP_ID_NOT_FOUND: there is
-        none.
+        """Describe a consumer group once its last change is durable. GROUP_ID_NOT_FOUND: there is
+        no such group.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):

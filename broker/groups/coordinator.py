@@ -34,6 +34,7 @@ from broker.groups.classic import ClassicGroup
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.consumer.topics import ImageTopics
 from broker.groups.consumer_coordinator import ConsumerCoordinator
+from broker.groups.embedded import CONSUMER_PROTOCOL, subscribed_topics
 from broker.groups.model import (
     CompleteJoin,
     CompleteSync,
@@ -72,7 +73,6 @@ from broker.groups.state import (
     replay,
     tombstones,
 )
-from broker.groups.subscription import CONSUMER, subscribed_topics
 from broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger()
@@ -566,7 +566,7 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             return group
         members = group.classic.members
-        if members and group.classic.protocol_type != CONSUMER:
+        if members and group.classic.protocol_type != CONSUMER_PROTOCOL:
             return ErrorCode.NON_EMPTY_GROUP
         subscribed = (
             subscribed_topics(members.values())
@@ -783,7 +783,12 @@ def _tombstones(
 def _describe(group: Group) -> GroupDescription:
     if group.consumer is not None:
         return GroupDescription(
-            group.classic.group_id, group.consumer.state, CONSUMER, "", (), GroupType.CONSUMER
+            group.classic.group_id,
+            group.consumer.state,
+            CONSUMER_PROTOCOL,
+            "",
+            (),
+            GroupType.CONSUMER,
         )
     classic = group.classic
     stable = classic.state is GroupState.STABLE

@@ -19,6 +19,7 @@ from controller.api.messages import AlterReassignments, PartitionTarget
 from tests.support.clients import (
     TIMEOUT_S,
     Polled,
+    Taken,
     confluent_consumer,
     create_topic,
     produce,
@@ -90,23 +91,12 @@ async def move_coordinator(cluster: Cluster, node_id: int) -> None:
 
 async def test_members_share_partitions_and_move_only_what_must_move(cluster: Cluster) -> None:
     def run() -> None:
-        revoked: list[int] = []
-        lost: list[int] = []
-
-        def subscribed() -> Consumer:
-            consumer = member(cluster.bootstrap)
-            consumer.subscribe(
-                [TOPIC],
-                on_revoke=lambda _, parts: revoked.extend(part.partition for part in parts),
-                on_lost=lambda _, parts: lost.extend(part.partition for part in parts),
-            )
-            return consumer
-
-        polled = Polled(subscribed())
+        taken = Taken()
+        polled = Polled(taken.subscribe(member(cluster.bootstrap), TOPIC))
         polled.until_shared(4)
-        polled.add(subscribed())
+        polled.add(taken.subscribe(member(cluster.bootstrap), TOPIC))
         polled.until_shared(2, 2)
-        assert (len(revoked), lost) == (2, [])
+        assert (len(taken.revoked), taken.lost) == (2, [])
         produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
         polled.until_count(40)
         assert sorted(polled.everything()) == sorted(values(0, 40))

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.support.clients import (
     TIMEOUT_S,
     Polled,
+    Taken,
     confluent_consumer,
     create_topic,
     produce,
@@ -160,25 +161,19 @@ async def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> N
 
 async def test_cooperative_sticky_moves_only_what_must_move(cluster: Cluster) -> None:
     def run() -> None:
-        revoked: list[int] = []
-        lost: list[int] = []
+        taken = Taken()
 
         def member() -> Consumer:
             consumer = confluent_consumer(
                 cluster.bootstrap, "g", partition_assignment_strategy="cooperative-sticky"
             )
-            consumer.subscribe(
-                [TOPIC],
-                on_revoke=lambda _, parts: revoked.extend(part.partition for part in parts),
-                on_lost=lambda _, parts: lost.extend(part.partition for part in parts),
-            )
-            return consumer
+            return taken.subscribe(consumer, TOPIC)
 
         polled = Polled(member())
         polled.until_shared(4)
         polled.add(member())
         polled.until_shared(2, 2)
-        assert (len(revoked), lost) == (2, [])
+        assert (len(taken.revoked), taken.lost) == (2, [])
         produce(cluster.bootstrap, TOPIC, values(0, 20), range(4))
         polled.until_count(20)
         assert sorted(polled.everything()) == sorted(values(0, 20))

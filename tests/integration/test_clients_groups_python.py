@@ -242,7 +242,7 @@ async def test_aiokafka_goes_on_when_the_coordinator_dies(cluster: Cluster) -> N
         )
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
         assert sorted(await collect(20, consumer)) == sorted(values(20, 20))
-        # It finds the new coordinator; closed before that, this client waits for ever.
+        # aiokafka hangs if it is closed before it has found the new coordinator.
         await consumer.commit()
     async with aio_consumer(cluster) as late:
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(40, 4), range(4))

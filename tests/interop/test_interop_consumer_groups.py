@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.groups.consumer.embedded import decode_assignment
 from broker.groups.consumer.model import MemberMetadata
 from broker.groups.consumer.records import (
     ConsumerRecordKind,
@@ -24,6 +23,7 @@ from broker.groups.consumer.records import (
     encode_consumer_key,
     encode_consumer_value,
 )
+from broker.groups.embedded import decode_assignment
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS

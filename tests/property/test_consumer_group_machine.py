@@ -24,7 +24,6 @@ from broker.groups.consumer.classic_members import (
     leave_classic,
     sync_classic,
 )
-from broker.groups.consumer.embedded import decode_assignment
 from broker.groups.consumer.model import (
     ASSIGNORS,
     RANGE,
@@ -32,27 +31,18 @@ from broker.groups.consumer.model import (
     ConsumerLimits,
     HeartbeatRefused,
 )
+from broker.groups.embedded import decode_assignment
 from broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
 from broker.wire.error_codes import ErrorCode
-from broker.wire.primitives import Writer
+from tests.support.embedded import subscription
 from tests.unit.broker.test_consumer_group import World, topic_id
 
 
-def subscription(world: World, names: Iterable[str], owned: Assignment) -> bytes:
-    """Return what a classic consumer sends in JoinGroup."""
-    writer = Writer(b"\0\1")
-    topics = sorted(names)
-    writer.length(len(topics), False)
-    for topic in topics:
-        writer.string(topic, False)
-    writer.null(False)
+def subscription_of(world: World, names: Iterable[str], owned: Assignment) -> bytes:
+    """Return what a classic consumer sends in JoinGroup, with the topics that still exist."""
     named = {world.topics.name_of(topic): indexes for topic, indexes in owned.items()}
     existing = {name: indexes for name, indexes in named.items() if name is not None}
-    writer.length(len(existing), False)
-    for name, indexes in existing.items():
-        writer.string(name, False)
-        writer.i32s(sorted(indexes), False)
-    return bytes(writer)
+    return subscription(*sorted(names), owned=existing)
 
 
 NAMES = ("t", "u", "v")
@@ -182,7 +172,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         """Join and sync, as a cooperative consumer does."""
         world = self.world
         names = self.fields[member_id]["subscribed_names"]
-        data = subscription(world, names, self.classic_owned[member_id])
+        data = subscription_of(world, names, self.classic_owned[member_id])
         protocols = (Protocol("cooperative", data),)
         request = JoinRequest(
             member_id, None, "c", "/h", SESSION_MS, 5_000, "consumer", protocols, True

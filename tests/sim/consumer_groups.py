@@ -1,12 +1,10 @@
 """Consumer groups of KIP-848: members that subscribe, reconcile, commit, leave and die.
 
 Checked at every answer: no member is given a partition that another one owns, unless that one was
-not heard for a session or a rebalance; a member is fenced for no other reason; one that lost its
-partitions that way commits nothing any more. `OffsetHistory` judges the commits. Checked at the
-end: every partition has one owner, all members are in one epoch, and new coordinators leave both as
-they are.
-A member owns what it was given last, and gives up what it is not given any more before its next
-heartbeat.
+silent for its session or rebalance timeout; a member is fenced for no other reason; a member that
+lost its partitions that way cannot commit. `OffsetHistory` judges the commits. Checked at the end:
+every partition has one owner, all members are in one epoch, and a new coordinator changes neither.
+A member owns its last assignment, and revokes what a new one lacks before its next heartbeat.
 Must not: use what brokers have in memory.
 Source: KIP-848.
 """
@@ -48,7 +46,7 @@ class Life:
     epoch: int = 0
     owned: set[Part] = field(default_factory=set[Part])
     revoked: set[Part] = field(default_factory=set[Part])
-    """Of these, what it has to give up before its next heartbeat."""
+    """The part of `owned` to revoke before the next heartbeat."""
     heard_s: float = 0.0
     """When the last heartbeat was sent that a coordinator answered."""
     lost_count: int = 0

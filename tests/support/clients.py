@@ -63,6 +63,23 @@ def produce(
     assert failed == []
 
 
+class Taken:
+    """The partitions that consumers gave up, by themselves or because they were too late."""
+
+    def __init__(self) -> None:
+        self.revoked: list[int] = []
+        self.lost: list[int] = []
+
+    def subscribe(self, consumer: Consumer, topic: str) -> Consumer:
+        """Subscribe the consumer, and note what it gives up. Returns it."""
+        consumer.subscribe(
+            [topic],
+            on_revoke=lambda _, parts: self.revoked.extend(part.partition for part in parts),
+            on_lost=lambda _, parts: self.lost.extend(part.partition for part in parts),
+        )
+        return consumer
+
+
 class Polled:
     """Confluent consumers that are polled in turn. `values` has what each of them received, in
     order.

@@ -133,6 +133,7 @@ CORES = (
     "broker/partition/leader_epochs.py",
     "broker/groups/classic.py",
     "broker/groups/consumer",
+    "broker/groups/embedded.py",
     "broker/groups/model.py",
     "broker/groups/offsets.py",
     "broker/groups/records.py",

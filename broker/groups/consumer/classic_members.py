@@ -1,7 +1,7 @@
 """Members of a consumer group that use the classic protocol, while the group migrates.
 
-A classic member learns by Heartbeat that it has to join again; its JoinGroup is its reconciliation,
-and SyncGroup returns what it owns. The group has no leader, and nobody waits for others.
+Heartbeat tells a classic member to join again; JoinGroup reconciles it, and SyncGroup returns its
+assignment. The group has no leader, and no member waits for the others.
 Invariant: each of these is a step of `ConsumerGroup`, with records.
 Source: Kafka GroupMetadataManager (classicGroupJoinToConsumerGroup and the like); KIP-848.
 """
@@ -11,13 +11,6 @@ from dataclasses import replace
 from uuid import UUID
 
 from broker.groups.classic import ClassicGroup
-from broker.groups.consumer.embedded import (
-    CONSUMER_PROTOCOL,
-    MalformedEmbedded,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-)
 from broker.groups.consumer.group import ConsumerGroup, GroupChanges
 from broker.groups.consumer.model import (
     NOTHING,
@@ -31,6 +24,13 @@ from broker.groups.consumer.model import (
     TopicsView,
 )
 from broker.groups.consumer.records import ConsumerRecordKind, GroupEpoch
+from broker.groups.embedded import (
+    CONSUMER_PROTOCOL,
+    MalformedEmbedded,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
 from broker.groups.model import JoinRequest, JoinResult, Member, Protocol, SyncRequest, SyncResult
 from broker.wire.error_codes import ErrorCode
 
@@ -229,8 +229,8 @@ def leave_classic(
     topics: TopicsView,
     now_ms: int,
 ) -> tuple[list[ErrorCode], GroupChanges]:
-    """Handle LeaveGroup of members, given as (id, instance id). Administrators may remove those of
-    the consumer protocol, too.
+    """Handle LeaveGroup of members, given as (id, instance id). Administrators may also remove
+    members of the consumer protocol.
     """
     changes = GroupChanges(group)
     errors: list[ErrorCode] = []

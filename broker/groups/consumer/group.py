@@ -14,10 +14,11 @@ Source: Kafka ConsumerGroup, GroupMetadataManager (consumer part), TargetAssignm
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TypeAlias, cast
+from typing import cast
 from uuid import UUID
 
 from broker.groups.consumer.assignors import Subscriber, assign
+from broker.groups.consumer.deadlines import Deadlines
 from broker.groups.consumer.model import (
     JOIN_EPOCH,
     NOTHING,
@@ -56,21 +57,19 @@ _RESTORED_IN_ORDER = (
 )
 
 
-GroupDeadlines: TypeAlias = tuple[
-    dict[str, int], dict[str, tuple[int, int]], dict[str, int], dict[str, int]
-]
-
-
 class GroupChanges:
     """The records of one step, applied as they are added."""
 
     def __init__(self, group: "ConsumerGroup") -> None:
         self._group = group
         self._before: list[tuple[ConsumerRecordKey, ConsumerValue | None]] = []
-        self._deadlines = group.deadlines()
+        self._deadlines: Deadlines | None = None
+        """As they were before the first record: most heartbeats have none."""
         self.records: list[ConsumerRecord] = []
 
     def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:
+        if self._deadlines is None:
+            self._deadlines = self._group.deadlines.copy()
         key = ConsumerRecordKey(kind, self._group.group_id, name)
         self._before.append((key, self._group.value(key)))
         self._group.apply(key, value)
@@ -80,7 +79,9 @@ class GroupChanges:
         """Take back what was added, because it was not written."""
         for key, value in reversed(self._before):
             self._group.apply(key, value)
-        self._group.reset_deadlines(self._deadlines)
+        if self._deadlines is not None:
+            self._group.reset(self._deadlines)
+        self._deadlines = None
         self._before.clear()
         self.records.clear()
 
@@ -105,13 +106,7 @@ class ConsumerGroup:
         self._limits = limits
         self._owners: dict[UUID, dict[int, str]] = {}
         """The owner of each partition, until it has given it up."""
-        self._sessions: dict[str, int] = {}
-        """Deadlines of the next heartbeats, in milliseconds."""
-        self._revocations: dict[str, tuple[int, int]] = {}
-        """By member that has to give up partitions: the deadline and the epoch that it leaves."""
-        self._joins: dict[str, int] = {}
-        self._syncs: dict[str, int] = {}
-        """Deadlines of classic members that have to send JoinGroup or SyncGroup."""
+        self.deadlines = Deadlines()
         self._topics_version = -1
 
     # --- heartbeats -------------------------------------------------------------------------------
@@ -267,7 +262,7 @@ class ConsumerGroup:
     # --- subscriptions and the group epoch --------------------------------------------------------
 
     def _replace_regex(self, old: str, new: str, changes: GroupChanges) -> None:
-        """Check a new regular expression, and drop one that nobody uses any more."""
+        """Check a new regular expression, and drop the old one if no member uses it."""
         if new:
             try:
                 check_regex(new)
@@ -398,10 +393,9 @@ class ConsumerGroup:
         changes.put(ConsumerRecordKind.CURRENT, current, member_id)
         is_timed = member.metadata.classic is None  # a classic member has to join and sync in time
         if current.state is MemberState.UNREVOKED_PARTITIONS and is_timed:
-            deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
-            self._revocations[member_id] = (deadline_ms, current.epoch)
+            self._await_revocation(member_id, now_ms)
         else:
-            self._revocations.pop(member_id, None)
+            self.deadlines.revoked(member_id)
 
     # --- leaving ----------------------------------------------------------------------------------
 
@@ -422,7 +416,7 @@ class ConsumerGroup:
         if request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is not None:
             current = replace(member.current, epoch=STATIC_LEAVE_EPOCH, pending_revocation=NOTHING)
             changes.put(ConsumerRecordKind.CURRENT, current, member.member_id)
-            self._revocations.pop(member.member_id, None)
+            self.deadlines.revoked(member.member_id)
         else:
             self.fence([member.member_id], topics, now_ms, changes)
         return result, changes
@@ -440,17 +434,13 @@ class ConsumerGroup:
         changes.put(ConsumerRecordKind.CURRENT, None, member_id)
         changes.put(ConsumerRecordKind.TARGET, None, member_id)
         changes.put(ConsumerRecordKind.MEMBER, None, member_id)
-        for deadlines in (self._sessions, self._joins, self._syncs):
-            deadlines.pop(member_id, None)
-        self._revocations.pop(member_id, None)
+        self.deadlines.remove(member_id)
 
     # --- time -------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
         """Return when `tick` is due next, or None while there are no members."""
-        revocations = (deadline_ms for deadline_ms, _ in self._revocations.values())
-        classic = (*self._joins.values(), *self._syncs.values())
-        return min((*self._sessions.values(), *revocations, *classic), default=None)
+        return self.deadlines.next_ms()
 
     def touch(self, member_id: str, now_ms: int) -> None:
         """Begin the session of a member again."""
@@ -458,22 +448,27 @@ class ConsumerGroup:
         timeout_ms = (
             self._limits.session_timeout_ms if classic is None else classic.session_timeout_ms
         )
-        self._sessions[member_id] = now_ms + timeout_ms
+        self.deadlines.await_heartbeat(member_id, now_ms + timeout_ms)
 
     def await_join(self, member_id: str, now_ms: int) -> None:
         """Give a classic member that was told to join again its rebalance timeout for that."""
-        timeout_ms = self.members[member_id].metadata.rebalance_timeout_ms
-        self._joins.setdefault(member_id, now_ms + timeout_ms)
+        self.deadlines.await_join(member_id, self._rebalance_deadline_ms(member_id, now_ms))
 
     def await_sync(self, member_id: str, now_ms: int) -> None:
         """Give a classic member that has joined its rebalance timeout to sync."""
-        self._joins.pop(member_id, None)
         self.touch(member_id, now_ms)
-        self._syncs[member_id] = now_ms + self.members[member_id].metadata.rebalance_timeout_ms
+        self.deadlines.await_sync(member_id, self._rebalance_deadline_ms(member_id, now_ms))
 
     def synced(self, member_id: str, now_ms: int) -> None:
-        self._syncs.pop(member_id, None)
+        self.deadlines.synced(member_id)
         self.touch(member_id, now_ms)
+
+    def _await_revocation(self, member_id: str, now_ms: int) -> None:
+        deadline_ms = self._rebalance_deadline_ms(member_id, now_ms)
+        self.deadlines.await_revocation(member_id, deadline_ms)
+
+    def _rebalance_deadline_ms(self, member_id: str, now_ms: int) -> int:
+        return now_ms + self.members[member_id].metadata.rebalance_timeout_ms
 
     def is_waiting(self, member_id: str) -> bool:
         """Return True while another member owns a partition of the target."""
@@ -493,33 +488,13 @@ class ConsumerGroup:
     def tick(self, topics: TopicsView, now_ms: int) -> GroupChanges:
         """Remove members that sent no heartbeat in time, or did not give up their partitions."""
         changes = GroupChanges(self)
-        late = {
-            name
-            for deadlines in (self._sessions, self._joins, self._syncs)
-            for name, deadline_ms in deadlines.items()
-            if deadline_ms <= now_ms
-        }
-        for member_id, (deadline_ms, epoch) in list(self._revocations.items()):
-            if deadline_ms <= now_ms:
-                del self._revocations[member_id]
-                if self.members[member_id].current.epoch == epoch:
-                    late.add(member_id)
-        if late:
+        if late := self.deadlines.passed(now_ms):
             self.fence(sorted(late), topics, now_ms, changes)
         return changes
 
-    def deadlines(self) -> GroupDeadlines:
-        """Return what is known in memory only."""
-        return (
-            dict(self._sessions),
-            dict(self._revocations),
-            dict(self._joins),
-            dict(self._syncs),
-        )
-
-    def reset_deadlines(self, deadlines: GroupDeadlines) -> None:
+    def reset(self, deadlines: Deadlines) -> None:
         """Return to earlier deadlines, and look at the topics again in the next heartbeat."""
-        self._sessions, self._revocations, self._joins, self._syncs = deadlines
+        self.deadlines = deadlines
         self._topics_version = -1
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -653,8 +628,7 @@ class ConsumerGroup:
             self.touch(member_id, now_ms)
             is_timed = member.metadata.classic is None
             if member.current.state is MemberState.UNREVOKED_PARTITIONS and is_timed:
-                deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
-                self._revocations[member_id] = (deadline_ms, member.current.epoch)
+                self._await_revocation(member_id, now_ms)
 
     def check_invariants(self) -> None:
         """Check the invariants. Tests call this after every event."""
@@ -671,7 +645,7 @@ class ConsumerGroup:
         assert {t: o for t, o in self._owners.items() if o} == owners
         assert self.target_epoch <= self.epoch
         assert set(self.targets) <= set(self.members)
-        assert set(self._sessions) == set(self.members)
+        assert self.deadlines.member_ids == set(self.members)
         for instance_id, member_id in self.static_members.items():
             assert self.members[member_id].metadata.instance_id == instance_id
 

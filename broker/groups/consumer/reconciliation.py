@@ -1,8 +1,8 @@
-"""Bring what a member owns closer to its target: it first gives up what it loses, and then gets
-what nobody else owns.
+"""Move a member towards its target assignment: it first revokes what it loses, then gets the
+partitions that are free.
 
-Invariant: a partition is added only if nobody owns it. A member stays in its epoch until it has
-given up all that it loses.
+Invariant: a partition is added only if no member owns it. A member keeps its epoch until it has
+revoked everything that it loses.
 Source: Kafka CurrentAssignmentBuilder; KIP-848.
 """
 

@@ -14,7 +14,6 @@ import pytest
 from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from broker.coordination.compaction import CompactionLimits
 from broker.coordination.log import TransactionalProducer
-from broker.groups.consumer.embedded import decode_assignment, encode_assignment
 from broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, HeartbeatResult
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
@@ -23,6 +22,7 @@ from broker.groups.consumer.records import (
     encode_consumer_key,
 )
 from broker.groups.coordinator import GroupCoordinator, GroupDescription
+from broker.groups.embedded import decode_assignment, encode_assignment
 from broker.groups.model import (
     GroupLimits,
     GroupState,
@@ -35,10 +35,10 @@ from broker.groups.model import (
 from broker.groups.records import CommittedOffset
 from broker.groups.state import Group
 from broker.wire.error_codes import ErrorCode
-from broker.wire.primitives import Writer
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord, TopicRecord
 from tests.support.coordinator_log import MemoryLog
+from tests.support.embedded import subscription
 from tests.support.waiting import until
 
 TOPIC_ID = UUID(int=7)
@@ -324,23 +324,8 @@ async def test_groups_are_listed_and_deleted() -> None:
     following.close()
 
 
-def subscription(*topics: str, owned: Iterable[int] = ()) -> bytes:
-    """Return what a classic consumer sends in JoinGroup; it owns partitions of "t"."""
-    writer = Writer(b"\0\1")
-    writer.length(len(topics), False)
-    for topic in topics:
-        writer.string(topic, False)
-    writer.null(False)
-    indexes = list(owned)
-    writer.length(bool(indexes), False)
-    if indexes:
-        writer.string("t", False)
-        writer.i32s(indexes, False)
-    return bytes(writer)
-
-
 def classic_join(member_id: str = "", owned: Iterable[int] = (), **fields: Any) -> JoinRequest:
-    protocols = (Protocol("cooperative", subscription("t", owned=owned)),)
+    protocols = (Protocol("cooperative", subscription("t", owned={"t": owned} if owned else {})),)
     request = JoinRequest(
         member_id,
         None,

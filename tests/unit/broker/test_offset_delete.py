@@ -3,7 +3,6 @@ happens at the same time. The expected answers are those of Kafka 4.2; tests/int
 """
 
 import asyncio
-import struct
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,15 +13,10 @@ from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import CommittedOffset
 from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
+from tests.support.embedded import subscription
 
 NOW_MS = 1_700_000_000_000
 KEYS: list[TopicPartition] = [("read", 0), ("read", 1), ("other", 0)]
-
-
-def subscription(*topics: str) -> bytes:
-    """Encode version 1, with user data and owned partitions behind the topics."""
-    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
-    return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">ii", -1, 0)
 
 
 @pytest.fixture

@@ -1,18 +1,23 @@
 """The protocol that classic consumers embed in JoinGroup and SyncGroup: subscriptions and
-assignments, which a consumer group reads and writes for its classic members.
+assignments. Consumer groups (KIP-848) read and write them for their classic members; OffsetDelete
+asks what a classic group reads.
 
+All versions of a subscription begin with the version and the topics.
 Must not: interpret the bytes of users.
 Source: Kafka `ConsumerProtocolSubscription.json`, `ConsumerProtocolAssignment.json`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.groups.model import Member
 from broker.wire.errors import WireError
 from broker.wire.primitives import Reader, Writer
 
 CONSUMER_PROTOCOL: Final = "consumer"
+"""The protocol type of groups of consumers, as opposed to those of Kafka Connect."""
+
 _FIRST_WITH_OWNED: Final = 1
 _FIRST_WITH_GENERATION: Final = 2
 _FIRST_WITH_RACK: Final = 3
@@ -34,8 +39,7 @@ def decode_subscription(data: bytes) -> EmbeddedSubscription:
     """Raises MalformedEmbedded."""
     try:
         reader = Reader(data)
-        version = reader.i16()
-        topics = tuple(reader.string(False) for _ in range(reader.count(False, 2)))
+        version, topics = _read_topics(reader)
         _skip_user_data(reader)
         owned: dict[str, frozenset[int]] = {}
         if version >= _FIRST_WITH_OWNED:
@@ -46,6 +50,20 @@ def decode_subscription(data: bytes) -> EmbeddedSubscription:
         return EmbeddedSubscription(topics, owned, rack_id)
     except WireError as error:
         raise MalformedEmbedded(str(error)) from error
+
+
+def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
+    """Return the topics of all members with any of their assignors. None: one does not say, so that
+    it may be any. What follows the topics does not matter here: it grows from version to version.
+    """
+    topics: set[str] = set()
+    for member in members:
+        for protocol in member.protocols:
+            try:
+                topics.update(_read_topics(Reader(protocol.metadata))[1])
+            except WireError:
+                return None
+    return frozenset(topics)
 
 
 def decode_assignment(data: bytes) -> dict[str, frozenset[int]]:
@@ -70,6 +88,12 @@ def encode_assignment(partitions: Mapping[str, frozenset[int]], subscription: by
         writer.i32s(sorted(indexes), False)
     writer.null(False)
     return bytes(writer)
+
+
+def _read_topics(reader: Reader) -> tuple[int, tuple[str, ...]]:
+    """Return the version of a subscription and its topics. Raises WireError."""
+    version = reader.i16()
+    return version, tuple(reader.string(False) for _ in range(reader.count(False, 2)))
 
 
 def _skip_user_data(reader: Reader) -> None:
