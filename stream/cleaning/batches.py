@@ -159,11 +159,18 @@ def _read_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a 
     return found, offsets, at
 
 
+def is_mapped_by_offset(header: BatchHeader, keys: KeyMap) -> bool:
+    """Return whether the offset of a record alone tells if the map holds it: in a batch that was
+    never compacted, the offset follows from the number of the record.
+    """
+    return header.base_offset >= keys.start_offset and _is_dense(header)
+
+
 def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
     """Return False if the map alone tells that no record of the batch is the newest with its key.
     The older a batch, the more likely that is.
     """
-    if header.record_count > _LOOKED_UP_MAX or not _is_mapped(header, keys):
+    if header.record_count > _LOOKED_UP_MAX or not is_mapped_by_offset(header, keys):
         return True
     return bool(keys.held(header.base_offset, header.next_offset))
 
@@ -177,7 +184,7 @@ def filter_records(
     at, number = position
     end = number + count
     kept: list[RecordSpan] = []
-    knows_runs = _is_mapped(header, keys) or header.next_offset <= keys.start_offset
+    knows_runs = is_mapped_by_offset(header, keys) or header.next_offset <= keys.start_offset
     alone = _ALONE_MIN if knows_runs else count
     while number < end:
         run = _run(plain, header, at, number, end) if knows_runs else None
@@ -204,7 +211,7 @@ def _newest_in_run(
     number: that of the first record. A batch below the mapped offsets only loses records whose keys
     are in the map.
     """
-    if _is_mapped(header, keys):
+    if is_mapped_by_offset(header, keys):
         start = header.base_offset + number
         return [offset - start for offset in keys.held(start, start + run.record_count)]
     if not 0 <= run.largest_delta(plain) <= header.last_offset_delta:
@@ -214,8 +221,16 @@ def _newest_in_run(
 
 def _spans(plain: bytes, header: BatchHeader, run: Run, numbers: Iterable[int]) -> list[RecordSpan]:
     """Return these records of the run, counted from 0. Raises BatchCorrupt."""
-    spans: list[RecordSpan] = []
     body, value_at, step = run.body - run.at, run.value_at - run.at, run.record_bytes
+    spans: list[RecordSpan] = []
+    try:
+        value_bytes = run.value_bytes(plain)
+    except IndexError:
+        value_bytes = None
+    if value_bytes is not None:
+        starts = [run.at + number * step for number in numbers]
+        is_tombstone = value_bytes < 0
+        return [RecordSpan(at, at + body, at + step, is_tombstone) for at in starts]
     for number in numbers:
         start = run.at + number * step
         try:
@@ -236,7 +251,7 @@ def _filter_records(
     end = number + count
     kept: list[RecordSpan] = []
     wanted: Iterable[int] = range(number, end)
-    if _is_mapped(header, keys):
+    if is_mapped_by_offset(header, keys):
         base = header.base_offset
         wanted = [offset - base for offset in keys.held(base + number, base + end)]
     try:
@@ -314,13 +329,6 @@ def _field(plain: bytes, at: int) -> tuple[bytes | None, int]:
     return (None, at) if size_bytes < 0 else (plain[at : at + size_bytes], at + size_bytes)
 
 
-def _is_mapped(header: BatchHeader, keys: KeyMap) -> bool:
-    """Return whether the offset of a record alone tells if the map holds it: in a batch that was
-    never compacted, the offset follows from the number of the record.
-    """
-    return header.base_offset >= keys.start_offset and _is_dense(header)
-
-
 def _is_dense(header: BatchHeader) -> bool:
     return header.record_count == header.last_offset_delta + 1
 
@@ -345,24 +353,20 @@ def with_records(
     records then refer to. None: keep the base timestamp.
     """
     shift_ms = 0 if delete_horizon_ms is None else header.base_timestamp_ms - delete_horizon_ms
-    newest_delta = max(read_varlong(plain, span.body + 1, span.end)[0] for span in kept)
+    newest_delta = _newest_delta_ms(plain, kept)
     if shift_ms:
-        data = b"".join([_shifted(plain, span, shift_ms) for span in kept])
+        records = [_shifted(plain, span, shift_ms) for span in kept]
     else:
-        data = b"".join([plain[span.start : span.end] for span in kept])
+        records = [plain[span.start : span.end] for span in kept]
     is_append_time = header.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
     attributes = header.attributes
     base_ms = header.base_timestamp_ms
     newest_ms = header.max_timestamp_ms if is_append_time else base_ms + newest_delta
     if delete_horizon_ms is not None:
         attributes, base_ms = attributes | DELETE_HORIZON_MASK, delete_horizon_ms
-    payload = (
-        data
-        if header.compression == Compression.NONE
-        else compress(Compression(header.compression), data)
-    )
-    result = bytearray(HEADER_BYTES)
-    result += payload
+    if header.compression != Compression.NONE:
+        records = [compress(Compression(header.compression), b"".join(records))]
+    result = bytearray().join([bytes(HEADER_BYTES), *records])
     changed = header._replace(
         batch_length=len(result) - BATCH_OVERHEAD,
         attributes=attributes,
@@ -374,6 +378,19 @@ def with_records(
     crc = crc32c(memoryview(result)[CRC_START:])
     HEADER.pack_into(result, 0, *changed._replace(crc=crc))
     return result
+
+
+def _newest_delta_ms(plain: bytes, kept: Sequence[RecordSpan]) -> int:
+    newest_ms = None
+    for _, body, end, _ in kept:
+        byte = plain[body + 1]
+        delta_ms = (byte >> 1) ^ -(byte & 1)
+        if byte > 0x7F:
+            delta_ms, _ = read_varlong(plain, body + 1, end)
+        if newest_ms is None or delta_ms > newest_ms:
+            newest_ms = delta_ms
+    assert newest_ms is not None, "a batch keeps at least one record"
+    return newest_ms
 
 
 def _shifted(plain: bytes, span: RecordSpan, shift_ms: int) -> bytes:

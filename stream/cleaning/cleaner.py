@@ -9,7 +9,7 @@ covers the same offsets as before. Only streams that this process holds open are
 controller decides again at the commit. A failed pass leaves exchanged ranges and prepared objects,
 which expire, and the next pass begins anew. A damaged object ends the pass; nothing is skipped.
 Memory: the key map, and twice `group_bytes_max`. Cost: one read of the dirty part, one of the
-whole log, and one write of what changes.
+blocks that keep records, and one write of what changes.
 Source: Kafka `LogCleaner.Cleaner`; AutoMQ `CompactionManager` (exchange of objects).
 """
 
@@ -29,16 +29,18 @@ from stream.cleaning.batches import (
     all_records,
     fillers,
     filter_records,
+    is_mapped_by_offset,
     map_keys,
     may_keep_records,
     plain_records,
     with_records,
 )
+from stream.cleaning.dense import DenseParts
 from stream.cleaning.key_map import KeyMap
 from stream.cleaning.transactions import CleanedTransactions
 from stream.compaction.compactor import OwnedStream
 from stream.compaction.plan import Compaction, Output, check_outputs, replaced_by
-from stream.compaction.rewrite import Cached, read_entries
+from stream.compaction.rewrite import Cached, everything, read_entries
 from stream.errors import BatchCorrupt, ObjectCorrupt, StreamFenced
 from stream.format.builder import Entry, RunEntry, StreamRun, build_object
 from stream.format.layout import NO_SEQUENCE
@@ -153,16 +155,23 @@ class LogCleaner:
         and the metadata.
         """
         began = self._pace.begin()
-        keys = KeyMap(self._config.key_map_bytes_max, task.dirty_from)
+        keys, dense = KeyMap(self._config.key_map_bytes_max, task.dirty_from), DenseParts()
         transactions = CleanedTransactions(task.aborted)
         report = CleaningReport(task.dirty_from)
-        report.clean_end = await self._map_keys(task, keys, transactions, report)
-        keys.complete()
+        report.clean_end = await self._map_keys(task, keys, dense, transactions, report)
+        for _ in keys.complete():
+            await self._pace.turn()
         if report.clean_end <= task.start:
             return report
         horizon_ms = Millis(self._now_ms() + task.tombstones_kept_ms)
         rewriter = _Rewriter(
-            keys, transactions, report, self._pace, now_ms=self._now_ms(), horizon_ms=horizon_ms
+            keys,
+            dense,
+            transactions,
+            report,
+            self._pace,
+            now_ms=self._now_ms(),
+            horizon_ms=horizon_ms,
         )
         at = task.start
         while at < report.clean_end:
@@ -177,6 +186,7 @@ class LogCleaner:
         self,
         task: CleaningTask,
         keys: KeyMap,
+        dense: DenseParts,
         transactions: CleanedTransactions,
         report: CleaningReport,
     ) -> Offset:
@@ -206,6 +216,8 @@ class LogCleaner:
                         if not is_mapped:
                             return at
                         keys.limit()
+                        if is_mapped_by_offset(header, keys) and not header.is_transactional:
+                            dense.add(at, Offset(header.next_offset), header.partition_leader_epoch)
                     at = Offset(header.next_offset)
                     await self._pace.handled(header.size_bytes)
         return at
@@ -237,13 +249,18 @@ class LogCleaner:
         return tuple(ranges[:count])
 
     async def _read(
-        self, group: Sequence[ObjectRange], report: CleaningReport
+        self,
+        group: Sequence[ObjectRange],
+        report: CleaningReport,
+        is_needed: Callable[[Offset, Offset], bool] = everything,
     ) -> list[tuple[ObjectRange, Entry]]:
-        found = await read_entries(self._reader, [Compaction(tuple(group))])
+        found = await read_entries(self._reader, [Compaction(tuple(group))], is_needed=is_needed)
         entries = [
             (source, entry)
             for source in group
-            for entry in found[source.key, source.range.stream_id, source.range.start_offset]
+            for entry in found.get(
+                (source.key, source.range.stream_id, source.range.start_offset), ()
+            )
         ]
         report.read_bytes += sum(len(entry.payload) for _, entry in entries)
         return entries
@@ -256,8 +273,8 @@ class LogCleaner:
         """Clean the next ranges. Return their end."""
         group = self._group(stream_id, at, report.clean_end)
         end = group[-1].range.end_offset
-        entries = await self._read(group, report)
-        cleaned = await rewriter.clean(entries)
+        entries = await self._read(group, report, rewriter.is_needed)
+        cleaned = await rewriter.clean(entries, group[0].range.start_offset, end)
         if cleaned is None:
             return end
         output = Output(ObjectRole.STREAM, (Compaction(group),))
@@ -296,6 +313,7 @@ class _Rewriter:
     def __init__(
         self,
         keys: KeyMap,
+        dense: DenseParts,
         transactions: CleanedTransactions,
         report: CleaningReport,
         pace: "_Pace",
@@ -304,6 +322,7 @@ class _Rewriter:
         horizon_ms: Millis,
     ) -> None:
         self._keys = keys
+        self._dense = dense
         self._transactions = transactions
         self._report = report
         self._pace = pace
@@ -311,13 +330,23 @@ class _Rewriter:
         self._now_ms = now_ms
         self._horizon_ms = horizon_ms
 
-    async def clean(self, entries: Sequence[tuple[ObjectRange, Entry]]) -> list[Entry] | None:
-        """Return the entries without what goes, or None if everything stays. Raises
-        ObjectCorrupt.
+    def is_needed(self, start: Offset, end: Offset) -> bool:
+        """Return False if the map alone tells that no record of this part stays."""
+        return self._dense.leader_epoch(start, end) is None or bool(self._keys.held(start, end))
+
+    async def clean(
+        self, entries: Sequence[tuple[ObjectRange, Entry]], start: Offset, end: Offset
+    ) -> list[Entry] | None:
+        """Return the entries of [start, end) without what goes, or None if everything stays. What
+        is not needed is missing. Raises ObjectCorrupt.
         """
-        result = _Output(entries[0][1].base_offset)
-        changed, dirty_bytes = False, 0
+        result = _Output(start)
+        at, changed, dirty_bytes = start, False, 0
         for source, entry in entries:
+            if entry.base_offset > at:
+                changed = True
+                self._drop(at, entry.base_offset, result)
+            at = entry.end_offset
             view = memoryview(entry.payload)
             for position, header in iter_headers(view):
                 batch = view[position : position + header.size_bytes]
@@ -333,11 +362,21 @@ class _Rewriter:
                     changed = True
                 result.add(header, kept)
                 await self._pace.handled(header.size_bytes)
+        if at < end:
+            changed = True
+            self._drop(at, end, result)
         stays = [entry for _, entry in entries]
-        cleaned = result.finish(stays[-1].end_offset) if changed else None
+        cleaned = result.finish(end) if changed else None
         left_bytes = sum(len(entry.payload) for entry in cleaned or stays)
         self._report.clean_bytes += left_bytes - dirty_bytes
         return cleaned
+
+    def _drop(self, start: Offset, end: Offset, result: "_Output") -> None:
+        """Leave out neighbors that were not needed, each a dense part."""
+        self._report.removed_records += end - start
+        leader_epoch = self._dense.leader_epoch(Offset(end - 1), end)
+        assert leader_epoch is not None, f"[{start}, {end}) was read as dense"
+        result.drop(leader_epoch)
 
     async def _clean_batch(
         self, batch: memoryview, header: BatchHeader
@@ -403,13 +442,17 @@ class _Output:
 
     def add(self, header: BatchHeader, kept: memoryview | bytearray | None) -> None:
         if kept is None:
-            self._leader_epoch = header.partition_leader_epoch
+            self.drop(header.partition_leader_epoch)
             return
         self._fill(Offset(header.base_offset))
         if isinstance(kept, bytearray):
             header = next(iter_headers(kept))[1]
         self._end = Offset(header.next_offset)
         self._entries.append(RunEntry.of_batch(kept, header))
+
+    def drop(self, leader_epoch: int) -> None:
+        """Leave out batches, the last one with this leader epoch."""
+        self._leader_epoch = leader_epoch
 
     def finish(self, end: Offset) -> list[Entry]:
         self._fill(end)

@@ -45,15 +45,24 @@ def nothing_cached(stream_id: StreamId, start: Offset, end: Offset) -> None:
     del stream_id, start, end
 
 
+def everything(start: Offset, end: Offset) -> bool:
+    """Return True: read every block."""
+    del start, end
+    return True
+
+
 async def read_entries(
     reader: ObjectReader,
     compactions: Iterable[Compaction],
     cached: Cached = nothing_cached,
     *,
     throttled: bool = False,
+    is_needed: Callable[[Offset, Offset], bool] = everything,
 ) -> SourceEntries:
     """Read the entries of every source. Sources in one object are read together, because their
     streams are neighbors there.
+
+    is_needed: whether to read the block with these offsets; its entry is missing otherwise.
 
     throttled: read one object at a time instead of several, and pause after each for as long as its
     read took. This leaves half of the store's time to the clients of a broker, and their PUTs do
@@ -81,7 +90,11 @@ async def read_entries(
         async with turns:
             began, pieces = now(), list[Piece]()
             for source in sources:
-                pieces += await reader.pieces(source)
+                pieces += [
+                    piece
+                    for piece in await reader.pieces(source)
+                    if is_needed(piece.start_offset, piece.end_offset)
+                ]
             pieces.sort(key=lambda piece: (piece.block.position, piece.source.range.start_offset))
             for piece, data in zip(pieces, await reader.load_uncached(pieces), strict=True):
                 entries.setdefault(_key(piece.source), []).append(entry_of(piece, data))

@@ -26,6 +26,16 @@ class Piece:
     source: ObjectRange
     block: BlockEntry
 
+    @property
+    def start_offset(self) -> Offset:
+        """Return the first offset of the block that belongs to the range."""
+        return max(self.block.start_offset, self.source.range.start_offset)
+
+    @property
+    def end_offset(self) -> Offset:
+        """Return the offset behind the last one that belongs to the range."""
+        return min(self.block.end_offset, self.source.range.end_offset)
+
 
 def batches_of(piece: Piece, data: Buffer) -> Iterator[tuple[int, BatchSpan]]:
     """Yield (position, span) of the batches of a block that belong to the range. A block may hold
@@ -97,9 +107,9 @@ def entry_of(piece: Piece, data: Buffer) -> RunEntry:
     """Return the part of the block that belongs to the range, for a rewrite. Raises NotContiguous
     for a hole.
     """
-    block, wanted = piece.block, piece.source.range
-    start = expected = max(block.start_offset, wanted.start_offset)
-    end = min(block.end_offset, wanted.end_offset)
+    wanted = piece.source.range
+    start = expected = piece.start_offset
+    end = piece.end_offset
     begin = stop = -1
     batches: list[RunEntry] = []
     for at, span in batches_of(piece, data):

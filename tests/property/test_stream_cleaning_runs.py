@@ -184,7 +184,7 @@ def test_runs_are_read_as_records_one_by_one(
         if header.base_offset >= start:
             map_all(plain, header, keys, slice_count)
             newest |= {item.key: item.offset for item in read if item.key is not None}
-    keys.complete()
+    list(keys.complete())
     assert {key: keys.newest(key) for key in newest} == newest
     assert keys.held(0, base) == sorted(newest.values())
 

@@ -114,6 +114,14 @@ class Log:
                         found.append(record)
                 offset = header.next_offset
 
+    async def headers(self):
+        """The headers of all batches."""
+        found, offset = [], 0
+        while data := (await self.leader.fetch("t", offset)).raw.records:
+            found += [header for _, header in iter_headers(data) if header.next_offset > offset]
+            offset = found[-1].next_offset
+        return found
+
     async def pairs(self):
         return [(record.offset, record.key, record.value) for record in await self.records()]
 
@@ -194,6 +202,24 @@ async def test_every_offset_can_be_fetched_after_cleaning(log):
         assert [at for at in found if at >= offset] == [
             r.offset for r in records if r.offset >= offset
         ]
+
+
+async def test_a_block_that_keeps_nothing_is_not_read_again(log):
+    sizes = []
+    for value in (b"1", b"2", b"3"):
+        batches = [keyed((b"a", value * 500)), keyed((b"b", value * 500))]
+        sizes.append(sum(map(len, batches)))
+        await log.produce(*batches)
+        await log.commit()
+    epochs = [header.partition_leader_epoch for header in await log.headers()]
+    assert len(set(epochs)) == 3
+    duty = await log.clean()
+    assert duty.read_bytes == sum(sizes) + sizes[2]
+    assert duty.removed_records == 4
+    assert await log.pairs() == [(4, b"a", b"3" * 500), (5, b"b", b"3" * 500)]
+    left = [(h.base_offset, h.next_offset, h.record_count) for h in await log.headers()]
+    assert left == [(0, 4, 0), (4, 5, 1), (5, 6, 1)]
+    assert (await log.headers())[0].partition_leader_epoch == epochs[3]
 
 
 async def test_records_without_a_key_go(log, world):
@@ -332,6 +358,17 @@ async def test_a_commit_marker_goes_when_no_record_of_its_transaction_is_left(lo
         world.now_ms += DAY_MS
     assert await marker_count() == 0
     assert await log.leader.committed("t") == [b"2", b"1"]
+
+
+async def test_the_block_of_a_transaction_is_read_again(log):
+    """Its marker gets its horizon in the pass after the one that removes its last record."""
+    await log.produce(transactional(7, 0, (b"a", b"1")))
+    await log.commit()
+    assert await log.leader.mark("t", 7, commit=True) == 0
+    await log.produce(keyed((b"a", b"2")))
+    assert (await log.clean()).removed_records == 1
+    markers = [header for header in await log.headers() if header.is_control]
+    assert [marker.delete_horizon_ms for marker in markers] == [None]
 
 
 # --- producers ------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def mapped(batch: bytearray) -> KeyMap:
     while position.number < header.record_count:
         position = map_keys(plain, header, position, 1, keys)
     assert position.at == len(plain)
-    keys.complete()
+    list(keys.complete())
     return keys
 
 
@@ -87,7 +87,7 @@ def test_a_full_map_takes_keys_that_it_holds() -> None:
     assert keys.put([b"b" * 500], [1])
     assert not keys.put([b"a", b"c"], [2, 3])
     assert keys.put([b"a", b"a"], [2, 3])
-    keys.complete()
+    list(keys.complete())
     assert (keys.newest(b"a"), keys.newest(b"b" * 500), keys.newest(b"c")) == (3, 1, -1)
     assert keys.held(0, 4) == [1, 3]
     assert keys.held(2, 3) == []
@@ -112,7 +112,7 @@ def test_damaged_records_raise_and_nothing_else() -> None:
             keys = KeyMap(1 << 20, start_offset)
             try:
                 map_keys(damaged, header, RecordPosition(), header.record_count, keys)
-                keys.complete()
+                list(keys.complete())
                 kept, _ = filter_records(
                     damaged, header, RecordPosition(), header.record_count, keys
                 )
