@@ -17,12 +17,13 @@ import structlog
 
 from base.ids import Millis, Offset
 from broker.coordination.internal_topics import INTERNAL_TOPICS
-from broker.partition.cleaning import CleanedPart, CleaningPolicy, DirtyPart, is_due
+from broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
 from broker.partition.partition import Partition
 from broker.periodic import check_periodically
 from controller.metadata.image import MetadataImage
 from stream.cleaning.cleaner import CleaningReport, CleaningTask
 from stream.errors import NotContiguous, ObjectCorrupt
+from stream.format.checkpoint import CleanedPart
 from stream.ports import StreamMetadata
 
 _log = structlog.get_logger()

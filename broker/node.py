@@ -249,7 +249,7 @@ class Broker:
         await self.partitions.start()
         turn = asyncio.Lock()
         cleaner = self._build_cleaner(metadata, me, turn)
-        self.compactor = self._build_compactor(metadata, me, cleaner, turn)
+        self.compactor = self._build_compactor(metadata, me, turn)
         self._compaction_task = asyncio.get_running_loop().create_task(self.compactor.run())
         self._cleanup.push_async_callback(self._stop_compaction)
         self._start_retention()
@@ -413,7 +413,6 @@ class Broker:
         self,
         metadata: ControllerStreamMetadata,
         me: BrokerIncarnation,
-        cleaner: LogCleaner,
         turn: asyncio.Lock,
     ) -> Compactor:
         """Return the compactor of what earlier owners left in WAL objects. It has a cache of its
@@ -422,7 +421,6 @@ class Broker:
         reader = ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES))
         storage, config = self.storage, self.compaction_config
         owned = storage.open_handles
-        cached = cleaner.without_exchanged(storage.cached_entries)
         return Compactor(
             self.store,
             metadata,
@@ -430,7 +428,7 @@ class Broker:
             me,
             owned=owned,
             now_ms=self.now_ms,
-            cached=cached,
+            cached=storage.cached_entries,
             config=config,
             turn=turn,
         )

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
-from base.ids import Millis, Offset
+from base.ids import Millis
 from controller.metadata.topic_configs import TOPIC_CONFIGS, cleanup_policies
 
 _DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
@@ -45,17 +43,6 @@ class CleaningPolicy:
             int(value(_MAX_LAG_MS)),
             int(value(_TOMBSTONES_MS)),
         )
-
-
-class CleanedPart(msgspec.Struct, frozen=True, array_like=True):
-    """What the last pass over a log left. end: no key occurs twice below it. size_bytes: the bytes
-    of the log below it.
-
-    Stored: fields are only ever added at the end, with a default.
-    """
-
-    end: Offset = Offset(0)
-    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

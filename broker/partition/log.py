@@ -27,7 +27,6 @@ from base.ids import (
     StreamEpoch,
     StreamId,
 )
-from broker.partition.cleaning import CleanedPart
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.meta_stream import MetaStream
 from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSnapshot, ProducerState
@@ -46,6 +45,15 @@ from stream.batch.header import (
 )
 from stream.batch.uncompressed_size import uncompressed_bytes
 from stream.errors import BatchCorrupt, StreamError
+from stream.format.checkpoint import (
+    CLEANED_KEY,
+    PRODUCERS_KEY,
+    RECOVERY_KEY,
+    CleanedPart,
+    Recovery,
+    decode_cleaned,
+    decode_recovery,
+)
 from stream.format.transaction_log import (
     AbortedTransaction,
     AbortedWithin,
@@ -57,9 +65,6 @@ from stream.storage import AppendEntry, Storage, StreamHandle
 
 _log = structlog.get_logger()
 
-_RECOVERY_KEY: Final = "recovery"
-_PRODUCERS_KEY: Final = "producers"
-_CLEANED_KEY: Final = "cleaned"
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _EVENTS_BYTES: Final = 64 * 1024
 
@@ -80,13 +85,6 @@ class LogConfig:
     """Open transactions per partition. Further ones are refused with a retriable error. Less than
     the number of producers, so that some producers may be forgotten.
     """
-
-
-class _Recovery(msgspec.Struct, frozen=True, array_like=True):
-    """Stored: fields are only ever added at the end, with a default."""
-
-    recovery_offset: Offset
-    epochs: list[tuple[StreamEpoch, Offset]]
 
 
 class LogInconsistent(StreamError):
@@ -110,8 +108,6 @@ def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offs
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_recovery = msgspec.msgpack.Decoder(_Recovery).decode
-_decode_cleaned = msgspec.msgpack.Decoder(CleanedPart).decode
 _decode_producers = msgspec.msgpack.Decoder(ProducerSnapshot).decode
 
 
@@ -280,11 +276,11 @@ class PartitionLog:
         self.producers.expire(now_ms, self._config.producer_silent_ms)
         self.epochs.trim(self.data.start_offset)
         end = self.data.next_offset
-        recovery = _encode(_Recovery(end, list(self.epochs.entries)))
+        recovery = _encode(Recovery(end, list(self.epochs.entries)))
         producers = _encode(self.producers.snapshot(end))
-        changes = {_RECOVERY_KEY: recovery, _PRODUCERS_KEY: producers}
+        changes = {RECOVERY_KEY: recovery, PRODUCERS_KEY: producers}
         if self.cleaned.end > 0:
-            changes[_CLEANED_KEY] = _encode(self.cleaned)
+            changes[CLEANED_KEY] = _encode(self.cleaned)
         self.dirty_bytes = 0
         return self.meta.put(changes, now_ms)
 
@@ -388,9 +384,9 @@ def _restore_checkpoint(log: PartitionLog, fork: ForkPoint | None) -> Offset:
     Raises MsgspecError.
     """
     recovery_offset = log.data.start_offset
-    stored, producers = log.meta.get(_RECOVERY_KEY), log.meta.get(_PRODUCERS_KEY)
+    stored, producers = log.meta.get(RECOVERY_KEY), log.meta.get(PRODUCERS_KEY)
     if stored is not None:
-        recovery = _decode_recovery(stored)
+        recovery = decode_recovery(stored)
         log.epochs = LeaderEpochs(recovery.epochs)
         recovery_offset = Offset(max(recovery.recovery_offset, log.data.start_offset))
     elif fork is not None:
@@ -399,9 +395,9 @@ def _restore_checkpoint(log: PartitionLog, fork: ForkPoint | None) -> Offset:
     if producers is not None:
         log.producers.restore(_decode_producers(producers))
         log.transactions.restore(log.producers.open_transactions())
-    cleaned = log.meta.get(_CLEANED_KEY)
+    cleaned = log.meta.get(CLEANED_KEY)
     if cleaned is not None:
-        log.cleaned = _decode_cleaned(cleaned)
+        log.cleaned = decode_cleaned(cleaned)
     return recovery_offset
 
 

@@ -16,8 +16,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from base.ids import Millis, Offset
-from stream.batch.records import Record, decode_records, encode_batch
+from stream.batch.header import parse_header
+from stream.batch.records import Record, encode_batch
 from stream.errors import BatchCorrupt, StreamError
+from stream.format.checkpoint import decode_map
 from stream.storage import AppendEntry, Storage, StreamHandle
 
 TRIM_RECORDS_MIN: Final = 96
@@ -59,17 +61,13 @@ class MetaStream:
             return cls(handle, {}, end)
         batches = await storage.read(handle.stream_id, Offset(end - 1), end, _READ_BYTES)
         try:
-            records = decode_records(batches[0])
-            values = {
-                record.key.decode(): record.value
-                for record in records
-                if record.key is not None and record.value is not None
-            }
-        except (BatchCorrupt, UnicodeDecodeError, IndexError) as error:
+            base_offset, values = decode_map(batches[0])
+            next_offset = parse_header(batches[0]).next_offset
+        except (BatchCorrupt, IndexError) as error:
             raise MetaCorrupt(handle, str(error)) from error
-        if not records or records[-1].offset != end - 1:
+        if next_offset != end:
             raise MetaCorrupt(handle, "the last record is not where the stream ends")
-        return cls(handle, values, Offset(records[0].offset))
+        return cls(handle, values, base_offset)
 
     def get(self, key: str) -> bytes | None:
         return self._values.get(key)

@@ -43,7 +43,11 @@ class RewriteItem(Message, frozen=True, kw_only=True):
 class CommitRewrite(Message, frozen=True, kw_only=True):
     """Commit exchanges of one data stream in one transaction; each item succeeds or fails by
     itself. At most 1,000 items and 10,000 sources. -> ItemResults.
+
+    is_ordered: refuse all items behind a refused one. Log compaction needs this: a tombstone may go
+    only after the records before it that it deletes.
     """
 
     stream_id: StreamId
     items: list[RewriteItem]
+    is_ordered: bool = False

@@ -79,6 +79,9 @@ def commit_rewrite(
     records: list[Record] = []
     results: list[ItemResult] = []
     for item in request.items:
+        if request.is_ordered and results and results[-1].status:
+            results.append(ItemResult(status=results[-1].status, detail=results[-1].detail))
+            continue
         try:
             records += _exchange(image, stream, item, now_ms)
             results.append(ItemResult())

@@ -53,6 +53,25 @@ TtlS = Annotated[
     int,
     typer.Option(help=("Seconds after which objects of a killed run are deleted: 1 to 3600.")),
 ]
+ByKey = Annotated[
+    bool,
+    typer.Option(
+        "--by-key",
+        help=(
+            "Log compaction instead: keep only the newest record of each key, for a topic with"
+            " cleanup.policy=compact."
+        ),
+    ),
+]
+KeyMapMib = Annotated[
+    int,
+    typer.Option(
+        help=(
+            "With --by-key: memory for the keys of one partition in MiB: 1 to 65536. 128 MiB hold"
+            " 620,000 keys; more keys take more passes."
+        )
+    ),
+]
 Plan = Annotated[
     bool, typer.Option("--plan", help="Show what would be rewritten, and change nothing.")
 ]
@@ -71,10 +90,14 @@ def compact(
     max_gib: MaxGib = 1 << 20,
     ttl_s: TtlS = 1_800,
     plan: Plan = False,
+    by_key: ByKey = False,
+    key_map_mib: KeyMapMib = 128,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite the small objects of a topic into large ones. Offsets and records stay the same;
     clients are not affected.
+
+    With --by-key, compact the log: only the newest record of each key stays, as when brokers do it.
 
     It is safe to run at any time, several times at once, and again after a kill.
     """
@@ -84,6 +107,8 @@ def compact(
         raise UsageError(f"--ttl-s {ttl_s} is not allowed: 1 to 3600")
     if engine not in {"local", "spark"}:
         raise UsageError(f"--engine {engine!r}: choose one of local, spark")
+    if not 1 <= key_map_mib <= 65_536:
+        raise UsageError(f"--key-map-mib {key_map_mib} is not allowed: 1 to 65536")
     from deploy.cli.compact_job import Target
     from deploy.node.logs import to_stderr
     from lake.rewrite.plan import RewriteOptions
@@ -98,7 +123,16 @@ def compact(
     )
     target = Target(store or _store_of(state_file), cluster, topic)
     try:
-        if plan:
+        if by_key:
+            from deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key
+            from deploy.clients.metadata import find_controller
+
+            address = find_controller(controller, state_file, os.environ)
+            limits = ByKeyLimits(target_mib * _MIB, key_map_mib * _MIB, ttl_s * 1_000)
+            with closing(_engine(engine, master)) as runner:
+                job = ByKeyJob(target, address, runner, limits)
+                compact_by_key(job, plan_only=plan, as_json=as_json)
+        elif plan:
             _show_plan(target, options, as_json=as_json)
         else:
             from deploy.clients.metadata import find_controller

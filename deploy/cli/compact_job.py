@@ -55,12 +55,16 @@ class ControllerRewrites:
             raise DeployError(f"the controller refuses to prepare objects: {error}") from None
         return [PreparedObject(item.object_id, item.key) for item in answer.items]
 
-    async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
-        """Commit exchanges and return a conflict or "" for each. Raises NoController,
-        DeployError.
+    async def commit(
+        self, stream_id: StreamId, exchanges: Sequence[Exchange], *, is_ordered: bool = False
+    ) -> list[str]:
+        """Commit exchanges and return a conflict or "" for each. is_ordered: refuse every exchange
+        behind one in conflict. Raises NoController, DeployError.
         """
         request = CommitRewrite(
-            stream_id=stream_id, items=[_item(exchange) for exchange in exchanges]
+            stream_id=stream_id,
+            items=[_item(exchange) for exchange in exchanges],
+            is_ordered=is_ordered,
         )
         try:
             answer = await self._client.commit_rewrite(request, timeout_s=_TIMEOUT_S)

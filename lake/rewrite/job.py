@@ -27,7 +27,7 @@ from stream.read.object_reader import ObjectReader, ObjectReaderConfig
 NO_BROKER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 """The writer in the headers of objects that jobs write."""
 
-_READING = ObjectReaderConfig(whole_bytes_max=64 << 10, get_bytes_max=8 << 20)
+READING = ObjectReaderConfig(whole_bytes_max=64 << 10, get_bytes_max=8 << 20)
 """Indexes are read alone. Otherwise the blocks of objects that are not tiny would be read twice."""
 
 
@@ -79,7 +79,7 @@ class RewriteJob:
 async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> RewriteResult:
     """Run one task. Raise ObjectStoreError."""
     output = Output(ObjectRole.STREAM, (task.compaction,))
-    reader = ObjectReader(store, BlockCache(1), _READING)
+    reader = ObjectReader(store, BlockCache(1), READING)
     try:
         entries = await read_entries(reader, output.compactions)
         built = build_output(output, NO_BROKER, task.created_ms, entries)

@@ -9,7 +9,7 @@ brokers. Any number of runs may run at once. Source: ADR 0023; Iceberg's `Rewrit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -148,7 +148,9 @@ class BulkRewrite:
             handled: list[Compaction] = []
             for plans_of_round in rounds:
                 handled += await self._round(plans_of_round)
-            await self._until_published(handled)
+            await until_published(
+                self._view, self._topic, [compaction.sources for compaction in handled]
+            )
             self._passes += 1
             if not self._report.unresolved:
                 break
@@ -194,7 +196,7 @@ class BulkRewrite:
                 handled += [compaction] if result.gone else []
             else:
                 self._report.damaged.append(f"{self._topic}-{plan.partition}: {result.detail}")
-                self._left_alone.update(_places(compaction))
+                self._left_alone.update(_places(compaction.sources))
         if not exchanges:
             return handled
         for exchange, conflict in zip(
@@ -217,43 +219,45 @@ class BulkRewrite:
         self._report.unresolved += 1
         _log.info("rewrite_conflict", topic=self._topic, partition=report.partition, detail=detail)
 
-    async def _until_published(self, handled: Sequence[Compaction]) -> None:
-        """Wait for a manifest that misses a source of each compaction, so that the next plan does
-        not repeat them.
 
-        After a conflict the other sources stay where they are.
-        """
-        left = [set(_places(compaction)) for compaction in handled]
-        deadline = asyncio.get_running_loop().time() + PUBLISH_S
-        while left and asyncio.get_running_loop().time() < deadline:
-            await self._view.refresh()
-            logs = await self._view.committed(self._topic)
-            shown = {
-                (key, Offset(run.bounds[at]))
-                for log in logs
-                for run in log.runs
-                for at, key in enumerate(run.keys)
-            }
-            left = [places for places in left if places <= shown]
-            if left:
-                await asyncio.sleep(_LOOK_S)
+async def until_published(
+    view: ClusterView, topic: str, replaced: Iterable[Sequence[ObjectRange]]
+) -> None:
+    """Wait for a manifest that misses a source of each exchange, so that the next plan does not
+    repeat them. After a conflict the other sources stay where they are.
+    """
+    left = [set(_places(sources)) for sources in replaced]
+    deadline = asyncio.get_running_loop().time() + PUBLISH_S
+    while left and asyncio.get_running_loop().time() < deadline:
+        await view.refresh()
+        shown = {
+            (key, Offset(run.bounds[at]))
+            for log in await view.committed(topic)
+            for run in log.runs
+            for at, key in enumerate(run.keys)
+        }
+        left = [places for places in left if places <= shown]
         if left:
-            _log.warning(
-                "rewrite_not_published",
-                topic=self._topic,
-                compactions=len(left),
-                hint="does a controller publish the manifest?",
-            )
+            await asyncio.sleep(_LOOK_S)
+    if left:
+        _log.warning(
+            "rewrite_not_published",
+            topic=topic,
+            exchanges=len(left),
+            hint="does a controller publish the manifest?",
+        )
 
 
 def _without(plan: PartitionPlan, places: set[tuple[str, Offset]]) -> PartitionPlan:
     return replace(
         plan,
         compactions=tuple(
-            compaction for compaction in plan.compactions if places.isdisjoint(_places(compaction))
+            compaction
+            for compaction in plan.compactions
+            if places.isdisjoint(_places(compaction.sources))
         ),
     )
 
 
-def _places(compaction: Compaction) -> list[tuple[str, Offset]]:
-    return [(source.key, source.range.start_offset) for source in compaction.sources]
+def _places(sources: Iterable[ObjectRange]) -> list[tuple[str, Offset]]:
+    return [(source.key, source.range.start_offset) for source in sources]

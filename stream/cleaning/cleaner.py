@@ -16,7 +16,7 @@ Source: Kafka `LogCleaner.Cleaner`; AutoMQ `CompactionManager` (exchange of obje
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from base.clock import WallClock
 from base.ids import Millis, Offset, StreamId, WalSequence
@@ -40,7 +40,7 @@ from stream.cleaning.key_map import KeyMap
 from stream.cleaning.transactions import CleanedTransactions
 from stream.compaction.compactor import OwnedStream
 from stream.compaction.plan import Compaction, Output, check_outputs, replaced_by
-from stream.compaction.rewrite import Cached, everything, read_entries
+from stream.compaction.rewrite import everything, read_entries
 from stream.errors import BatchCorrupt, ObjectCorrupt, StreamFenced
 from stream.format.builder import Entry, RunEntry, StreamRun, build_object
 from stream.format.layout import NO_SEQUENCE
@@ -51,7 +51,7 @@ from stream.ports import (
     NewObject,
     ObjectRange,
     ObjectRole,
-    StreamMetadata,
+    PreparedObject,
 )
 from stream.read.object_reader import ObjectReader
 
@@ -98,7 +98,7 @@ class CleaningTask:
 @dataclass(slots=True)
 class CleaningReport:
     """The result of a pass. clean_end: below it, no key occurs twice. clean_bytes: the bytes of the
-    log below it.
+    log below it. is_map_full: it is not the end of the task, because the map holds no more keys.
     """
 
     clean_end: Offset
@@ -107,7 +107,20 @@ class CleaningReport:
     written_bytes: int = 0
     removed_records: int = 0
     kept_records: int = 0
+    is_map_full: bool = False
     took_s: float = 0.0
+
+
+class CleaningMetadata(Protocol):
+    """What a cleaner needs of `stream.ports.StreamMetadata`."""
+
+    async def prepare_objects(self, count: int) -> list[PreparedObject]: ...
+
+    async def commit(self, commit: CommitObjects) -> None: ...
+
+    def objects(
+        self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int
+    ) -> list[ObjectRange]: ...
 
 
 class LogCleaner:
@@ -120,7 +133,7 @@ class LogCleaner:
     def __init__(
         self,
         store: ObjectStore,
-        metadata: StreamMetadata,
+        metadata: CleaningMetadata,
         reader: ObjectReader,
         writer: BrokerIncarnation,
         *,
@@ -138,17 +151,6 @@ class LogCleaner:
         self._now_ms = now_ms
         self._config = config or CleanerConfig()
         self._pace = _Pace(self._config.bytes_per_s_max)
-        self._exchanged: set[StreamId] = set()
-
-    def without_exchanged(self, cached: Cached) -> Cached:
-        """Return `cached` for object compaction, but for streams whose ranges may have lost records
-        that are still in memory: compaction would write them back.
-        """
-
-        def found(stream_id: StreamId, start: Offset, end: Offset) -> Sequence[Entry] | None:
-            return None if stream_id in self._exchanged else cached(stream_id, start, end)
-
-        return found
 
     async def clean(self, task: CleaningTask) -> CleaningReport:
         """Run one pass. Raises ObjectCorrupt, NotContiguous, StreamFenced, and errors of the store
@@ -214,6 +216,7 @@ class LogCleaner:
                         except BatchCorrupt as error:
                             raise ObjectCorrupt(source.key, 0, str(error)) from None
                         if not is_mapped:
+                            report.is_map_full = True
                             return at
                         keys.limit()
                         if is_mapped_by_offset(header, keys) and not header.is_transactional:
@@ -291,8 +294,6 @@ class LogCleaner:
         await self._store.put(target.key, built.chunks)
         await self._pace.handled(built.size_bytes)
         self._check_owned(stream_id)
-        # Before the commit, because its answer may be lost.
-        self._exchanged.add(stream_id)
         new = NewObject(target.object_id, target.key, output.role, built.size_bytes, built.ranges)
         await self._metadata.commit(CommitObjects(objects=(new,), replaced=replaced_by([output])))
         report.written_bytes += built.size_bytes

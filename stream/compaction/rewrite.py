@@ -27,7 +27,7 @@ from stream.format.builder import (
     build_object,
 )
 from stream.format.layout import NO_SEQUENCE
-from stream.ports import BrokerIncarnation, ObjectRange
+from stream.ports import BrokerIncarnation, ObjectRange, StreamRange
 from stream.read.object_reader import ObjectReader
 
 _OBJECTS_READ_AT_ONCE = 4
@@ -76,7 +76,7 @@ async def read_entries(
         for source in compaction.sources:
             held = source.range
             found = cached(held.stream_id, held.start_offset, held.end_offset)
-            if found is None:
+            if found is None or not _is_same(found, held):
                 by_object.setdefault(source.key, []).append(source)
             else:
                 entries[_key(source)] = list(found)
@@ -125,6 +125,20 @@ def build_output(
         for compaction in output.compactions
     ]
     return build_object(output.role, writer, WalSequence(NO_SEQUENCE), created_ms, runs)
+
+
+def _is_same(entries: Sequence[Entry], held: StreamRange) -> bool:
+    """Return False if log compaction has removed records of the range since these entries were
+    appended: they would come back. A delete horizon alone may be lost; the next pass sets it again.
+    """
+    return (sum(entry.record_count for entry in entries), _size_bytes(entries)) == (
+        held.record_count,
+        held.size_bytes,
+    )
+
+
+def _size_bytes(entries: Sequence[Entry]) -> int:
+    return sum(len(entry.payload) for entry in entries)
 
 
 def _key(source: ObjectRange) -> tuple[str, StreamId, Offset]:

@@ -261,7 +261,7 @@ class SimBroker:
             me,
             owned=self.storage.open_handles,
             now_ms=self.now_ms,
-            cached=cleaner.without_exchanged(self.storage.cached_entries),
+            cached=self.storage.cached_entries,
             config=limits.compaction,
             turn=turn,
         )

@@ -482,7 +482,7 @@ async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log
         broker.me,
         owned=broker.storage.open_handles,
         now_ms=broker.now_ms,
-        cached=cleaner.without_exchanged(broker.storage.cached_entries),
+        cached=broker.storage.cached_entries,
         config=CompactionConfig(small_count_min=2),
     )
     while await compactor.run_round():

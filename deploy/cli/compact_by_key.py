@@ -1,0 +1,271 @@
+"""Run `penstock compact --by-key`: log compaction of a topic outside of the brokers.
+
+Invariant: nothing is changed for a topic whose `cleanup.policy` has no compact, or for an internal
+one, whose coordinators compact it.
+
+Must not import what only the work needs before the work starts.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from base.clock import wall_ms
+from base.ids import Offset
+from broker.partition.cleaning import CleaningPolicy
+from controller.api.client import ControllerClient
+from controller.api.follower import MetadataFollower
+from deploy.cli.compact_job import ControllerRewrites, Target
+from deploy.errors import DeployError, NoController, UsageError
+from deploy.output import Progress, print_json, print_table, size
+from lake.cleaning.job import PassJob, PassResult, PassTask
+from lake.cleaning.run import (
+    Checkpoint,
+    CleaningOptions,
+    CleaningRun,
+    PartitionDirt,
+    TopicCleaning,
+)
+from lake.manifest.errors import UnknownPartition
+from lake.manifest.view import ClusterView
+from objectstore.ports import ObjectStore
+from objectstore.url import open_store
+from stream.cache.block_cache import BlockCache
+from stream.errors import BatchCorrupt
+from stream.format.checkpoint import (
+    CLEANED_KEY,
+    RECOVERY_KEY,
+    CleanedPart,
+    decode_cleaned,
+    decode_map,
+    decode_recovery,
+)
+from stream.ports import ObjectRange
+from stream.read.object_reader import ObjectReader
+
+if TYPE_CHECKING:
+    from lake.table.engines import Engine
+
+_TIMEOUT_S: Final = 10.0
+_CHECKPOINT_BYTES: Final = 4 << 20
+_READS_AT_ONCE: Final = 16
+_T = TypeVar("_T")
+
+
+class ByKeyLimits(NamedTuple):
+    """The limits of a run; see `CleaningOptions`."""
+
+    object_bytes_max: int
+    key_map_bytes_max: int
+    ttl_ms: int
+
+
+class ByKeyJob(NamedTuple):
+    """What to compact, where, and with what."""
+
+    target: Target
+    controller: str
+    engine: "Engine"
+    limits: ByKeyLimits
+
+
+class ControllerCleanings(ControllerRewrites):
+    """Implement `lake.cleaning.run.CleaningMetadata` over the controller's gRPC."""
+
+    def __init__(
+        self, client: ControllerClient, follower: MetadataFollower, store: ObjectStore
+    ) -> None:
+        super().__init__(client)
+        self._follower = follower
+        self._store = store
+
+    async def checkpoints(self, topic: str) -> Mapping[int, Checkpoint]:
+        """Return the checkpoint of each partition that has a committed one. Costs a GET or two for
+        each. Raises ObjectStoreError, ObjectCorrupt.
+        """
+        image = self._follower.image
+        state = image.topics.by_name(topic)
+        if state is None:
+            return {}
+        found: dict[int, Checkpoint] = {}
+        reader, turns = ObjectReader(self._store, BlockCache(1)), asyncio.Semaphore(_READS_AT_ONCE)
+
+        async def read(partition: int, ranges: Sequence[ObjectRange], end: Offset) -> None:
+            async with turns:
+                batches = await reader.read(ranges, end - 1, _CHECKPOINT_BYTES)
+            checkpoint = _checkpoint(bytes(batches[0]))
+            if checkpoint is not None:
+                found[partition] = checkpoint
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, partition in enumerate(state.partitions):
+                    stream = image.streams.known(partition.meta_stream_id)
+                    end = stream.end_offset
+                    if end > stream.start_offset:
+                        ranges = image.find_ranges(stream.stream_id, Offset(end - 1), end, 1)
+                        group.create_task(read(number, ranges, end))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            await reader.close()
+        return found
+
+
+def _checkpoint(batch: bytes) -> Checkpoint | None:
+    try:
+        _, values = decode_map(batch)
+        stored, cleaned = values.get(RECOVERY_KEY), values.get(CLEANED_KEY)
+        if stored is None:
+            return None
+        recovery = decode_recovery(stored)
+        part = CleanedPart() if cleaned is None else decode_cleaned(cleaned)
+    except (BatchCorrupt, msgspec.MsgspecError) as error:
+        raise DeployError(f"a checkpoint cannot be read: {error}") from None
+    return Checkpoint(recovery.recovery_offset, part)
+
+
+def compact_by_key(job: ByKeyJob, *, plan_only: bool, as_json: bool) -> None:
+    """Compact the log of a topic and print what was done. Raises NoController, UsageError,
+    DeployError, StreamError, ObjectStoreError.
+    """
+    topic = job.target.topic
+    planned = _run(job, TopicCleaning.plan)
+    if plan_only:
+        _print_plan(topic, planned, as_json=as_json)
+        return
+    total = sum(item.log_bytes for item in planned)
+    with Progress(f"compact {topic} by key", total, "bytes") as progress:
+        report = _run(job, TopicCleaning.run, progress.advance)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
+    if report.damaged:
+        raise DeployError(
+            "these objects could not be read, and nothing behind them was changed:\n"
+            + "\n".join(report.damaged)
+        )
+    if report.unresolved:
+        raise DeployError(
+            f"partitions {report.unresolved} changed during every pass, or a pass took longer than"
+            " --ttl-s allows. Nothing is lost; run the command again"
+        )
+
+
+def _run(
+    job: ByKeyJob,
+    work: Callable[[TopicCleaning], Awaitable[_T]],
+    on_done: Callable[[int], None] = lambda _: None,
+) -> _T:
+    target, controller, engine, limits = job
+
+    async def run() -> _T:
+        store, client = open_store(target.store_url), ControllerClient(controller.split(","))
+        follower = MetadataFollower(client)
+        try:
+            await _start(follower, controller)
+            view = ClusterView(store, target.cluster_id)
+            cleaning = TopicCleaning(
+                view,
+                target.topic,
+                ControllerCleanings(client, follower, store),
+                run_passes,
+                await _options(view, target.topic, limits),
+                now_ms=wall_ms,
+                on_done=on_done,
+            )
+            return await work(cleaning)
+        finally:
+            await follower.stop()
+            await client.close()
+            await store.close()
+
+    async def run_passes(tasks: Sequence[PassTask]) -> list[PassResult]:
+        return await asyncio.to_thread(lambda: list(engine.map(PassJob(target.store_url), tasks)))
+
+    return asyncio.run(run())
+
+
+async def _start(follower: MetadataFollower, controller: str) -> None:
+    try:
+        await follower.start(_TIMEOUT_S)
+    except TimeoutError:
+        raise NoController(
+            f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s"
+        ) from None
+
+
+async def _options(view: ClusterView, topic: str, limits: ByKeyLimits) -> CleaningOptions:
+    """Return the options of a run for this topic. Raises UnknownPartition, UsageError."""
+    root = await view.refresh()
+    entry = next((item for item in root.topics if item.name == topic), None)
+    if entry is None:
+        raise UnknownPartition(topic, None)
+    if entry.is_internal:
+        raise UsageError(f"{topic} is an internal topic: its coordinators compact it")
+    configs = root.configs_of(entry)
+    policy = CleaningPolicy.from_configs(configs)
+    if policy is None:
+        raise UsageError(
+            f"{topic} has cleanup.policy={configs['cleanup.policy']}: --by-key needs compact in it;"
+            f" without --by-key, `penstock compact {topic}` keeps all records"
+        )
+    return CleaningOptions(
+        lag_ms_min=policy.lag_ms_min,
+        tombstones_kept_ms=policy.tombstones_kept_ms,
+        key_map_bytes_max=limits.key_map_bytes_max,
+        object_bytes_max=limits.object_bytes_max,
+        ttl_ms=limits.ttl_ms,
+    )
+
+
+def _print_plan(topic: str, planned: Sequence[PartitionDirt], *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "partitions": [
+                    {
+                        "partition": item.partition,
+                        "log_start": item.log.start,
+                        "dirty_from": item.log.dirty_from,
+                        "end": item.log.end,
+                        "log_bytes": item.log_bytes,
+                        "dirty_bytes": item.dirty_bytes,
+                    }
+                    for item in planned
+                ],
+            }
+        )
+        return
+    print_table(
+        f"{topic}: what would be compacted by key",
+        ["partition", "log start", "dirty from", "end", "log", "dirty"],
+        [
+            (
+                item.partition,
+                item.log.start,
+                item.log.dirty_from,
+                item.log.end,
+                size(item.log_bytes),
+                size(item.dirty_bytes),
+            )
+            for item in planned
+        ],
+    )
+
+
+def _print_report(report: CleaningRun) -> None:
+    removed = sum(item.removed_records for item in report.partitions)
+    if not removed:
+        print(f"{report.topic}: nothing to remove below the newest checkpoints of its leaders")
+        return
+    before = sum(item.replaced_bytes for item in report.partitions)
+    after = sum(item.written_bytes for item in report.partitions)
+    print(
+        f"{report.topic}: {removed:,} records removed, {size(before)} became {size(after)} in"
+        f" {len(report.partitions)} partitions"
+    )

@@ -1,0 +1,1 @@
+"""Log compaction of a whole topic by a job outside of the brokers."""

@@ -1,0 +1,165 @@
+"""One task of a log compaction job, on any machine: a pass over one partition.
+
+Invariants: a task does what the leader's own log cleaner does (`stream.cleaning.cleaner`), with the
+ranges of one manifest, and uses only the store: the driver commits its exchanges, in their order.
+Every attempt writes the same bytes to the same keys. Nothing is PUT after the task's deadline,
+because the controller may already have collected the object; what was written before it counts.
+Memory: the key map, and twice the size of an object.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from base.clock import WallClock, wall_ms
+from base.ids import Millis, Offset, StreamId
+from lake.rewrite.job import NO_BROKER, READING
+from lake.rewrite.run import Exchange
+from objectstore.errors import ObjectNotFound
+from objectstore.ports import ObjectStore
+from objectstore.url import open_store
+from stream.cache.block_cache import BlockCache
+from stream.cleaning.cleaner import CleanerConfig, CleaningTask, LogCleaner
+from stream.compaction.compactor import OwnedStream
+from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
+from stream.ports import CommitObjects, ObjectRange, PreparedObject
+from stream.read.object_reader import ObjectReader
+
+
+@dataclass(frozen=True, slots=True)
+class PassTask:
+    """One pass over one partition.
+
+    ranges: hold [log.start, log.end), in order and without gaps. targets: as many as the pass can
+    need. created_ms: the time of the pass in every attempt. put_until_ms: compared with the
+    executor's clock.
+    """
+
+    partition: int
+    log: CleaningTask
+    ranges: tuple[ObjectRange, ...]
+    targets: tuple[PreparedObject, ...]
+    config: CleanerConfig
+    created_ms: Millis
+    put_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What a task has written, in order.
+
+    clean_end: below it no key occurs twice once all exchanges are committed; None if the pass did
+    not end. Then plan again if `is_stale` (the sources changed meanwhile, or the time was over);
+    otherwise `detail` names a damaged object. is_map_full: another pass has to continue there.
+    """
+
+    task: PassTask
+    exchanges: tuple[Exchange, ...] = ()
+    clean_end: Offset | None = None
+    is_map_full: bool = False
+    is_stale: bool = False
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PassJob:
+    """A job for `Engine.map`: call it on a thread without an event loop, here or in an executor."""
+
+    store_url: str
+
+    def __call__(self, task: PassTask, attempt: Callable[[], str]) -> PassResult:
+        del attempt  # every attempt writes the same
+        return asyncio.run(self._run(task))
+
+    async def _run(self, task: PassTask) -> PassResult:
+        store = open_store(self.store_url)
+        try:
+            return await run_pass(store, task, wall_ms)
+        finally:
+            await store.close()
+
+
+class _Late(Exception):
+    """Raised when the deadline of a task is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """The stream of the task, as `OwnedStream`. The commit decides whether it is still as it was
+    read.
+    """
+
+    stream_id: StreamId
+    start_offset: Offset
+
+
+class _TaskMetadata:
+    """Implement `CleaningMetadata` with what the driver has prepared. A commit is only noted."""
+
+    def __init__(self, task: PassTask, now_ms: WallClock) -> None:
+        self._task = task
+        self._now_ms = now_ms
+        self._ends = [item.range.end_offset for item in task.ranges]
+        self._targets = iter(task.targets)
+        self.exchanges: list[Exchange] = []
+
+    async def prepare_objects(self, count: int) -> list[PreparedObject]:
+        """Return the next targets. Raises _Late."""
+        if self._now_ms() > self._task.put_until_ms:
+            raise _Late
+        return [next(self._targets) for _ in range(count)]
+
+    async def commit(self, commit: CommitObjects) -> None:
+        (new,) = commit.objects
+        (part,) = new.ranges
+        sources = self.objects(
+            part.stream_id, part.start_offset, part.end_offset, len(self._task.ranges)
+        )
+        self.exchanges.append(Exchange(new, tuple(sources)))
+
+    def objects(
+        self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int
+    ) -> list[ObjectRange]:
+        """Return the ranges of the task that intersect [start, end)."""
+        del stream_id
+        found: list[ObjectRange] = []
+        at = bisect_right(self._ends, start_offset)
+        for source in self._task.ranges[at : at + limit]:
+            if source.range.start_offset >= end_offset:
+                break
+            found.append(source)
+        return found
+
+
+async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> PassResult:
+    """Run one task. Raises ObjectStoreError."""
+    metadata = _TaskMetadata(task, now_ms)
+    reader = ObjectReader(store, BlockCache(1), READING)
+
+    def owned() -> Iterable[OwnedStream]:
+        return [_Stream(task.log.stream_id, task.log.start)]
+
+    cleaner = LogCleaner(
+        store,
+        metadata,
+        reader,
+        NO_BROKER,
+        owned=owned,
+        turn=asyncio.Lock(),
+        now_ms=lambda: task.created_ms,
+        config=task.config,
+    )
+    is_stale, is_map_full, detail, end = True, False, "", None
+    try:
+        report = await cleaner.clean(task.log)
+        is_stale, is_map_full, end = False, report.is_map_full, report.clean_end
+    except (ObjectNotFound, StreamFenced) as error:
+        detail = str(error)
+    except _Late:
+        detail = f"its objects were prepared too long ago, {len(metadata.exchanges)} were written"
+    except (ObjectCorrupt, NotContiguous) as error:
+        is_stale, detail = False, str(error)
+    finally:
+        await reader.close()
+    return PassResult(task, tuple(metadata.exchanges), end, is_map_full, is_stale, detail)

@@ -1,0 +1,355 @@
+"""The driver of a log compaction job: bound each partition by what its leader has made durable, let
+tasks write, commit the exchanges at the controller in their order.
+
+Invariants: a pass ends at the newest checkpoint of the partition that is committed, because a scan
+after a crash would miss what the pass removes, and at the last stable offset. A commit stops at
+the first exchange in conflict, so no tombstone goes before a record that it deletes; each exchange
+succeeds only if the log index still has its sources, so the leader's own cleaner, compaction and
+other jobs may run at the same time. The job stores no cleaned end: the leader's next pass does,
+and finds little to do. No request goes to brokers. Source: ADR 0023, ADR 0043.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, Protocol
+
+from base.clock import WallClock
+from base.ids import Millis, Offset, StreamId
+from base.log import get_logger
+from lake.cleaning.job import PassResult, PassTask
+from lake.manifest.plan import OffsetRange
+from lake.manifest.view import ClusterView
+from lake.rewrite.plan import ranges_of
+from lake.rewrite.run import Exchange, until_published
+from stream.cleaning.cleaner import CleanerConfig, CleaningTask
+from stream.format.checkpoint import CleanedPart
+from stream.ports import ObjectRange, PreparedObject
+
+_log = get_logger()
+
+PASSES_MAX: Final = 20
+"""Passes over one partition in a run. Each covers as many keys as the key map holds."""
+
+STALE_MAX: Final = 5
+"""Passes in a row that end because the log changed meanwhile, or because their time was over."""
+
+_ITEMS_MAX: Final = 1_000
+_SOURCES_MAX: Final = 10_000
+"""The limits of one commit and one preparation of the controller."""
+
+
+class Checkpoint(NamedTuple):
+    """What the newest committed checkpoint of a partition says."""
+
+    recovery_offset: Offset
+    cleaned: CleanedPart
+
+
+class CleaningMetadata(Protocol):
+    """The controller as a job sees it. Raise the client's errors; the outcome of the call is then
+    unknown.
+    """
+
+    async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
+
+    async def commit(
+        self, stream_id: StreamId, exchanges: Sequence[Exchange], *, is_ordered: bool = False
+    ) -> list[str]:
+        """Commit in one transaction. Return "" for each exchange, or why it was in conflict.
+        is_ordered: refuse every exchange behind one in conflict.
+        """
+        ...
+
+    async def checkpoints(self, topic: str) -> Mapping[int, Checkpoint]:
+        """Return the checkpoint of each partition that has a committed one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningOptions:
+    """The limits of a run, and the configs of the topic.
+
+    lag_ms_min: `min.compaction.lag.ms`. tombstones_kept_ms: `delete.retention.ms`. ttl_ms: the
+    controller collects what a pass has written and not committed by then.
+    """
+
+    lag_ms_min: int
+    tombstones_kept_ms: int
+    key_map_bytes_max: int = 128 << 20
+    object_bytes_max: int = 64 << 20
+    round_bytes_max: int = 16 << 30
+    """The logs whose passes run before the next commits: what is written must be committed in
+    time.
+    """
+
+    ttl_ms: int = 60 * 60_000
+
+    @property
+    def cleaner(self) -> CleanerConfig:
+        return CleanerConfig(
+            key_map_bytes_max=self.key_map_bytes_max,
+            bytes_per_s_max=0,
+            group_bytes_max=self.object_bytes_max,
+            page_ranges=_SOURCES_MAX,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDirt:
+    """The part of a partition that a pass goes through. dirty_bytes: estimated by whole objects."""
+
+    partition: int
+    log: CleaningTask
+    ranges: tuple[ObjectRange, ...]
+    log_bytes: int
+    dirty_bytes: int
+
+
+@dataclass(slots=True)
+class PartitionCleaning:
+    """What this run did to one partition. clean_end: below it no key occurs twice."""
+
+    partition: int
+    passes: int = 0
+    removed_records: int = 0
+    objects_written: int = 0
+    written_bytes: int = 0
+    replaced_bytes: int = 0
+    conflicts: int = 0
+    clean_end: int = 0
+
+
+@dataclass(slots=True)
+class CleaningRun:
+    """The result of a run. unresolved: partitions that changed during each of the last passes.
+    damaged: partitions with objects that could not be read, whose passes ended there.
+    """
+
+    topic: str
+    partitions: list[PartitionCleaning] = field(default_factory=list[PartitionCleaning])
+    unresolved: list[int] = field(default_factory=list[int])
+    damaged: list[str] = field(default_factory=list[str])
+
+
+RunPasses = Callable[[Sequence[PassTask]], Awaitable[Sequence[PassResult]]]
+
+
+class TopicCleaning:
+    """One run for one topic. `run_passes` returns when all tasks are done; `on_done` gets the bytes
+    of each partition's log that were gone through.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        topic: str,
+        metadata: CleaningMetadata,
+        run_passes: RunPasses,
+        options: CleaningOptions,
+        *,
+        now_ms: WallClock,
+        on_done: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._view = view
+        self._topic = topic
+        self._metadata = metadata
+        self._run_passes = run_passes
+        self._options = options
+        self._now_ms = now_ms
+        self._on_done = on_done
+        self._reports: dict[int, PartitionCleaning] = {}
+        self._stale_counts: dict[int, int] = {}
+        self._is_done: set[int] = set()
+        self._report = CleaningRun(topic)
+
+    async def plan(self) -> list[PartitionDirt]:
+        """Return what a pass would go through now, from a fresh view. Raises UnknownPartition,
+        ManifestNotFound, SeveralClusters, EndInDoubt or ObjectStoreError.
+        """
+        # Before the view, which then has at least what they describe.
+        checkpoints = await self._metadata.checkpoints(self._topic)
+        await self._view.refresh()
+        offsets = {
+            item.partition: item
+            for item in await self._view.partitions([self._topic], committed=True)
+        }
+        now_ms = self._now_ms()
+        found: list[PartitionDirt] = []
+        for log in await self._view.committed(self._topic):
+            checkpoint, ends = checkpoints.get(log.partition), offsets[log.partition]
+            ranges = ranges_of(log)
+            if checkpoint is None or not ranges or log.partition in self._is_done:
+                continue
+            assert ends.last_stable_offset is not None, "it was asked for"
+            start = Offset(log.log_start)
+            end = min(
+                checkpoint.recovery_offset, ends.last_stable_offset, ranges[-1].range.end_offset
+            )
+            known = self._reports.get(log.partition)
+            dirty_from = max(start, checkpoint.cleaned.end, known.clean_end if known else 0)
+            if end <= dirty_from:
+                continue
+            lag_ms = self._options.lag_ms_min
+            task = CleaningTask(
+                stream_id=log.stream_id,
+                start=start,
+                dirty_from=Offset(dirty_from),
+                end=Offset(end),
+                young_from_ms=Millis(now_ms - lag_ms) if lag_ms else None,
+                tombstones_kept_ms=self._options.tombstones_kept_ms,
+            )
+            wanted = tuple(
+                item
+                for item in ranges
+                if item.range.end_offset > start and item.range.start_offset < end
+            )
+            found.append(
+                PartitionDirt(
+                    log.partition,
+                    task,
+                    wanted,
+                    _bytes_of(wanted),
+                    _bytes_of(item for item in wanted if item.range.end_offset > dirty_from),
+                )
+            )
+        return found
+
+    async def run(self) -> CleaningRun:
+        """Compact the topic. Raises as `plan` does, and the errors of metadata and tasks. Earlier
+        commits stay.
+        """
+        for _ in range(PASSES_MAX):
+            planned = await self.plan()
+            if not planned:
+                break
+            replaced: list[tuple[ObjectRange, ...]] = []
+            for some in _rounds(planned, self._options.round_bytes_max):
+                for result in await self._run_passes(await self._tasks(some)):
+                    replaced += await self._commit(result)
+            await until_published(self._view, self._topic, replaced)
+        self._report.partitions = [self._reports[partition] for partition in sorted(self._reports)]
+        return self._report
+
+    async def _tasks(self, planned: Sequence[PartitionDirt]) -> list[PassTask]:
+        options, began_ms = self._options, self._now_ms()
+        aborted = await self._view.aborted(
+            [
+                OffsetRange(self._topic, item.partition, item.log.start, item.log.end)
+                for item in planned
+            ]
+        )
+        tasks: list[PassTask] = []
+        for item in planned:
+            targets = await self._prepare(_objects_max(item, options))
+            log = replace(item.log, aborted=tuple(aborted[item.log.stream_id]))
+            # Executors' clocks may differ: half of the time is a margin for them.
+            put_until_ms = began_ms + options.ttl_ms // 2
+            tasks.append(
+                PassTask(
+                    item.partition,
+                    log,
+                    item.ranges,
+                    targets,
+                    options.cleaner,
+                    Millis(began_ms),
+                    put_until_ms,
+                )
+            )
+        return tasks
+
+    async def _prepare(self, count: int) -> tuple[PreparedObject, ...]:
+        found: list[PreparedObject] = []
+        while len(found) < count:
+            wanted = min(count - len(found), _ITEMS_MAX)
+            found += await self._metadata.prepare(wanted, self._options.ttl_ms)
+        return tuple(found)
+
+    async def _commit(self, result: PassResult) -> list[tuple[ObjectRange, ...]]:
+        """Commit what a task has written. Return the sources that should vanish from the next
+        manifest.
+        """
+        partition, stream_id = result.task.partition, result.task.log.stream_id
+        report = self._reports.setdefault(partition, PartitionCleaning(partition))
+        report.passes += 1
+        replaced: list[tuple[ObjectRange, ...]] = []
+        conflict = ""
+        for chunk in _chunks(result.exchanges):
+            answers = await self._metadata.commit(stream_id, chunk, is_ordered=True)
+            for exchange, answer in zip(chunk, answers, strict=True):
+                conflict = conflict or answer
+                if not answer:
+                    replaced.append(exchange.sources)
+                    report.objects_written += 1
+                    report.written_bytes += exchange.new.size_bytes
+                    report.replaced_bytes += _bytes_of(exchange.sources)
+                    report.removed_records += _removed_records(exchange)
+            if conflict:
+                break
+        if result.clean_end is not None and not conflict:
+            report.clean_end = result.clean_end
+            self._stale_counts.pop(partition, None)
+            if not result.is_map_full:
+                self._finish(result)
+        elif conflict or result.is_stale:
+            self._again(result, conflict or result.detail)
+        else:
+            self._report.damaged.append(f"{self._topic}-{partition}: {result.detail}")
+            self._finish(result)
+        return replaced
+
+    def _again(self, result: PassResult, detail: str) -> None:
+        partition = result.task.partition
+        self._reports[partition].conflicts += 1
+        count = self._stale_counts[partition] = self._stale_counts.get(partition, 0) + 1
+        _log.info("cleaning_conflict", topic=self._topic, partition=partition, detail=detail)
+        if count >= STALE_MAX:
+            self._report.unresolved.append(partition)
+            self._finish(result)
+
+    def _finish(self, result: PassResult) -> None:
+        self._is_done.add(result.task.partition)
+        self._on_done(_bytes_of(result.task.ranges))
+
+
+def _rounds(planned: Sequence[PartitionDirt], bytes_max: int) -> Iterator[Sequence[PartitionDirt]]:
+    """Yield the partitions whose passes run at once: at least one, then as many as fit."""
+    some: list[PartitionDirt] = []
+    size_bytes = 0
+    for item in planned:
+        size_bytes += item.log_bytes
+        if some and size_bytes > bytes_max:
+            yield some
+            some, size_bytes = [], item.log_bytes
+        some.append(item)
+    if some:
+        yield some
+
+
+def _objects_max(log: PartitionDirt, options: CleaningOptions) -> int:
+    """Return how many objects a pass can write: two neighboring ones have more than the size of
+    one.
+    """
+    return min(len(log.ranges), 2 * log.log_bytes // options.object_bytes_max + 1)
+
+
+def _chunks(exchanges: Sequence[Exchange]) -> Iterator[Sequence[Exchange]]:
+    """Yield the exchanges in their order, as many at once as one commit may have."""
+    chunk: list[Exchange] = []
+    sources = 0
+    for exchange in exchanges:
+        sources += len(exchange.sources)
+        if len(chunk) == _ITEMS_MAX or (chunk and sources > _SOURCES_MAX):
+            yield chunk
+            chunk, sources = [], len(exchange.sources)
+        chunk.append(exchange)
+    if chunk:
+        yield chunk
+
+
+def _bytes_of(ranges: Iterable[ObjectRange]) -> int:
+    return sum(item.range.size_bytes for item in ranges)
+
+
+def _removed_records(exchange: Exchange) -> int:
+    before = sum(item.range.record_count for item in exchange.sources)
+    return before - sum(part.record_count for part in exchange.new.ranges)

@@ -1,0 +1,56 @@
+"""Define the entries of a partition's meta stream that others than its leader read. Layout:
+`docs/reference/formats.md`, section 5.
+
+Stored: fields are only ever added at the end, with a default.
+"""
+
+from typing import Final
+
+import msgspec
+
+from base.buffers import Buffer
+from base.ids import Offset, StreamEpoch
+from stream.batch.records import decode_records
+from stream.errors import BatchCorrupt
+
+RECOVERY_KEY: Final = "recovery"
+PRODUCERS_KEY: Final = "producers"
+CLEANED_KEY: Final = "cleaned"
+
+
+class Recovery(msgspec.Struct, frozen=True, array_like=True):
+    """recovery_offset: the checkpoint covers the log below it, so that opening does not read that.
+    epochs: leader epochs and where they start.
+    """
+
+    recovery_offset: Offset
+    epochs: list[tuple[StreamEpoch, Offset]]
+
+
+class CleanedPart(msgspec.Struct, frozen=True, array_like=True):
+    """What the last pass of log compaction left. end: no key occurs twice below it. size_bytes: the
+    bytes of the log below it.
+    """
+
+    end: Offset = Offset(0)
+    size_bytes: int = 0
+
+
+decode_recovery = msgspec.msgpack.Decoder(Recovery).decode
+decode_cleaned = msgspec.msgpack.Decoder(CleanedPart).decode
+
+
+def decode_map(batch: Buffer) -> tuple[Offset, dict[str, bytes]]:
+    """Return the first offset of a batch of a meta stream, and its entries. Raises BatchCorrupt."""
+    records = decode_records(batch)
+    if not records:
+        raise BatchCorrupt("a batch of a meta stream without entries")
+    try:
+        values = {
+            record.key.decode(): record.value
+            for record in records
+            if record.key is not None and record.value is not None
+        }
+    except UnicodeDecodeError as error:
+        raise BatchCorrupt(f"a name is not UTF-8: {error}") from None
+    return Offset(records[0].offset), values
