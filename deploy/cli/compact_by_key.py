@@ -17,6 +17,7 @@ from base.ids import Offset
 from broker.partition.cleaning import CleaningPolicy
 from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
+from controller.metadata.image import MetadataImage
 from deploy.cli.compact_job import ControllerRewrites, Target
 from deploy.errors import DeployError, NoController, UsageError
 from deploy.output import Progress, print_json, print_table, size
@@ -25,8 +26,8 @@ from lake.cleaning.run import (
     Checkpoint,
     CleaningOptions,
     CleaningRun,
-    PartitionDirt,
-    TopicCleaning,
+    PassPlan,
+    TopicCleaner,
 )
 from lake.manifest.errors import UnknownPartition
 from lake.manifest.view import ClusterView
@@ -71,7 +72,7 @@ class ByKeyJob(NamedTuple):
     limits: ByKeyLimits
 
 
-class ControllerCleanings(ControllerRewrites):
+class ControllerCleaner(ControllerRewrites):
     """Implement `lake.cleaning.run.CleaningMetadata` over the controller's gRPC."""
 
     def __init__(
@@ -85,33 +86,39 @@ class ControllerCleanings(ControllerRewrites):
         """Return the checkpoint of each partition that has a committed one. Costs a GET or two for
         each. Raises ObjectStoreError, ObjectCorrupt.
         """
-        image = self._follower.image
-        state = image.topics.by_name(topic)
-        if state is None:
-            return {}
-        found: dict[int, Checkpoint] = {}
-        reader, turns = ObjectReader(self._store, BlockCache(1)), asyncio.Semaphore(_READS_AT_ONCE)
+        return await read_checkpoints(self._follower.image, self._store, topic)
 
-        async def read(partition: int, ranges: Sequence[ObjectRange], end: Offset) -> None:
-            async with turns:
-                batches = await reader.read(ranges, end - 1, _CHECKPOINT_BYTES)
-            checkpoint = _checkpoint(bytes(batches[0]))
-            if checkpoint is not None:
-                found[partition] = checkpoint
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for number, partition in enumerate(state.partitions):
-                    stream = image.streams.known(partition.meta_stream_id)
-                    end = stream.end_offset
-                    if end > stream.start_offset:
-                        ranges = image.find_ranges(stream.stream_id, Offset(end - 1), end, 1)
-                        group.create_task(read(number, ranges, end))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            await reader.close()
-        return found
+async def read_checkpoints(
+    image: MetadataImage, store: ObjectStore, topic: str
+) -> dict[int, Checkpoint]:
+    """See `ControllerCleaner.checkpoints`."""
+    state = image.topics.by_name(topic)
+    if state is None:
+        return {}
+    found: dict[int, Checkpoint] = {}
+    reader, turns = ObjectReader(store, BlockCache(1)), asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def read(partition: int, ranges: Sequence[ObjectRange], end: Offset) -> None:
+        async with turns:
+            batches = await reader.read(ranges, end - 1, _CHECKPOINT_BYTES)
+        checkpoint = _checkpoint(bytes(batches[0]))
+        if checkpoint is not None:
+            found[partition] = checkpoint
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number, partition in enumerate(state.partitions):
+                stream = image.streams.known(partition.meta_stream_id)
+                end = stream.end_offset
+                if end > stream.start_offset:
+                    ranges = image.find_ranges(stream.stream_id, Offset(end - 1), end, 1)
+                    group.create_task(read(number, ranges, end))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    finally:
+        await reader.close()
+    return found
 
 
 def _checkpoint(batch: bytes) -> Checkpoint | None:
@@ -132,13 +139,13 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, as_json: bool) -> None:
     DeployError, StreamError, ObjectStoreError.
     """
     topic = job.target.topic
-    planned = _run(job, TopicCleaning.plan)
+    planned = plan_by_key(job)
     if plan_only:
         _print_plan(topic, planned, as_json=as_json)
         return
     total = sum(item.log_bytes for item in planned)
     with Progress(f"compact {topic} by key", total, "bytes") as progress:
-        report = _run(job, TopicCleaning.run, progress.advance)
+        report = run_by_key(job, progress.advance)
     if as_json:
         print_json(report)
     else:
@@ -155,9 +162,19 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, as_json: bool) -> None:
         )
 
 
+def plan_by_key(job: ByKeyJob) -> list[PassPlan]:
+    """Return what a run would go through now. Changes nothing. Raises as `compact_by_key`."""
+    return _run(job, TopicCleaner.plan)
+
+
+def run_by_key(job: ByKeyJob, on_done: Callable[[int], None] = lambda _: None) -> CleaningRun:
+    """Compact the log of a topic. Raises as `compact_by_key`."""
+    return _run(job, TopicCleaner.run, on_done)
+
+
 def _run(
     job: ByKeyJob,
-    work: Callable[[TopicCleaning], Awaitable[_T]],
+    work: Callable[[TopicCleaner], Awaitable[_T]],
     on_done: Callable[[int], None] = lambda _: None,
 ) -> _T:
     target, controller, engine, limits = job
@@ -168,10 +185,10 @@ def _run(
         try:
             await _start(follower, controller)
             view = ClusterView(store, target.cluster_id)
-            cleaning = TopicCleaning(
+            cleaning = TopicCleaner(
                 view,
                 target.topic,
-                ControllerCleanings(client, follower, store),
+                ControllerCleaner(client, follower, store),
                 run_passes,
                 await _options(view, target.topic, limits),
                 now_ms=wall_ms,
@@ -222,7 +239,7 @@ async def _options(view: ClusterView, topic: str, limits: ByKeyLimits) -> Cleani
     )
 
 
-def _print_plan(topic: str, planned: Sequence[PartitionDirt], *, as_json: bool) -> None:
+def _print_plan(topic: str, planned: Sequence[PassPlan], *, as_json: bool) -> None:
     if as_json:
         print_json(
             {

@@ -95,7 +95,7 @@ class CleaningOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDirt:
+class PassPlan:
     """The part of a partition that a pass goes through. dirty_bytes: estimated by whole objects."""
 
     partition: int
@@ -106,7 +106,7 @@ class PartitionDirt:
 
 
 @dataclass(slots=True)
-class PartitionCleaning:
+class PassReport:
     """What this run did to one partition. clean_end: below it no key occurs twice."""
 
     partition: int
@@ -126,7 +126,7 @@ class CleaningRun:
     """
 
     topic: str
-    partitions: list[PartitionCleaning] = field(default_factory=list[PartitionCleaning])
+    partitions: list[PassReport] = field(default_factory=list[PassReport])
     unresolved: list[int] = field(default_factory=list[int])
     damaged: list[str] = field(default_factory=list[str])
 
@@ -134,7 +134,7 @@ class CleaningRun:
 RunPasses = Callable[[Sequence[PassTask]], Awaitable[Sequence[PassResult]]]
 
 
-class TopicCleaning:
+class TopicCleaner:
     """One run for one topic. `run_passes` returns when all tasks are done; `on_done` gets the bytes
     of each partition's log that were gone through.
     """
@@ -157,12 +157,12 @@ class TopicCleaning:
         self._options = options
         self._now_ms = now_ms
         self._on_done = on_done
-        self._reports: dict[int, PartitionCleaning] = {}
+        self._reports: dict[int, PassReport] = {}
         self._stale_counts: dict[int, int] = {}
         self._is_done: set[int] = set()
         self._report = CleaningRun(topic)
 
-    async def plan(self) -> list[PartitionDirt]:
+    async def plan(self) -> list[PassPlan]:
         """Return what a pass would go through now, from a fresh view. Raises UnknownPartition,
         ManifestNotFound, SeveralClusters, EndInDoubt or ObjectStoreError.
         """
@@ -174,7 +174,7 @@ class TopicCleaning:
             for item in await self._view.partitions([self._topic], committed=True)
         }
         now_ms = self._now_ms()
-        found: list[PartitionDirt] = []
+        found: list[PassPlan] = []
         for log in await self._view.committed(self._topic):
             checkpoint, ends = checkpoints.get(log.partition), offsets[log.partition]
             ranges = ranges_of(log)
@@ -204,7 +204,7 @@ class TopicCleaning:
                 if item.range.end_offset > start and item.range.start_offset < end
             )
             found.append(
-                PartitionDirt(
+                PassPlan(
                     log.partition,
                     task,
                     wanted,
@@ -230,7 +230,7 @@ class TopicCleaning:
         self._report.partitions = [self._reports[partition] for partition in sorted(self._reports)]
         return self._report
 
-    async def _tasks(self, planned: Sequence[PartitionDirt]) -> list[PassTask]:
+    async def _tasks(self, planned: Sequence[PassPlan]) -> list[PassTask]:
         options, began_ms = self._options, self._now_ms()
         aborted = await self._view.aborted(
             [
@@ -269,7 +269,7 @@ class TopicCleaning:
         manifest.
         """
         partition, stream_id = result.task.partition, result.task.log.stream_id
-        report = self._reports.setdefault(partition, PartitionCleaning(partition))
+        report = self._reports.setdefault(partition, PassReport(partition))
         report.passes += 1
         replaced: list[tuple[ObjectRange, ...]] = []
         conflict = ""
@@ -311,9 +311,9 @@ class TopicCleaning:
         self._on_done(_bytes_of(result.task.ranges))
 
 
-def _rounds(planned: Sequence[PartitionDirt], bytes_max: int) -> Iterator[Sequence[PartitionDirt]]:
+def _rounds(planned: Sequence[PassPlan], bytes_max: int) -> Iterator[Sequence[PassPlan]]:
     """Yield the partitions whose passes run at once: at least one, then as many as fit."""
-    some: list[PartitionDirt] = []
+    some: list[PassPlan] = []
     size_bytes = 0
     for item in planned:
         size_bytes += item.log_bytes
@@ -325,7 +325,7 @@ def _rounds(planned: Sequence[PartitionDirt], bytes_max: int) -> Iterator[Sequen
         yield some
 
 
-def _objects_max(log: PartitionDirt, options: CleaningOptions) -> int:
+def _objects_max(log: PassPlan, options: CleaningOptions) -> int:
     """Return how many objects a pass can write: two neighboring ones have more than the size of
     one.
     """

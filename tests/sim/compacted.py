@@ -63,6 +63,8 @@ class CompactedTopic:
             group_bytes_max=rng.choice((1, 2_000, 1 << 20)),
             page_ranges=rng.choice((3, 256)),
         )
+        self.brokers_clean = world.scenario != "compacted" or rng.random() < 0.7
+        """Otherwise only jobs clean it, which no other scenario has."""
         self.sent: dict[Part, dict[bytes, list[State]]] = {part: {} for part in self.parts}
         self.acked: dict[Part, dict[bytes, State]] = {part: {} for part in self.parts}
 

@@ -287,7 +287,7 @@ class SimBroker:
                 rng=self.rng,
             )
             self._tasks.append(world.loop.create_task(retention.run()))
-        if world.compacted is not None:
+        if world.compacted is not None and world.compacted.brokers_clean:
             cleaning = CleanerDuty(
                 lambda: self.follower.image,
                 self.partitions,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from base.ids import NodeId
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.sim.checkers import Part
+from tests.sim.cleaning_jobs import SimCleaningJob
 from tests.sim.clock_steps import step_a_clock
 from tests.sim.consumer_groups import SUBSCRIBING
 from tests.sim.damage import strike_object
@@ -236,6 +237,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "pause": 2,
         "replace": 1,
         "move_compacted": 4,
+        "clean_outside": 4,
         "leave": 1,
         "slow_store": 2,
         "store_down": 1,
@@ -622,8 +624,15 @@ class Chaos:
             )
 
     def rewrite(self) -> None:
-        """Start a rewrite from outside; some stall for a while, some die."""
-        rewriter = SimRewriter(self._world, len(self._world.processes))
+        """Start a rewrite from outside."""
+        self._start_job(SimRewriter(self._world, len(self._world.processes)))
+
+    def clean_outside(self) -> None:
+        """Start log compaction from outside."""
+        self._start_job(SimCleaningJob(self._world, len(self._world.processes)))
+
+    def _start_job(self, rewriter: SimRewriter) -> None:
+        """Start a job; some stall for a while, some die."""
         rewriter.start()
         fate, delay_s = self._rng.random(), self._rng.choice((0.05, 0.5, 2.0))
         if fate < 0.3:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
+from deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, plan_by_key, run_by_key
 from deploy.cli.compact_job import Target, rewrite_topic
 from deploy.clients.metadata import read_metadata
 from lake.arrow.background import background
@@ -26,6 +28,7 @@ from lake.rewrite.plan import RewriteOptions
 from lake.table.engines import SparkEngine
 from penstock import scan
 from tests.support.ack_recorder import PacedLoad, check, read_back
+from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.dev_cluster import PENSTOCK, penstock
 from tests.support.history import orphaned_objects
 from tests.support.hurried_cluster import HurriedCluster
@@ -265,3 +268,41 @@ def test_a_plan_changes_nothing_and_errors_say_what_to_do(cluster: HurriedCluste
         compacting(cluster, "idle", "--target-mib", "0"), 2
     )
     assert "nowhere" in answer(compacting(cluster, "nowhere"), 1)
+
+
+def test_a_log_is_compacted_by_key_in_spark(spark: SparkSession, cluster: HurriedCluster) -> None:
+    """Its ratio keeps the brokers from doing it. A checkpoint follows within 30 s."""
+    engine = SparkEngine("")
+    assert spark.getActiveSession() is not None, "the engine must run in this session"
+    create_topic(
+        cluster.bootstrap,
+        "state",
+        len(PARTITIONS),
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio="1",
+    )
+    newest: dict[tuple[int, bytes], bytes] = {}
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(600):
+        partition, key = number % len(PARTITIONS), b"%d" % (number % 14)
+        newest[partition, key] = b"%d" % number
+        producer.produce("state", newest[partition, key], key, partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+    state = cluster.state()
+    limits = ByKeyLimits(object_bytes_max=1 << 20, key_map_bytes_max=1 << 20, ttl_ms=60_000)
+    job = ByKeyJob(Target(state.store_url, "", "state"), state.controller, engine, limits)
+    wait_until(lambda: [item.log.end for item in plan_by_key(job)] == [300, 300], timeout_s=90)
+    report = run_by_key(job)
+    assert [item.removed_records for item in report.partitions] == [293, 293]
+    assert (report.unresolved, report.damaged) == ([], [])
+    found = {
+        (partition, key): value
+        for batch in scan(state.store_url, "state", columns=["partition", "key", "value"])
+        for partition, key, value in zip(
+            *(batch.column(name).to_pylist() for name in ("partition", "key", "value")), strict=True
+        )
+    }
+    assert found == newest
+    rows = sum(batch.num_rows for batch in scan(state.store_url, "state", columns=["offset"]))
+    assert rows == len(newest)
+    assert not plan_by_key(job) or not any(i.removed_records for i in run_by_key(job).partitions)

@@ -89,8 +89,9 @@ def commit(
     *items: RewriteItem,
     status: Status = Status.OK,
     records: int | None = None,
+    is_ordered: bool = False,
 ) -> list[ItemResult]:
-    request = CommitRewrite(stream_id=DATA, items=list(items))
+    request = CommitRewrite(stream_id=DATA, items=list(items), is_ordered=is_ordered)
     value = cluster.run(
         rewrites.commit_rewrite(cluster.image, request, cluster.now_ms), status, records=records
     )
@@ -159,6 +160,28 @@ def test_one_conflict_is_no_obstacle_for_the_others(
     assert [result.status for result in results] == [Status.OK, GONE]
     assert "does not hold [9, 12) any more" in results[1].detail
     assert cluster.spans(1)[0] == (0, 9, early.object_id)
+
+
+def test_in_order_a_conflict_refuses_everything_behind_it(
+    cluster: ManagersCluster, one: BrokerIncarnation
+) -> None:
+    first, second, third = prepare(cluster, 3)
+    items = [
+        item(first, 0, 5, sources(cluster, 0, 5)),
+        item(
+            second,
+            5,
+            9,
+            [RewriteSource(key="data/none", start_offset=Offset(5), end_offset=Offset(9))],
+        ),
+        item(third, 9, 12, sources(cluster, 9, 12)),
+    ]
+    before = cluster.spans(1)
+    answers = [result.status for result in commit(cluster, *items, is_ordered=True)]
+    assert answers == [Status.OK, GONE, GONE]
+    assert cluster.spans(1) == [(0, 5, first.object_id), *before[1:]]
+    again = [result.status for result in commit(cluster, *items, is_ordered=True, records=0)]
+    assert again == answers, "a repetition changes nothing"
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (5, 9)])
