@@ -25,6 +25,9 @@ from base.settings import (
 CHECK_OFF: Final = "off"
 CHECK_WARN: Final = "warn"
 CHECK_STRICT: Final = "strict"
+LEADER_ALONE: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""The values of `replica.selector.class`, as in Kafka."""
 CONSUMER_ASSIGNORS: Final = ("uniform", "range")
 _INT32_MAX: Final = (1 << 31) - 1
 _TIB: Final = 1 << 40
@@ -65,6 +68,13 @@ class BrokerConfig:
 
     rack: Annotated[str | None, Setting("broker.rack", Kind.TEXT)] = None
     """Location of this broker, such as an availability zone. Clients receive it."""
+
+    replica_selector: Annotated[
+        str, Setting("replica.selector.class", Kind.ENUM, choices=(LEADER_ALONE, RACK_AWARE))
+    ] = RACK_AWARE
+    """Who serves a consumer with `client.rack` (KIP-392). With the rack-aware one, the leader sends
+    it to a broker in its rack for records that the leader does not have in memory.
+    """
 
     controllers: Annotated[
         tuple[str, ...], Setting("controller.quorum.bootstrap.servers", Kind.LIST)

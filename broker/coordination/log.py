@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from base.ids import Offset
+from broker.partition.aborted import check_advanced
 from broker.partition.append import PartitionAppend
 from broker.partition.local_broker import LocalBroker
-from broker.partition.log import check_advanced
 from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import decode_marker

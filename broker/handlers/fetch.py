@@ -6,7 +6,9 @@ at or above the last stable offset, and it lists every aborted transaction in it
 read without a session. Only a broker that leads alone returns OFFSET_OUT_OF_RANGE, because the
 client then resets its offset (`broker.handlers.lease`). A response is sent as soon as min_bytes are
 available or a partition has an error, otherwise at max_wait. A damaged object fails only the
-fetches that begin in it; intact data before it is returned. The first partition with data returns
+fetches that begin in it; intact data before it is returned. A partition that another broker leads
+is read only for a client in the rack of this broker, and only as far as it is in objects; behind
+that the client goes back to the leader (KIP-392). The first partition with data returns
 at least one whole batch (KIP-74); everything else stays within the limits. There is no polling:
 high watermarks wake parked fetches.
 Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all
@@ -17,19 +19,22 @@ Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `Del
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
 import structlog
 
 from base.buffers import Buffer
-from base.ids import Offset
+from base.ids import NodeId, Offset
+from broker.config import RACK_AWARE
 from broker.errors import ErrorCode, code_of
 from broker.handlers.fetch_sessions import SessionCall
 from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
+from broker.handlers.racks import broker_in_rack, is_far_behind
 from broker.network.request import RequestContext, Response
+from broker.partition.committed import CommittedPartition
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
 from broker.wire.fetch import (
@@ -41,6 +46,7 @@ from broker.wire.fetch import (
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
 from stream.batch.header import batch_span
 from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
+from stream.format.transaction_log import AbortedTransaction
 
 _log = structlog.get_logger()
 
@@ -53,6 +59,9 @@ _COLD_READS_AT_ONCE_COUNT: Final = 8
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _READ_COMMITTED: Final = 1
 _NO_EPOCH: Final = -1
+_NO_REPLICA: Final = -1
+_RACKS_FROM: Final = 11
+"""The version from which clients go where `preferred_read_replica` says."""
 _NO_OFFSET: Final = -1
 
 
@@ -73,6 +82,7 @@ class _Target:
     """One partition of the request with its result so far."""
 
     __slots__ = (
+        "committed",
         "is_cold",
         "is_opening",
         "partition",
@@ -103,6 +113,7 @@ class _Target:
 
     def reset(self) -> None:
         self.partition: Partition | None = None
+        self.committed: CommittedPartition | None = None
         self.result = FetchPartitionResult(self.wanted.partition)
         self.size_bytes = 0
         self.is_opening = False
@@ -118,6 +129,7 @@ class _FetchCall:
         "_is_wait_over",
         "_max_bytes",
         "_node",
+        "_rack",
         "_reads_committed",
         "_request",
         "_size_bytes",
@@ -133,6 +145,8 @@ class _FetchCall:
         self._ctx = ctx
         self._request = request
         self._reads_committed = request.isolation_level == _READ_COMMITTED
+        is_rack_aware = node.config.replica_selector == RACK_AWARE
+        self._rack = request.rack_id if is_rack_aware and ctx.api_version >= _RACKS_FROM else ""
         wait_ms = min(max(request.max_wait_ms, 0), _WAIT_MAX_MS)
         self._deadline = ctx.received_at + wait_ms / 1000
         self._is_wait_over = wait_ms == 0
@@ -154,7 +168,11 @@ class _FetchCall:
             return False
         if self._is_wait_over or self._size_bytes >= self._request.min_bytes or not self._targets:
             return True
-        return any(target.result.error_code and not target.is_opening for target in self._targets)
+        return any(
+            (target.result.error_code and not target.is_opening)
+            or target.result.preferred_read_replica != _NO_REPLICA
+            for target in self._targets
+        )
 
     def evaluate(self) -> None:
         """Locate every partition and take the data in the log cache. No I/O. About 1.4 us for
@@ -197,9 +215,12 @@ class _FetchCall:
         if not isinstance(found, Partition):
             target.is_opening = found is ErrorCode.LEADER_NOT_AVAILABLE
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if target.is_opening else found
+            is_elsewhere = found is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if is_elsewhere and self._rack and self._rack == self._node.config.rack:
+                self._locate_committed(target, target.topic_name)
             return None
         target.partition = found
-        result.error_code = check_leader_epoch(found, wanted.current_leader_epoch)
+        result.error_code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
         if result.error_code != ErrorCode.NONE:
             return None
         result.high_watermark = found.high_watermark
@@ -210,6 +231,38 @@ class _FetchCall:
         if not log_start <= wanted.fetch_offset <= found.log_end_offset:
             self._set_out_of_range(result)
         return found if result.error_code == ErrorCode.NONE else None
+
+    def _locate_committed(self, target: _Target, topic_name: str) -> None:
+        """Let the committed part of a partition that another broker leads be read, or leave the
+        error that sends the client to the leader.
+        """
+        wanted, result = target.wanted, target.result
+        found = self._node.partitions.committed(topic_name, wanted.partition)
+        if found is None:
+            return
+        code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
+        if code != ErrorCode.NONE:
+            result.error_code = code
+        elif found.log_start_offset <= wanted.fetch_offset < found.committed_end:
+            result.error_code = ErrorCode.NONE
+            result.high_watermark = found.committed_end
+            result.log_start_offset = found.log_start_offset
+            if self._reads_committed:
+                result.aborted_transactions = ()
+            limit_bytes = min(max(wanted.partition_max_bytes, 0), self._budget_bytes)
+            if limit_bytes or not self._size_bytes:
+                target.committed = found
+                self._reserve(target, limit_bytes)
+
+    def _nearer(self, target: _Target, partition: Partition) -> NodeId | None:
+        """Return the broker that should serve this cold read instead of this one, or None."""
+        rack, image = self._rack, self._node.image
+        if not rack or rack == self._node.config.rack or not partition.accepts_records:
+            return None
+        offset = Offset(target.wanted.fetch_offset)
+        if not is_far_behind(image, partition.log.data.stream_id, offset):
+            return None
+        return broker_in_rack(image, rack, partition.topic_id, partition.index)
 
     def _set_out_of_range(self, result: FetchPartitionResult) -> None:
         leads_alone = self._node.leads_alone()
@@ -234,14 +287,23 @@ class _FetchCall:
         if records is None or (
             self._reads_committed and not self._add_aborted(target, partition, records)
         ):
-            target.is_cold = True
-            # Reserve the bytes that the cold read may return; at least one, so that this counts as
-            # the first partition with data.
-            target.size_bytes = max(limit_bytes, 1)
-            self._size_bytes += target.size_bytes
-            self._budget_bytes -= limit_bytes
+            nearer = self._nearer(target, partition)
+            if nearer is None:
+                self._reserve(target, limit_bytes)
+            else:
+                result.preferred_read_replica = nearer
+                self._node.partitions.committed_reads.sent += 1
         else:
             self._take(target, records, limit_bytes)
+
+    def _reserve(self, target: _Target, limit_bytes: int) -> None:
+        """Reserve the bytes that the cold read may return; at least one, so that this counts as the
+        first partition with data.
+        """
+        target.is_cold = True
+        target.size_bytes = max(limit_bytes, 1)
+        self._size_bytes += target.size_bytes
+        self._budget_bytes -= limit_bytes
 
     def _add_aborted(
         self, target: _Target, partition: Partition, records: Sequence[Buffer]
@@ -254,9 +316,7 @@ class _FetchCall:
         if found:
             found = known.aborted_within(offset, _end_offset(records))
         if found is not None:
-            target.result.aborted_transactions = [
-                (item.producer_id, item.first_offset) for item in found
-            ]
+            target.result.aborted_transactions = _aborted(found)
         return found is not None
 
     def _take(self, target: _Target, records: Sequence[Buffer], limit_bytes: int) -> None:
@@ -311,24 +371,19 @@ class _FetchCall:
 
     async def _read_one(self, target: _Target) -> None:
         partition, result = target.partition, target.result
-        assert partition is not None
         try:
             async with (
                 asyncio.timeout(_COLD_READ_MAX_S),
                 self._node.partitions.cold_reads.hold(target.size_bytes),
             ):
-                offset = Offset(target.wanted.fetch_offset)
-                records = await partition.read(
-                    offset, target.size_bytes, committed=self._reads_committed
-                )
-                if self._reads_committed and records:
-                    found = await partition.read_aborted(offset, _end_offset(records))
-                    result.aborted_transactions = [
-                        (item.producer_id, item.first_offset) for item in found
-                    ]
-                result.records = records
+                if partition is None:
+                    await self._read_committed_part(target)
+                else:
+                    await self._read_led(target, partition)
         except OffsetOutOfRange:
-            if target.wanted.fetch_offset < partition.log_start_offset:
+            if partition is None:
+                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif target.wanted.fetch_offset < partition.log_start_offset:
                 self._set_out_of_range(result)
             else:
                 # The topic was deleted during the read. The client asks for its metadata again;
@@ -347,6 +402,31 @@ class _FetchCall:
                 error=str(error),
                 kind=type(error).__name__,
             )
+
+    async def _read_led(self, target: _Target, partition: Partition) -> None:
+        offset, result = Offset(target.wanted.fetch_offset), target.result
+        records = await partition.read(offset, target.size_bytes, committed=self._reads_committed)
+        if self._reads_committed and records:
+            found = await partition.read_aborted(offset, _end_offset(records))
+            result.aborted_transactions = _aborted(found)
+        result.records = records
+
+    async def _read_committed_part(self, target: _Target) -> None:
+        offset, result, found = Offset(target.wanted.fetch_offset), target.result, target.committed
+        assert found is not None, "nothing else is read without leading it"
+        end_offset = found.committed_end
+        if self._reads_committed:
+            end_offset = await found.last_stable_offset()
+            result.last_stable_offset = end_offset
+        if offset < end_offset:
+            records = await found.read(offset, end_offset, target.size_bytes)
+            if self._reads_committed and records:
+                aborted = await found.read_aborted(offset, _end_offset(records))
+                result.aborted_transactions = _aborted(aborted)
+            result.records = records
+        if not result.records:
+            # The leader knows what follows, and waits for it.
+            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     async def _park(self) -> bool:
         """Wait for enough bytes, an error, or max_wait. Return False if nothing came. Registers
@@ -393,6 +473,8 @@ class _FetchCall:
                     target.partition.records_out += (
                         _end_offset(target.result.records) - target.wanted.fetch_offset
                     )
+            elif target.result.records:
+                self._count_committed(target)
             if target.result.error_code == _NOT_LEADER and target.topic_name is not None:
                 target.result.current_leader = hints.current_leader(
                     target.topic_name, target.wanted.partition
@@ -400,6 +482,12 @@ class _FetchCall:
         if error:
             self._ctx.meter.failed(self._ctx.api_key, error)
         return self._encode(hints)
+
+    def _count_committed(self, target: _Target) -> None:
+        counts, records = self._node.partitions.committed_reads, target.result.records
+        counts.served += 1
+        counts.size_bytes += sum(map(len, records))
+        counts.records += _end_offset(records) - target.wanted.fetch_offset
 
     def _encode(self, hints: LeaderHints) -> Response:
         results = [target.result for target in self._targets]
@@ -429,14 +517,18 @@ def _end_offset(records: Sequence[Buffer]) -> Offset:
     return Offset(end_offset)
 
 
-def check_leader_epoch(partition: Partition, client_epoch: int) -> ErrorCode:
+def _aborted(found: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
+    return [(item.producer_id, item.first_offset) for item in found]
+
+
+def check_leader_epoch(leader_epoch: int, client_epoch: int) -> ErrorCode:
     """Check the leader epoch of the client's metadata (KIP-320). A client with another epoch must
     refresh.
     """
-    if client_epoch in (_NO_EPOCH, partition.leader_epoch):
+    if client_epoch in (_NO_EPOCH, leader_epoch):
         return ErrorCode.NONE
     return (
         ErrorCode.FENCED_LEADER_EPOCH
-        if client_epoch < partition.leader_epoch
+        if client_epoch < leader_epoch
         else ErrorCode.UNKNOWN_LEADER_EPOCH
     )

@@ -55,7 +55,12 @@ class SessionPartition:
         """Return whether the client has to get `result`, and note that it does. After an error, the
         next result without one is news.
         """
-        is_news = bool(result.records or result.error_code or result.diverging_epoch)
+        is_news = bool(
+            result.records
+            or result.error_code
+            or result.diverging_epoch
+            or result.preferred_read_replica >= 0
+        )
         if (
             result.high_watermark != self.high_watermark
             or result.log_start_offset != self.log_start_offset

@@ -49,7 +49,7 @@ async def _answer(
     if not isinstance(partition, Partition):
         response.error_code = partition
         return response
-    response.error_code = check_leader_epoch(partition, wanted.current_leader_epoch)
+    response.error_code = check_leader_epoch(partition.leader_epoch, wanted.current_leader_epoch)
     if response.error_code == ErrorCode.NONE:
         # Use the high watermark, not the end of the log: what is above it may still be lost with
         # this broker.

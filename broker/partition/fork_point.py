@@ -18,8 +18,9 @@ from typing import Final
 
 from base.ids import Millis, Offset
 from broker.errors import ErrorCode, kafka_error
+from broker.partition.aborted import LogInconsistent
 from broker.partition.append import PartitionAppend
-from broker.partition.log import LogInconsistent, PartitionLog
+from broker.partition.log import PartitionLog
 from broker.partition.partition import Partition
 from controller.api.messages import ForkedPartition
 from stream.batch.header import iter_headers

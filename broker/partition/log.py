@@ -25,8 +25,8 @@ from base.ids import (
     Millis,
     Offset,
     StreamEpoch,
-    StreamId,
 )
+from broker.partition.aborted import LogInconsistent, TxnStream, check_advanced, read_aborted
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.meta_stream import MetaStream
 from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSnapshot, ProducerState
@@ -44,7 +44,7 @@ from stream.batch.header import (
     patch_offset_and_epoch,
 )
 from stream.batch.uncompressed_size import uncompressed_bytes
-from stream.errors import BatchCorrupt, StreamError
+from stream.errors import BatchCorrupt
 from stream.format.checkpoint import (
     CLEANED_KEY,
     PRODUCERS_KEY,
@@ -56,9 +56,7 @@ from stream.format.checkpoint import (
 )
 from stream.format.transaction_log import (
     AbortedTransaction,
-    AbortedWithin,
     TransactionEvent,
-    decode_events,
     encode_event,
 )
 from stream.storage import AppendEntry, Storage, StreamHandle
@@ -66,7 +64,6 @@ from stream.storage import AppendEntry, Storage, StreamHandle
 _log = structlog.get_logger()
 
 _SCAN_BYTES: Final = 4 * 1024 * 1024
-_EVENTS_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,26 +82,6 @@ class LogConfig:
     """Open transactions per partition. Further ones are refused with a retriable error. Less than
     the number of producers, so that some producers may be forgotten.
     """
-
-
-class LogInconsistent(StreamError):
-    """Raised when streams and checkpoint contradict each other. The partition does not open;
-    nothing is guessed.
-    """
-
-    def __init__(self, stream_id: StreamId, what: str) -> None:
-        super().__init__(f"stream {stream_id}: {what}")
-        self.stream_id = stream_id
-
-
-def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offset) -> None:
-    """Check that a walk over batches in memory advanced. Otherwise it would loop forever and block
-    the event loop. Raises LogInconsistent.
-    """
-    if after <= before:
-        raise LogInconsistent(
-            stream_id, f"no batch begins at offset {before}, the log ends at {end}"
-        )
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -298,19 +275,8 @@ class PartitionLog:
         """Like `Transactions.aborted_within`, from the txn stream. Costs at least one cold read.
         Raises the errors of `Storage.read`.
         """
-        within = AbortedWithin(start_offset, end_offset)
-        offset, stop = max(start_offset, self.txn.start_offset), self.txn.confirmed_offset
-        while offset < stop and not within.is_complete:
-            before = offset
-            for chunk in await storage.read(
-                self.txn.stream_id, Offset(offset), stop, _EVENTS_BYTES
-            ):
-                view = memoryview(chunk)
-                for at, header in iter_headers(chunk):
-                    within.take(decode_events(view[at : at + header.size_bytes]))
-                    offset = Offset(header.next_offset)
-            check_advanced(self.txn.stream_id, before, offset, stop)
-        return within.by_first_offset()
+        txn = TxnStream(self.txn.stream_id, self.txn.start_offset, self.txn.confirmed_offset)
+        return await read_aborted(storage, txn, start_offset, end_offset)
 
     def _check_room(self, header: BatchHeader) -> Refusal | None:
         limit = self._config.open_transactions_count_max

@@ -26,6 +26,7 @@ import structlog
 from base.clock import WallClock
 from base.ids import Offset, StreamId
 from broker.partition.byte_limiter import ByteLimiter
+from broker.partition.committed import CommittedPartition, CommittedReads, committed_partition
 from broker.partition.counts import OperationCounts, PartitionStates, Traffic
 from broker.partition.leaders import is_next_leader
 from broker.partition.load_meter import AppendTimes
@@ -144,6 +145,7 @@ class PartitionManager:
         self._listeners: list[LeaderChangeListener] = []
         self.cold_reads = ByteLimiter(COLD_BYTES_MAX)
         """Limits the cold bytes that all fetches read at the same time."""
+        self.committed_reads = CommittedReads()
         self.append_times = AppendTimes()
         self.refused = RefusedBatches()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -179,6 +181,16 @@ class PartitionManager:
         # end.
         is_ours = key in self._hosted and (self._desired(key) is not None or self._is_expected(key))
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def committed(self, topic_name: str, index: int) -> CommittedPartition | None:
+        """Return the committed part of a partition that another broker leads, None if it has no
+        leader or does not exist.
+        """
+        image = self._image()
+        topic = image.topics.by_name(topic_name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return committed_partition(image, self._storage, topic.partitions[index])
 
     def when_open(self, topic_name: str, index: int, callback: OpenCallback) -> Callable[[], None]:
         """Call back, maybe immediately, when `get` no longer returns LEADER_NOT_AVAILABLE. Returns

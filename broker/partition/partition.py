@@ -212,7 +212,7 @@ class Partition:
         end_offset = self.last_stable_offset if committed else self._high_watermark
         while True:
             found = await self._storage.read(self.log.data.stream_id, offset, end_offset, max_bytes)
-            empty_end = _end_without_records(found)
+            empty_end = end_without_records(found)
             if empty_end is None or empty_end >= end_offset:
                 return found
             offset = empty_end
@@ -224,7 +224,7 @@ class Partition:
         return await self.log.read_aborted(self._storage, start_offset, end_offset)
 
 
-def _end_without_records(found: Sequence[Buffer]) -> Offset | None:
+def end_without_records(found: Sequence[Buffer]) -> Offset | None:
     """Return the end of these batches if none of them has a record, else None."""
     end: Offset | None = None
     for chunk in found:

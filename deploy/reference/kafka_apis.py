@@ -34,6 +34,8 @@ Consumer groups exist under both protocols: `group.protocol=classic`, and `group
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
 Groups have no configs of their own, and racks do not influence assignments.
 
+A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
+
 Some APIs answer about things that brokers do not have.
 UpdateFeatures refuses every feature, because none has a level: transactions use version 1 of their protocol (no KIP-890).
 AlterReplicaLogDirs knows one log directory, the object store.

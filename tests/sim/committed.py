@@ -37,7 +37,7 @@ from stream.read.object_reader import ObjectReader
 from tests.sim.checkers import Part
 from tests.sim.frames import decode_response, encode_request
 from tests.sim.ledger import Ledger
-from tests.sim.nodes import FETCH_VERSION, SimBroker
+from tests.sim.nodes import FETCH_VERSION, RACK, SimBroker
 from tests.sim.transactional import TXN_TOPIC
 
 if TYPE_CHECKING:
@@ -179,6 +179,10 @@ def _kept(
     return values
 
 
+_NEAR_SHARE = 0.3
+"""Fetches from any broker, which serves what is in objects (KIP-392)."""
+
+
 class CommittedReader:
     """Take committed values from the leaders' answers as Kafka's consumer does, from the beginning
     on.
@@ -195,10 +199,12 @@ class CommittedReader:
         self.values: dict[Part, list[bytes]] = {part: [] for part in world.txn_parts}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Read from the broker that the reader believes to lead."""
+        """Read from the broker that the reader believes to lead, sometimes from another one."""
         while not stop.is_set():
             for part in self._offsets:
                 broker, epoch = self._world.leader(part, self._rng)
+                if self._rng.random() < _NEAR_SHARE:
+                    broker = self._rng.choice(list(self._world.brokers.values()))
                 if broker is not None:
                     broker.spawn(
                         lambda broker=broker, part=part, epoch=epoch: self._poll(
@@ -219,8 +225,9 @@ class CommittedReader:
     async def _poll(self, broker: SimBroker, part: Part, epoch: int) -> bool:
         """Poll once. Return True at the end, with no transaction open before it."""
         offset = self._offsets[part]
-        if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
+        if not broker.serving:
             return False
+        leads = isinstance(broker.partitions.get(*part), Partition)
         wanted = wire_fetch.FetchPartition(
             partition=part[1],
             fetch_offset=offset,
@@ -229,7 +236,12 @@ class CommittedReader:
         )
         topics = [wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])]
         request = wire_fetch.FetchRequest(
-            max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=topics
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            isolation_level=1,
+            topics=topics,
+            rack_id=RACK,
         )
         response = handle_fetch(
             broker,
@@ -245,11 +257,12 @@ class CommittedReader:
         found = decode_response(apis.FETCH, FETCH_VERSION, response).responses[0].partitions[0]
         if found.error_code:
             return False
-        self._world.stable.told(part, epoch, found.last_stable_offset)
+        if leads:
+            self._world.stable.told(part, epoch, found.last_stable_offset)
         if self._offsets[part] != offset:
             return False
         if not found.records:
-            return bool(offset >= found.last_stable_offset == found.high_watermark)
+            return leads and bool(offset >= found.last_stable_offset == found.high_watermark)
         values, self._offsets[part] = _taken(found, offset)
         self._judge.saw(part, values)
         self.values[part] += values

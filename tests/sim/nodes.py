@@ -82,6 +82,8 @@ if TYPE_CHECKING:
 COORDINATOR_PARTITIONS = 2
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12
+RACK = "r"
+"""Of all brokers, so that each serves what is in objects to a client that says that it is near."""
 DELETE_RECORDS_VERSION = 2
 
 
@@ -116,6 +118,7 @@ class SimBroker:
         self.cluster_id = "sim"
         self.config = BrokerConfig(
             node_id=node_id,
+            rack=RACK,
             offsets_topic_num_partitions=COORDINATOR_PARTITIONS,
             transaction_state_log_num_partitions=COORDINATOR_PARTITIONS,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=500,

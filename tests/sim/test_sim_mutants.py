@@ -20,6 +20,7 @@ from tests.sim.log_start_mutants import LOG_START_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.mutants import MUTANTS, patched, planted
 from tests.sim.offset_mutants import OFFSET_MUTANTS
+from tests.sim.rack_mutants import RACK_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
 from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
@@ -77,6 +78,7 @@ SCENARIO |= dict.fromkeys(COMPACTED_MUTANTS, "compacted")
 SCENARIO |= dict.fromkeys(FORK_MUTANTS, "forks")
 SCENARIO |= dict.fromkeys(LEAK_MUTANTS, "leaks")
 SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
+SCENARIO |= dict.fromkeys(RACK_MUTANTS, "coordinators")
 SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25

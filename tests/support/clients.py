@@ -146,10 +146,10 @@ def checked(message: Message | None) -> Message:
     return message
 
 
-def read_records(consumer: Consumer, count: int) -> list[Message]:
+def read_records(consumer: Consumer, count: int, timeout_s: float = TIMEOUT_S) -> list[Message]:
     """Return the next `count` records of an assigned or subscribed consumer."""
     messages: list[Message] = []
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while len(messages) < count:
         assert time.monotonic() < deadline, f"{len(messages)} of {count} came"
         messages += [

@@ -130,6 +130,10 @@ def _wal(broker: Broker) -> Iterator[Reading]:
 def _background(broker: Broker) -> Iterator[Reading]:
     yield table.RETENTION_TRIMS, (), broker.retention.trimmed_partitions
     yield table.RETENTION_FAILURES, (), broker.retention.failed_partitions
+    racks = broker.partitions.committed_reads
+    yield table.RACK_SENT, (), racks.sent
+    yield table.RACK_SERVED, (), racks.served
+    yield table.RACK_BYTES, (), racks.size_bytes
     cleaner = broker.cleaner
     yield table.CLEANER_PASSES, (), cleaner.passes
     yield table.CLEANER_FAILURES, (), cleaner.failures

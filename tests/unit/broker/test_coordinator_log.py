@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.coordination.log import TopicLog
-from broker.partition.log import LogInconsistent
+from broker.partition.aborted import LogInconsistent
 from tests.support.partition_harness import PartitionHarness, batch, transactional
 
 

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 GUIDES = sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])
 CLIENT_SETTINGS = {
+    "client.rack",
     "auto.offset.reset",
     "batch.size",
     "buffer.memory",

@@ -1,0 +1,79 @@
+"""Read what became of transactions from a txn stream. Layout: `stream.format.transaction_log`."""
+
+from typing import Final, NamedTuple
+
+from base.ids import Offset, StreamId
+from stream.batch.header import iter_headers
+from stream.errors import StreamError
+from stream.format.transaction_log import (
+    NO_OFFSET,
+    AbortedTransaction,
+    AbortedWithin,
+    decode_events,
+)
+from stream.storage import Storage
+
+_EVENTS_BYTES: Final = 64 * 1024
+
+
+class LogInconsistent(StreamError):
+    """Raised when streams and checkpoint contradict each other. The partition does not open;
+    nothing is guessed.
+    """
+
+    def __init__(self, stream_id: StreamId, what: str) -> None:
+        super().__init__(f"stream {stream_id}: {what}")
+        self.stream_id = stream_id
+
+
+def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offset) -> None:
+    """Check that a walk over batches in memory advanced. Otherwise it would loop forever and block
+    the event loop. Raises LogInconsistent.
+    """
+    if after <= before:
+        raise LogInconsistent(
+            stream_id, f"no batch begins at offset {before}, the log ends at {end}"
+        )
+
+
+class TxnStream(NamedTuple):
+    """A txn stream as far as it may be read."""
+
+    stream_id: StreamId
+    start_offset: Offset
+    end_offset: Offset
+
+
+async def read_aborted(
+    storage: Storage, txn: TxnStream, start_offset: Offset, end_offset: Offset
+) -> list[AbortedTransaction]:
+    """Return the aborted transactions that overlap [start, end), by first offset. Costs at least
+    one cold read. Raises the errors of `Storage.read`.
+    """
+    within = AbortedWithin(start_offset, end_offset)
+    offset, stop = max(start_offset, txn.start_offset), txn.end_offset
+    while offset < stop and not within.is_complete:
+        before = offset
+        for chunk in await storage.read(txn.stream_id, Offset(offset), stop, _EVENTS_BYTES):
+            view = memoryview(chunk)
+            for at, header in iter_headers(chunk):
+                within.take(decode_events(view[at : at + header.size_bytes]))
+                offset = Offset(header.next_offset)
+        check_advanced(txn.stream_id, before, offset, stop)
+    return within.by_first_offset()
+
+
+async def first_unstable_offset(storage: Storage, txn: TxnStream) -> Offset | None:
+    """Return the first offset of the earliest transaction that is open behind the last event, None
+    if none is. Costs one read of one block. Raises the errors of `Storage.read`.
+    """
+    if txn.end_offset <= txn.start_offset:
+        return None
+    unstable = NO_OFFSET
+    last = Offset(txn.end_offset - 1)
+    for chunk in await storage.read(txn.stream_id, last, txn.end_offset, _EVENTS_BYTES):
+        view = memoryview(chunk)
+        for at, header in iter_headers(chunk):
+            for found in decode_events(view[at : at + header.size_bytes]):
+                unstable = found.event.first_unstable_offset
+    return None if unstable == NO_OFFSET else unstable

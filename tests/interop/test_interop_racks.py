@@ -1,0 +1,32 @@
+"""Java's consumer with `client.rack` reads from a broker in its rack (KIP-392)."""
+
+import asyncio
+
+import pytest
+
+from broker.handlers.racks import COMMITTED_BYTES_MIN
+from tests.integration.test_rack_reads import RACKS, TOPIC, World, fill, world
+from tests.support.clients import TIMEOUT_S
+from tests.support.java import JavaHome
+
+__all__ = ["world"]
+
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+
+
+@pytest.mark.long
+async def test_javas_consumer_reads_in_its_rack(world: World, java: JavaHome) -> None:
+    written = await asyncio.to_thread(fill, world.cluster.bootstrap)
+    await world.cool()
+    done = await asyncio.to_thread(
+        java.tool,
+        CONSUMER,
+        *("--bootstrap-server", world.cluster.bootstrap, "--topic", TOPIC, "--from-beginning"),
+        *("--isolation-level", "read_committed", "--max-messages", str(len(written))),
+        *("--timeout-ms", str(TIMEOUT_S * 1_000)),
+        *("--command-property", f"client.rack={RACKS[world.near]}"),
+        *("--command-property", f"max.partition.fetch.bytes={1 << 18}"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.encode().splitlines() == written
+    assert world.reads(world.near).size_bytes > COMMITTED_BYTES_MIN

@@ -1,0 +1,28 @@
+"""Planted bugs of reads from brokers that do not lead, for `tests.sim.mutants`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.partition.committed import CommittedPartition
+
+Patch = tuple[Any, str, Any]
+
+
+def _open_transactions_are_read() -> list[Patch]:
+    async def last_stable_offset(self: CommittedPartition) -> Any:
+        return self.committed_end
+
+    return [(CommittedPartition, "last_stable_offset", last_stable_offset)]
+
+
+def _aborted_transactions_are_not_told() -> list[Patch]:
+    async def read_aborted(self: CommittedPartition, start: Any, end: Any) -> Any:
+        return []
+
+    return [(CommittedPartition, "read_aborted", read_aborted)]
+
+
+RACK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "open_transactions_are_read_near": _open_transactions_are_read,
+    "aborted_transactions_are_not_told_near": _aborted_transactions_are_not_told,
+}
