@@ -141,22 +141,7 @@ FETCHED_RECORDS: Final = _of_broker(
 CONNECTIONS: Final = _of_broker(
     "gauge", "penstock_broker_connections", "Open connections of clients."
 )
-CONNECTIONS_RACK_SENT: Final = _of_broker(
-    "counter",
-    "penstock_rack_fetches_sent_total",
-    "Fetches of cold records that another broker, in the rack of the client, should serve.",
-)
-RACK_SERVED: Final = _of_broker(
-    "counter",
-    "penstock_rack_fetches_served_total",
-    "Fetches served to clients in this rack from partitions that other brokers lead.",
-)
-RACK_BYTES: Final = _of_broker(
-    "counter",
-    "penstock_rack_fetched_bytes_total",
-    "Bytes served to clients in this rack from partitions that other brokers lead.",
-)
-OPENED: Final = _of_broker(
+CONNECTIONS_OPENED: Final = _of_broker(
     "counter", "penstock_broker_connections_opened_total", "Accepted connections."
 )
 CONNECTIONS_DROPPED: Final = _of_broker(
@@ -224,6 +209,21 @@ CLEANER_READ: Final = _of_broker(
 )
 CLEANER_WRITTEN: Final = _of_broker(
     "counter", "penstock_log_cleaner_written_bytes_total", "Bytes that log compaction wrote."
+)
+RACK_SENT: Final = _of_broker(
+    "counter",
+    "penstock_rack_fetches_sent_total",
+    "Fetches of cold records that another broker, in the rack of the client, should serve.",
+)
+RACK_SERVED: Final = _of_broker(
+    "counter",
+    "penstock_rack_fetches_served_total",
+    "Fetches served to clients in this rack from partitions that other brokers lead.",
+)
+RACK_BYTES: Final = _of_broker(
+    "counter",
+    "penstock_rack_fetched_bytes_total",
+    "Bytes served to clients in this rack from partitions that other brokers lead.",
 )
 OPENED: Final = _of_broker(
     "counter", "penstock_broker_partitions_opened_total", "Partitions opened on this broker."
