@@ -106,6 +106,8 @@ LIST_CONFIG_RESOURCES: Final = _api(74, "ListConfigResources", "list_config_reso
 DESCRIBE_TOPIC_PARTITIONS: Final = _api(
     75, "DescribeTopicPartitions", "describe_topic_partitions", (0, 0), 0
 )
+SHARE_FETCH: Final = _api(78, "ShareFetch", "share_fetch", (1, 2), 0)
+SHARE_ACKNOWLEDGE: Final = _api(79, "ShareAcknowledge", "share_acknowledge", (1, 2), 0)
 
 APIS: Final[dict[int, ApiSpec]] = {
     api.key: api
@@ -158,6 +160,8 @@ APIS: Final[dict[int, ApiSpec]] = {
         CONSUMER_GROUP_DESCRIBE,
         LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
+        SHARE_FETCH,
+        SHARE_ACKNOWLEDGE,
     )
 }
 """The APIs by key, in the order in which ApiVersions lists them."""

@@ -52,6 +52,8 @@ from broker.wire.gen import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    share_acknowledge,
+    share_fetch,
     sync_group,
     txn_offset_commit,
     unregister_broker,
@@ -109,6 +111,8 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     consumer_group_describe,
     list_config_resources,
     describe_topic_partitions,
+    share_fetch,
+    share_acknowledge,
 )
 
 
