@@ -40,6 +40,7 @@ from broker.coordination.log import TopicLog
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
+from broker.groups.share.model import ShareLimits
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch_sessions import FetchSessions
@@ -482,10 +483,19 @@ class Broker:
                 migration=self.config.group_consumer_migration_policy,
                 classic_members_max=self.config.group_max_size,
             ),
+            share_limits=self._share_limits,
         )
         self.groups.topics.reset(self.image)
         self.follower.subscribe(self.groups.topics.on_batch)
         self._cleanup.callback(self.groups.close)
+
+    def _share_limits(self, group_id: str) -> ShareLimits:
+        """Return the limits of a share group."""
+        return ShareLimits(
+            session_timeout_ms=self.config.group_share_session_timeout_ms,
+            heartbeat_interval_ms=self.config.group_share_heartbeat_interval_ms,
+            members_max=self.config.group_share_max_size,
+        )
 
     def _start_transactions(self) -> None:
         peers = MarkerPeers(self, partial(start_marker, self))

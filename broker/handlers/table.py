@@ -26,6 +26,7 @@ from broker.handlers import (
     quorum,
     reassignments,
     scram_credentials,
+    share_groups,
     topics,
     transactions,
     txn_markers,
@@ -88,6 +89,8 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.DESCRIBE_TOPIC_PARTITIONS.key: (
         describe_topic_partitions.handle_describe_topic_partitions
     ),
+    apis.SHARE_GROUP_HEARTBEAT.key: share_groups.handle_share_group_heartbeat,
+    apis.SHARE_GROUP_DESCRIBE.key: share_groups.handle_share_group_describe,
 }
 
 
