@@ -276,6 +276,58 @@ class BrokerConfig:
     the consumer protocol joins a classic group; downgrade, when the last such member leaves.
     """
 
+    group_share_session_timeout_ms: Annotated[
+        int, Setting("group.share.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 45_000
+    """How long a member of a share group may be silent before the others read its partitions."""
+
+    group_share_heartbeat_interval_ms: Annotated[
+        int, Setting("group.share.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 5_000
+    """How often members of share groups send heartbeats, and so how fast they learn of a new
+    assignment. Below `group.share.session.timeout.ms`.
+    """
+
+    group_share_max_size: Annotated[int, Setting("group.share.max.size", Kind.INT, 1, 1_000)] = 200
+    """Maximum number of members of one share group. Further ones are refused."""
+
+    group_share_delivery_count_limit: Annotated[
+        int, Setting("group.share.delivery.count.limit", Kind.INT, 2, 10)
+    ] = 5
+    """How often a record is delivered to members of a share group before it is given up."""
+
+    group_share_record_lock_duration_ms: Annotated[
+        int, Setting("group.share.record.lock.duration.ms", Kind.DURATION, 1_000, 3_600_000)
+    ] = 30_000
+    """How long a member of a share group has a record before others may get it."""
+
+    group_share_partition_max_record_locks: Annotated[
+        int, Setting("group.share.partition.max.record.locks", Kind.INT, 100, 10_000)
+    ] = 2_000
+    """Records of one partition that a share group may have in work. At the limit no further ones
+    are delivered; a single batch may exceed it.
+    """
+
+    group_share_max_share_sessions: Annotated[
+        int, Setting("group.share.max.share.sessions", Kind.INT, 1, 100_000)
+    ] = 2_000
+    """Members of share groups that may fetch from this broker at the same time. Further ones are
+    refused.
+    """
+
+    share_coordinator_state_topic_num_partitions: Annotated[
+        int, Setting("share.coordinator.state.topic.num.partitions", Kind.INT, 1, 10_000)
+    ] = 50
+    """Partitions of `__share_group_state`. Cannot be changed once the topic exists."""
+
+    share_coordinator_snapshot_update_records_per_snapshot: Annotated[
+        int,
+        Setting("share.coordinator.snapshot.update.records.per.snapshot", Kind.INT, 0, 500),
+    ] = 500
+    """Update records of a share partition between two records with its whole state. More make
+    writes smaller and the load after a failover longer.
+    """
+
     topic_create_timeout_ms: Annotated[
         int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000)
     ] = 30_000
@@ -300,14 +352,14 @@ class BrokerConfig:
             raise SettingInvalid(
                 "group_min_session_timeout_ms", self.group_min_session_timeout_ms, allowed
             )
-        self._check_consumer_groups()
+        self._check_member_groups()
         if not self.controllers:
             raise SettingInvalid(
                 "controllers", self.controllers, "name at least one controller as host:port"
             )
         self._check_listeners()
 
-    def _check_consumer_groups(self) -> None:
+    def _check_member_groups(self) -> None:
         names = self.group_consumer_assignors
         if not names or len(set(names)) < len(names) or not set(names) <= set(CONSUMER_ASSIGNORS):
             raise SettingInvalid(
@@ -315,16 +367,15 @@ class BrokerConfig:
                 names,
                 f"each of {', '.join(CONSUMER_ASSIGNORS)} at most once",
             )
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
-            allowed = (
-                "less than group_consumer_session_timeout_ms"
-                f" ({self.group_consumer_session_timeout_ms})"
+        for kind in ("consumer", "share"):
+            interval, timeout = (
+                f"group_{kind}_heartbeat_interval_ms",
+                f"group_{kind}_session_timeout_ms",
             )
-            raise SettingInvalid(
-                "group_consumer_heartbeat_interval_ms",
-                self.group_consumer_heartbeat_interval_ms,
-                allowed,
-            )
+            timeout_ms = getattr(self, timeout)
+            if getattr(self, interval) >= timeout_ms:
+                allowed = f"less than {timeout} ({timeout_ms})"
+                raise SettingInvalid(interval, getattr(self, interval), allowed)
 
     @property
     def bound(self) -> tuple[Listener, ...]:

@@ -40,9 +40,11 @@ from broker.coordination.log import TopicLog
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
+from broker.groups.share.model import ShareLimits
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.share_requests import release
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import start_marker
 from broker.load_report import LoadReporter
@@ -52,6 +54,11 @@ from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
+from broker.share.memory import MemoryShareStates
+from broker.share.partitions import SharePartitions
+from broker.share.sessions import ShareSessions
+from broker.share.settings import ShareGroupConfig
+from broker.share.window import WindowLimits
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
@@ -153,6 +160,8 @@ class Broker:
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
+        self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
+        self.shares: SharePartitions
         self._departed = DepartedBrokers()
         self._cleanup = AsyncExitStack()
         """Cleanup steps, run last in, first out. The listener closes before all of them."""
@@ -299,6 +308,7 @@ class Broker:
         self._cleanup.push_async_callback(self.partitions.abandon)
         self._start_groups()
         self._start_transactions()
+        self._start_shares()
         self.partitions.add_leader_change_listener(self._on_leader_change)
         self._start_recoveries(metadata, me)
         self.follower.on_session(self._on_session)
@@ -482,10 +492,19 @@ class Broker:
                 migration=self.config.group_consumer_migration_policy,
                 classic_members_max=self.config.group_max_size,
             ),
+            share_limits=self._share_limits,
         )
         self.groups.topics.reset(self.image)
         self.follower.subscribe(self.groups.topics.on_batch)
         self._cleanup.callback(self.groups.close)
+
+    def _share_limits(self, group_id: str) -> ShareLimits:
+        """Return the limits of a share group."""
+        return ShareLimits(
+            session_timeout_ms=self.config.group_share_session_timeout_ms,
+            heartbeat_interval_ms=self.config.group_share_heartbeat_interval_ms,
+            members_max=self.config.group_share_max_size,
+        )
 
     def _start_transactions(self) -> None:
         peers = MarkerPeers(self, partial(start_marker, self))
@@ -499,6 +518,28 @@ class Broker:
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
         )
         self._cleanup.callback(self.transactions.close)
+
+    def _start_shares(self) -> None:
+        self.shares = SharePartitions(
+            MemoryShareStates(), self._share_config, self.storage, self.now_ms
+        )
+        self.partitions.add_leader_change_listener(self.shares.on_leader_change)
+        self._cleanup.callback(self.shares.close)
+        self.server.on_closed = self._on_connection_closed
+
+    def _share_config(self, group_id: str) -> ShareGroupConfig:
+        """Return the configs of a share group that its share partitions need."""
+        return ShareGroupConfig(
+            lock_duration_ms=self.config.group_share_record_lock_duration_ms,
+            limits=WindowLimits(
+                records_max=self.config.group_share_partition_max_record_locks,
+                deliveries_max=self.config.group_share_delivery_count_limit,
+            ),
+        )
+
+    def _on_connection_closed(self, connection_id: int) -> None:
+        for session in self.share_sessions.close_connection(connection_id):
+            self._in_background(release(self, session))
 
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
         """See `broker.transactions.markers.LeaderOf`."""

@@ -10,6 +10,8 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
+from broker.share.partitions import SharePartitions
+from broker.share.sessions import ShareSessions
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
 from stream.compaction.plan import CompactionConfig
@@ -39,6 +41,12 @@ class Node(LocalBroker, Protocol):
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def share_sessions(self) -> ShareSessions: ...
+
+    @property
+    def shares(self) -> SharePartitions: ...
 
     @property
     def groups(self) -> GroupCoordinator: ...

@@ -78,15 +78,15 @@ def _response(
     hints = LeaderHints(node, ctx)
     by_topic: dict[TopicIdPartition, list[PartitionData]] = {}
     for item, code in codes.items():
-        data = PartitionData(item.index, code, None if not code else code.message)
+        data = PartitionData(item.partition, code, None if not code else code.message)
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             topic = node.image.topics.by_id(item.topic_id)
-            leader = None if topic is None else hints.current_leader(topic.name, item.index)
+            leader = None if topic is None else hints.current_leader(topic.name, item.partition)
             if leader is not None:
                 data.current_leader = LeaderIdAndEpoch(leader.leader_id, leader.leader_epoch)
         if code:
             ctx.meter.failed(ctx.api_key, code)
-        by_topic.setdefault(item._replace(index=0), []).append(data)
+        by_topic.setdefault(item._replace(partition=0), []).append(data)
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=node.shares.config(key.group_id).lock_duration_ms,
         responses=[

@@ -105,7 +105,7 @@ class _ShareTarget:
         self.reset()
 
     def reset(self) -> None:
-        self.result = ShareFetchPartitionResult(self.item.index)
+        self.result = ShareFetchPartitionResult(self.item.partition)
         self.partition: Partition | None = None
         self.share: SharePartition | None = None
         self.batches: FetchedBatches | None = None
@@ -381,7 +381,7 @@ class _ShareFetchCall:
             _log.warning(
                 "share_cold_read_failed",
                 topic=partition.topic_name,
-                partition=target.item.index,
+                partition=target.item.partition,
                 offset=target.offset,
                 error=str(error),
                 kind=type(error).__name__,
@@ -419,21 +419,21 @@ class _ShareFetchCall:
         hints = LeaderHints(self._node, self._ctx)
         results = {target.item: target.result for target in self._targets if self._is_news(target)}
         for item, code in self._codes.items():
-            result = results.setdefault(item, ShareFetchPartitionResult(item.index))
+            result = results.setdefault(item, ShareFetchPartitionResult(item.partition))
             result.acknowledge_error_code = code
         for target in self._targets:
             if target.partition is not None and target.result.records:
                 self._count(target, target.partition)
         by_topic: dict[TopicIdPartition, list[ShareFetchPartitionResult]] = {}
         for item, result in results.items():
-            code = result.error_code or result.acknowledge_error_code
-            if code:
-                self._ctx.meter.failed(self._ctx.api_key, code)
-            if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            failed = result.error_code or result.acknowledge_error_code
+            if failed:
+                self._ctx.meter.failed(self._ctx.api_key, failed)
+            if failed == ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 topic = self._node.image.topics.by_id(item.topic_id)
                 if topic is not None:
-                    result.current_leader = hints.current_leader(topic.name, item.index)
-            by_topic.setdefault(item._replace(index=0), []).append(result)
+                    result.current_leader = hints.current_leader(topic.name, item.partition)
+            by_topic.setdefault(item._replace(partition=0), []).append(result)
         return encode_share_fetch_response(
             self._ctx.correlation_id,
             [(item.topic_id, found) for item, found in by_topic.items()],

@@ -57,7 +57,7 @@ def _begin(
     partition = find_partition(node, item)
     if not isinstance(partition, Partition):
         return partition
-    share = node.shares.get(key.group_id, item.topic_id, item.index)
+    share = node.shares.get(key.group_id, item.topic_id, item.partition)
     if share is None or share.partition is not partition:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return share.acknowledge(
@@ -77,7 +77,7 @@ def _are_valid(batches: Sequence[AcknowledgementBatch], type_max: int) -> bool:
             last_offset < batch.first_offset <= batch.last_offset
             and types
             and len(types) in (1, batch.last_offset - batch.first_offset + 1)
-            and 0 <= min(types)
+            and min(types) >= 0
             and max(types) <= type_max
         ):
             return False
@@ -90,7 +90,7 @@ def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
     topic = node.image.topics.by_id(item.topic_id)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    found = node.partitions.get(topic.name, item.index)
+    found = node.partitions.get(topic.name, item.partition)
     if found is ErrorCode.LEADER_NOT_AVAILABLE or not node.can_write():
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return found
@@ -108,7 +108,7 @@ async def release(node: Node, session: ShareSession) -> None:
     group_id, member_id = session.key
     outcomes: list[Outcome] = []
     for item in session.partitions:
-        share = node.shares.get(group_id, item.topic_id, item.index)
+        share = node.shares.get(group_id, item.topic_id, item.partition)
         if share is not None:
             outcomes.append(share.release(member_id))
     for outcome in outcomes:

@@ -26,6 +26,9 @@ from broker.handlers import (
     quorum,
     reassignments,
     scram_credentials,
+    share_acknowledge,
+    share_fetch,
+    share_groups,
     topics,
     transactions,
     txn_markers,
@@ -88,6 +91,10 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.DESCRIBE_TOPIC_PARTITIONS.key: (
         describe_topic_partitions.handle_describe_topic_partitions
     ),
+    apis.SHARE_GROUP_HEARTBEAT.key: share_groups.handle_share_group_heartbeat,
+    apis.SHARE_GROUP_DESCRIBE.key: share_groups.handle_share_group_describe,
+    apis.SHARE_FETCH.key: share_fetch.handle_share_fetch,
+    apis.SHARE_ACKNOWLEDGE.key: share_acknowledge.handle_share_acknowledge,
 }
 
 

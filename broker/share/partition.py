@@ -24,8 +24,8 @@ from broker.share.settings import EARLIEST, ShareConfigs, ShareGroupConfig
 from broker.share.spans import Acknowledgement, AcquiredRange
 from broker.share.state import (
     NO_START_OFFSET,
-    ShareState,
     SharePartitionKey,
+    ShareState,
     ShareStateError,
     ShareStateStore,
 )

@@ -33,7 +33,7 @@ class ShareSessionKey(NamedTuple):
 
 class TopicIdPartition(NamedTuple):
     topic_id: UUID
-    index: int
+    partition: int
 
 
 class ShareSessionRefused(Exception):

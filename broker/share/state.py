@@ -71,7 +71,8 @@ class ShareStateError(Exception):
     """Raised when the state cannot be read or written; `code` says why.
 
     FENCED_STATE_EPOCH, FENCED_LEADER_EPOCH: another group or leader has written since.
-    UNKNOWN_TOPIC_OR_PARTITION: there is no such state. INVALID_REQUEST: the values are invalid.
+    UNKNOWN_TOPIC_OR_PARTITION: there is no such partition. INVALID_REQUEST: the state was not
+    initialized, or the values are invalid.
     NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE: retries have not
     helped within the deadline, and a write may have happened or not.
     """

@@ -13,12 +13,13 @@ Source: Kafka ConsumerGroup, GroupMetadataManager (consumer part), TargetAssignm
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import cast
 from uuid import UUID
 
 from broker.groups.consumer.assignors import Subscriber, assign
+from broker.groups.consumer.changes import GroupChanges
 from broker.groups.consumer.deadlines import Deadlines
+from broker.groups.consumer.metadata_hash import metadata_hash_of
 from broker.groups.consumer.model import (
     JOIN_EPOCH,
     NOTHING,
@@ -37,7 +38,6 @@ from broker.groups.consumer.model import (
 )
 from broker.groups.consumer.reconciliation import is_subset, reconcile
 from broker.groups.consumer.records import (
-    ConsumerRecord,
     ConsumerRecordKey,
     ConsumerRecordKind,
     ConsumerValue,
@@ -55,35 +55,6 @@ _RESTORED_IN_ORDER = (
     ConsumerRecordKind.TARGET_EPOCH,
     ConsumerRecordKind.REGEX,
 )
-
-
-class GroupChanges:
-    """The records of one step, applied as they are added."""
-
-    def __init__(self, group: "ConsumerGroup") -> None:
-        self._group = group
-        self._before: list[tuple[ConsumerRecordKey, ConsumerValue | None]] = []
-        self._deadlines: Deadlines | None = None
-        """As they were before the first record: most heartbeats have none."""
-        self.records: list[ConsumerRecord] = []
-
-    def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:
-        if self._deadlines is None:
-            self._deadlines = self._group.deadlines.copy()
-        key = ConsumerRecordKey(kind, self._group.group_id, name)
-        self._before.append((key, self._group.value(key)))
-        self._group.apply(key, value)
-        self.records.append((key, value))
-
-    def undo(self) -> None:
-        """Take back what was added, because it was not written."""
-        for key, value in reversed(self._before):
-            self._group.apply(key, value)
-        if self._deadlines is not None:
-            self._group.reset(self._deadlines)
-        self._deadlines = None
-        self._before.clear()
-        self.records.clear()
 
 
 class ConsumerGroup:
@@ -297,7 +268,7 @@ class ConsumerGroup:
         if not is_bumped and self._topics_version == topics.version:
             return
         self._resolve_regexes(topics, now_ms, changes)
-        metadata_hash = _hash(self.subscribed_names(), topics)
+        metadata_hash = metadata_hash_of(self.subscribed_names(), topics)
         if is_bumped or metadata_hash != self.metadata_hash:
             value = GroupEpoch(self.epoch + 1, metadata_hash)
             changes.put(ConsumerRecordKind.GROUP, value)
@@ -555,7 +526,7 @@ class ConsumerGroup:
                 return None if member is None else member.current
             case ConsumerRecordKind.REGEX:
                 return self.regexes.get(key.name)
-            case ConsumerRecordKind.PARTITION_METADATA:
+            case _:
                 return None
 
     def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
@@ -579,7 +550,7 @@ class ConsumerGroup:
                 self.regexes.pop(name, None)
                 if value is not None:
                     self.regexes[name] = cast("ResolvedRegex", value)
-            case ConsumerRecordKind.PARTITION_METADATA:
+            case _:
                 pass
 
     def _apply_member(self, member_id: str, metadata: MemberMetadata | None) -> None:
@@ -688,15 +659,3 @@ def _updated(known: MemberMetadata, request: HeartbeatRequest) -> MemberMetadata
         if request.server_assignor is None
         else request.server_assignor,
     )
-
-
-def _hash(names: Iterable[str], topics: TopicsView) -> int:
-    """Return a hash of the existing topics and their partition counts; 0 for none."""
-    digest = blake2b(digest_size=8)
-    is_empty = True
-    for name in sorted(names):
-        topic_id = topics.id_of(name)
-        if topic_id is not None:
-            is_empty = False
-            digest.update(f"{name} {topic_id} {topics.partition_count(topic_id)}\n".encode())
-    return 0 if is_empty else int.from_bytes(digest.digest(), "big", signed=True)
