@@ -292,23 +292,20 @@ class SharePartition:
 
     async def _write_all(self) -> None:
         """Write what is queued. What arrives meanwhile is one further write."""
-        while self._queue and self.window is not None:
+        window = self.window
+        while self._queue and window is not None and self.error_code is ErrorCode.NONE:
             queue, self._queue = self._queue, []
             try:
-                code = await self._write_once(self.window, [changes for changes, _ in queue])
+                code = await self._write_once(window, [changes for changes, _ in queue])
             except asyncio.CancelledError:
-                _answer_all(queue, self.error_code or ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                raise
-            if self.window is None:
                 _answer_all(queue, self.error_code)
-                break
+                raise
             for changes, _ in queue:
-                self.window.settle(changes, is_written=code is ErrorCode.NONE)
-            _answer_all(queue, code)
+                window.settle(changes, is_written=code is ErrorCode.NONE)
             if code in _FENCED:
                 self._writer = None
                 self.stop()
-                return
+            _answer_all(queue, code)
             self._set_timer()
             self.wake()
         self._writer = None

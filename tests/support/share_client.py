@@ -12,7 +12,13 @@ import msgspec
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
-from broker.wire.gen import metadata, share_acknowledge, share_fetch, share_group_heartbeat
+from broker.wire.gen import (
+    find_coordinator,
+    metadata,
+    share_acknowledge,
+    share_fetch,
+    share_group_heartbeat,
+)
 from deploy.clients.wire import WireClient
 from stream.batch.header import iter_headers
 from tests.support.waiting import wait_until
@@ -76,6 +82,11 @@ class ShareMember:
         """Become a member, and wait for all partitions of the topics."""
         for topic in topics:
             self.topic_id(topic)
+
+        find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[self.group])
+        wait_until(
+            lambda: not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+        )
 
         def is_assigned() -> bool:
             self.beat(*([] if self._member_epoch > 0 else topics))
