@@ -10,6 +10,8 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
+from broker.share.coordinator import ShareCoordinator
+from broker.share.state import ShareStateStore
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
 from stream.compaction.plan import CompactionConfig
@@ -45,6 +47,16 @@ class Node(LocalBroker, Protocol):
 
     @property
     def transactions(self) -> TransactionCoordinator: ...
+
+    @property
+    def share_coordinator(self) -> ShareCoordinator:
+        """Return the share coordinator of what this broker leads."""
+        ...
+
+    @property
+    def share_states(self) -> ShareStateStore:
+        """Return the states of all share partitions, wherever they are coordinated."""
+        ...
 
     @property
     def producer_ids(self) -> ProducerIds: ...
