@@ -35,9 +35,14 @@ from base.listeners import Listener
 from broker import self_check
 from broker.cleaner_duty import CleanerDuty
 from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from broker.coordination.log import TopicLog
 from broker.groups.consumer.model import ConsumerLimits
+from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
 from broker.groups.share.model import ShareLimits
@@ -54,11 +59,12 @@ from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
-from broker.share.memory import MemoryShareStates
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
 from broker.share.settings import ShareGroupConfig
 from broker.share.window import WindowLimits
+from broker.share.coordinator import ShareCoordinator
+from broker.share.store import RoutedShareStates
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
@@ -153,10 +159,14 @@ class Broker:
         self.partitions: PartitionManager
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
+        self.share_coordinator: ShareCoordinator
+        self.share_states: RoutedShareStates
         self.compactor: Compactor
         self.recoveries: RecoveryDuty
         self.retention: RetentionDuty
         self.cleaner: CleanerDuty
+        self.topics = ImageTopics()
+        """The topics as coordinators of groups see them."""
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
@@ -306,6 +316,7 @@ class Broker:
             report=self._report_moves,
         )
         self._cleanup.push_async_callback(self.partitions.abandon)
+        self._start_share_coordinator()
         self._start_groups()
         self._start_transactions()
         self._start_shares()
@@ -471,6 +482,19 @@ class Broker:
         )
         return BrokerIncarnation(self.node_id, self.node_epoch)
 
+    def _start_share_coordinator(self) -> None:
+        self.topics.reset(self.image)
+        self.follower.subscribe(self.topics.on_batch)
+        self.share_coordinator = ShareCoordinator(
+            TopicLog(self, SHARE_STATES_TOPIC),
+            self.topics,
+            updates_max=self.config.share_coordinator_snapshot_update_records_per_snapshot,
+            now_ms=self.now_ms,
+        )
+        self._cleanup.callback(self.share_coordinator.close)
+        self.share_states = RoutedShareStates(self, self.share_coordinator)
+        self._cleanup.callback(self.share_states.close)
+
     def _start_groups(self) -> None:
         limits = GroupLimits(
             session_timeout_min_ms=self.config.group_min_session_timeout_ms,
@@ -492,10 +516,10 @@ class Broker:
                 migration=self.config.group_consumer_migration_policy,
                 classic_members_max=self.config.group_max_size,
             ),
+            topics=self.topics,
             share_limits=self._share_limits,
+            share_states=self.share_states,
         )
-        self.groups.topics.reset(self.image)
-        self.follower.subscribe(self.groups.topics.on_batch)
         self._cleanup.callback(self.groups.close)
 
     def _share_limits(self, group_id: str) -> ShareLimits:
@@ -521,7 +545,7 @@ class Broker:
 
     def _start_shares(self) -> None:
         self.shares = SharePartitions(
-            MemoryShareStates(), self._share_config, self.storage, self.now_ms
+            self.share_states, self._share_config, self.storage, self.now_ms
         )
         self.partitions.add_leader_change_listener(self.shares.on_leader_change)
         self._cleanup.callback(self.shares.close)
@@ -550,14 +574,18 @@ class Broker:
         return None if leader is None else leader.node_id
 
     def _on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:
-        if topic_name == OFFSETS_TOPIC:
-            (self.groups.partition_opened if opened else self.groups.partition_closed)(partition)
-        elif topic_name == TRANSACTIONS_TOPIC:
-            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(
-                partition
-            )
+        coordinators: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
+            OFFSETS_TOPIC: self.groups,
+            TRANSACTIONS_TOPIC: self.transactions,
+            SHARE_STATES_TOPIC: self.share_coordinator,
+        }
+        coordinator = coordinators.get(topic_name)
+        if coordinator is not None:
+            (coordinator.partition_opened if opened else coordinator.partition_closed)(partition)
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.everything or delta.removed_topic_ids:
+            self.share_coordinator.topics_deleted()
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
 

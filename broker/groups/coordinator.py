@@ -119,6 +119,7 @@ class GroupCoordinator:
         new_member_id: Callable[[str], str],
         compaction: CompactionLimits | None = None,
         consumer_limits: ConsumerLimits | None = None,
+        topics: ImageTopics | None = None,
         share_limits: Callable[[str], ShareLimits] = lambda _: ShareLimits(),
         share_states: ShareStateStore | None = None,
     ) -> None:
@@ -128,7 +129,7 @@ class GroupCoordinator:
         self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
             offsets_log, self._load, self._unload, LiveGroups, compaction
         )
-        self.topics = ImageTopics()
+        self.topics = ImageTopics() if topics is None else topics
         """The topics that consumer groups see. The owner keeps them up to date."""
         self.consumers = ConsumerCoordinator(
             self, self.topics, consumer_limits or ConsumerLimits(), now_ms, new_member_id

@@ -30,11 +30,11 @@ from broker.groups.consumer.records import (
     decode_consumer_key,
     decode_consumer_value,
 )
+from broker.groups.consumer.share_values import NamedPartitions
 from broker.groups.journal import RETRY_S, GroupHome, GroupJournal, failed_heartbeat
 from broker.groups.model import GroupState
 from broker.groups.share.group import ShareGroup, check_share_heartbeat
 from broker.groups.share.model import (
-    NamedPartitions,
     ShareHeartbeatRequest,
     ShareLimits,
     ShareMember,
@@ -147,7 +147,9 @@ class ShareGroups:
     ) -> Outcome:
         """Append the records of a step, and initialize what it subscribes to behind them."""
         epoch = share.epoch
-        missing = share.begin_initialization(self._topics, changes) if initializes else {}
+        missing: NamedPartitions = {}
+        if initializes:
+            missing = share.begin_initialization(self._topics, changes)
         outcome = self._journal.write(group, changes)
         self._set_timer(group)
         if missing and _is_refused(outcome):

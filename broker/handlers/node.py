@@ -12,6 +12,8 @@ from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
+from broker.share.coordinator import ShareCoordinator
+from broker.share.state import ShareStateStore
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
 from stream.compaction.plan import CompactionConfig
@@ -53,6 +55,16 @@ class Node(LocalBroker, Protocol):
 
     @property
     def transactions(self) -> TransactionCoordinator: ...
+
+    @property
+    def share_coordinator(self) -> ShareCoordinator:
+        """Return the share coordinator of what this broker leads."""
+        ...
+
+    @property
+    def share_states(self) -> ShareStateStore:
+        """Return the states of all share partitions, wherever they are coordinated."""
+        ...
 
     @property
     def producer_ids(self) -> ProducerIds: ...

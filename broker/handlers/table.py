@@ -29,6 +29,7 @@ from broker.handlers import (
     share_acknowledge,
     share_fetch,
     share_groups,
+    share_states,
     topics,
     transactions,
     txn_markers,
@@ -95,6 +96,11 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.SHARE_GROUP_DESCRIBE.key: share_groups.handle_share_group_describe,
     apis.SHARE_FETCH.key: share_fetch.handle_share_fetch,
     apis.SHARE_ACKNOWLEDGE.key: share_acknowledge.handle_share_acknowledge,
+    apis.INITIALIZE_SHARE_GROUP_STATE.key: share_states.handle_initialize_share_group_state,
+    apis.READ_SHARE_GROUP_STATE.key: share_states.handle_read_share_group_state,
+    apis.WRITE_SHARE_GROUP_STATE.key: share_states.handle_write_share_group_state,
+    apis.DELETE_SHARE_GROUP_STATE.key: share_states.handle_delete_share_group_state,
+    apis.READ_SHARE_GROUP_STATE_SUMMARY.key: share_states.handle_read_share_group_state_summary,
 }
 
 

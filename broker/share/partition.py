@@ -76,7 +76,6 @@ class SharePartition:
         "_changed",
         "_config",
         "_index",
-        "_is_outcome_unknown",
         "_load_task",
         "_loop",
         "_now_ms",
@@ -119,7 +118,6 @@ class SharePartition:
         self._queue: list[tuple[WindowChanges, asyncio.Future[ErrorCode] | None]] = []
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_outcome_unknown = False
         self._waits: dict[FetchWait, None] = {}
         self._load_task = self._loop.create_task(self._load())
 
@@ -312,7 +310,7 @@ class SharePartition:
 
     async def _write_once(self, window: ShareWindow, changes: Sequence[WindowChanges]) -> ErrorCode:
         window.trim(self.partition.log_start_offset)
-        draft = window.draft(changes, everything=self._is_outcome_unknown)
+        draft = window.draft(changes)
         try:
             await self._store.write(
                 self.key,
@@ -323,7 +321,6 @@ class SharePartition:
                 batches=draft.batches,
             )
         except ShareStateError as error:
-            self._is_outcome_unknown = True
             _log.info(
                 "share_state_write_failed",
                 group=self.key.group_id,
@@ -333,10 +330,8 @@ class SharePartition:
             )
             return error.code
         except Exception:
-            self._is_outcome_unknown = True
             _log.exception("share_state_write_failed", group=self.key.group_id)
             return ErrorCode.UNKNOWN_SERVER_ERROR
-        self._is_outcome_unknown = False
         return ErrorCode.NONE
 
 

@@ -22,6 +22,8 @@ ARCHIVED: Final = 4
 
 NO_START_OFFSET: Final = -1
 """The share-partition leader has to find the start offset by `share.auto.offset.reset`."""
+TOPIC_ID_LENGTH: Final = 22
+"""Characters of a topic id as text."""
 NO_COUNT: Final = -1
 """The number of complete deliveries is not known."""
 
@@ -120,3 +122,10 @@ class ShareStateStore(Protocol):
 def encode_topic_id(topic_id: UUID) -> str:
     """Return the id as Kafka's tools show it: URL-safe base64 without padding."""
     return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def is_coordinator_key(text: str) -> bool:
+    """Return True for group:topicId:partition. Only the group may be anything but empty."""
+    group_id, _, rest = text.partition(":") if text.count(":") == 2 else ("", "", "")
+    topic_id, _, partition = rest.partition(":")
+    return bool(group_id) and len(topic_id) == TOPIC_ID_LENGTH and partition.isdecimal()

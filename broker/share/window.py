@@ -399,11 +399,8 @@ class ShareWindow:
         if len(self._spans) > _MERGE_FROM_SPANS:
             self._merge()
 
-    def draft(self, changes: Sequence[WindowChanges], *, everything: bool = False) -> WindowDraft:
-        """Return what to write for these changes, which are all that have begun.
-
-        everything: the outcome of the last write is not known, so write the whole window.
-        """
+    def draft(self, changes: Sequence[WindowChanges]) -> WindowDraft:
+        """Return what to write for these changes, which are all that have begun."""
         start_offset, complete_count = self.start_offset, 0
         is_moving = True
         for span in self._spans:
@@ -413,10 +410,7 @@ class ShareWindow:
                 start_offset = span.end
             else:
                 complete_count += span.end - span.first
-        if everything:
-            changed: Iterable[Span] = self._spans
-        else:
-            changed = sorted((span for item in changes for span in item.spans), key=_first)
+        changed = sorted((span for item in changes for span in item.spans), key=_first)
         batches: list[StateBatch] = []
         for span in changed:
             if span.end > start_offset:
@@ -495,16 +489,7 @@ class ShareWindow:
 
 
 def _add_batch(batches: list[StateBatch], span: Span, start_offset: int) -> None:
-    state, count = span.state, span.count
-    if span.target != UNCHANGED:
-        state, count = span.target, span.target_count
-    elif state == ACQUIRED:
-        state, count = AVAILABLE, count - 1
-    if state == AVAILABLE and count == 0:
-        # Nothing stored means the same, but an earlier count may be stored.
-        if span.target == UNCHANGED:
-            return
-    first = max(span.first, start_offset)
+    state, count, first = span.target, span.target_count, max(span.first, start_offset)
     last = batches[-1] if batches else None
     if (
         last is not None

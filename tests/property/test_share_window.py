@@ -37,7 +37,9 @@ LOCK_S = 10.0
 
 
 class Stored:
-    """What the share coordinator keeps, one entry per offset."""
+    """What the share coordinator keeps, one entry per offset: more deliveries win, and the start
+    never goes back.
+    """
 
     def __init__(self) -> None:
         self.start_offset = 0
@@ -46,17 +48,20 @@ class Stored:
     def write(self, start_offset: int, batches: Sequence[StateBatch]) -> None:
         for batch in batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
-                self.states[offset] = (batch.delivery_state, batch.delivery_count)
-        self.start_offset = start_offset
-        self.states = {at: state for at, state in self.states.items() if at >= start_offset}
+                new = (batch.delivery_count, batch.delivery_state)
+                self.states[offset] = max(self.states.get(offset, new), new)
+        self.start_offset = max(self.start_offset, start_offset)
+        self.states = {at: state for at, state in self.states.items() if at >= self.start_offset}
 
     def batches(self) -> list[StateBatch]:
-        return [StateBatch(at, at, *state) for at, state in sorted(self.states.items())]
+        return [
+            StateBatch(at, at, state, count) for at, (count, state) in sorted(self.states.items())
+        ]
 
 
 class WindowMachine(RuleBasedStateMachine):
     held = Bundle("held")
-    """(member, leadership, first offset, last offset) that a member got."""
+    """(member, first offset, last offset) that a member got."""
 
     @initialize(gaps=st.lists(st.integers(0, 2), min_size=12, max_size=12))
     def begin(self, gaps: list[int]) -> None:
@@ -68,7 +73,6 @@ class WindowMachine(RuleBasedStateMachine):
             offset = self.batches[-1].end
         self.log_start = 0
         self.now = 0.0
-        self.leadership = 0
         self.stored = Stored()
         self.window = ShareWindow(0, LIMITS)
         self.owners: dict[int, tuple[str, float]] = {}
@@ -79,7 +83,6 @@ class WindowMachine(RuleBasedStateMachine):
         self.deliveries: dict[int, int] = {}
         """Deliveries whose end was not undone by a session that closed."""
         self.pending: list[tuple[WindowChanges, set[int]]] = []
-        self.is_unknown = False
 
     @rule(
         target=held,
@@ -115,9 +118,7 @@ class WindowMachine(RuleBasedStateMachine):
             assert len(got) <= records
         if end_before - window.start_offset <= LIMITS.records_max:
             assert window.records_count <= LIMITS.records_max + max(map(_size, self.batches)) + 2
-        return multiple(
-            *((member, self.leadership, item.first_offset, item.last_offset) for item in found)
-        )
+        return multiple(*((member, item.first_offset, item.last_offset) for item in found))
 
     @rule(
         item=consumes(held),
@@ -129,7 +130,7 @@ class WindowMachine(RuleBasedStateMachine):
     def acknowledge(
         self, item: Any, kinds: list[int], cut: int, is_single: bool, thief: str | None
     ) -> None:
-        member, leadership, first, last = item
+        member, first, last = item
         first = min(last, first + cut)
         size = last - first + 1
         types = kinds[:1] if is_single else (kinds * size)[:size]
@@ -189,10 +190,9 @@ class WindowMachine(RuleBasedStateMachine):
     @rule(outcome=st.sampled_from(["written", "written", "failed", "unknown"]))
     def write(self, outcome: str) -> None:
         window, pending = self.window, self.pending
-        draft = window.draft([changes for changes, _ in pending], everything=self.is_unknown)
+        draft = window.draft([changes for changes, _ in pending])
         if outcome != "failed":
             self.stored.write(draft.start_offset, draft.batches)
-        self.is_unknown = outcome != "written"
         is_written = outcome == "written"
         for changes, offsets in pending:
             targets = {
@@ -224,12 +224,10 @@ class WindowMachine(RuleBasedStateMachine):
     @rule()
     def fail_over(self) -> None:
         """Load what was written, as a new leader does."""
-        self.leadership += 1
         self.window = ShareWindow(self.stored.start_offset, LIMITS, self.stored.batches())
         self.window.trim(self.log_start)
         self.owners = {}
-        self.deliveries = dict.fromkeys(self.deliveries, LIMITS.deliveries_max)
-        self.is_unknown = False
+        self.deliveries = {at: count for at, (count, _) in self.stored.states.items()}
 
     @rule(steps=st.integers(1, 6))
     def lose_start(self, steps: int) -> None:

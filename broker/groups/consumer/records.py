@@ -28,14 +28,7 @@ from broker.groups.consumer.model import (
     MemberState,
     ResolvedRegex,
 )
-from broker.groups.records import MalformedGroupRecord
-from broker.groups.share.model import (
-    ShareAssignment,
-    ShareEpoch,
-    ShareMetadata,
-    SharePartitions,
-)
-from broker.groups.share.records import (
+from broker.groups.consumer.share_records import (
     read_share_assignment,
     read_share_epoch,
     read_share_metadata,
@@ -45,6 +38,13 @@ from broker.groups.share.records import (
     write_share_metadata,
     write_share_partitions,
 )
+from broker.groups.consumer.share_values import (
+    ShareAssignment,
+    ShareEpoch,
+    ShareMetadata,
+    SharePartitions,
+)
+from broker.groups.records import MalformedGroupRecord
 from broker.wire.errors import WireError
 from broker.wire.primitives import Reader, Writer
 

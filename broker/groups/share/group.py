@@ -29,17 +29,19 @@ from broker.groups.consumer.model import (
     TopicsView,
 )
 from broker.groups.consumer.records import ConsumerRecordKey, ConsumerRecordKind, ConsumerValue
-from broker.groups.model import GroupState
-from broker.groups.share.assignor import ShareSubscriber, assign_shared
-from broker.groups.share.model import (
+from broker.groups.consumer.share_values import (
     NamedPartitions,
     ShareAssignment,
     ShareEpoch,
+    ShareMetadata,
+    SharePartitions,
+)
+from broker.groups.model import GroupState
+from broker.groups.share.assignor import ShareSubscriber, assign_shared
+from broker.groups.share.model import (
     ShareHeartbeatRequest,
     ShareLimits,
     ShareMember,
-    ShareMetadata,
-    SharePartitions,
     indexes_of,
     with_partitions,
     without_partitions,

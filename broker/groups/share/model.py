@@ -3,12 +3,12 @@
 Source: Kafka `group-coordinator` (ShareGroupMember, ShareGroupStatePartitionMetadataInfo); KIP-932.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 from uuid import UUID
 
 from broker.groups.consumer.model import JOIN_EPOCH, NOTHING, Assignment
+from broker.groups.consumer.share_values import NamedPartitions, ShareAssignment, ShareMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,53 +21,10 @@ class ShareLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareMetadata:
-    """What a member says of itself."""
-
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    subscribed_names: tuple[str, ...] = ()
-    """In order, each once."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShareEpoch:
-    """The epoch of a group, and the hash of the topics that it reads."""
-
-    epoch: int = 0
-    metadata_hash: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ShareAssignment:
-    """What a member reads, and in which epoch."""
-
-    epoch: int = 0
-    previous_epoch: int = 0
-    assigned: Assignment = field(default_factory=dict[UUID, frozenset[int]])
-
-
-@dataclass(frozen=True, slots=True)
 class ShareMember:
     member_id: str
     metadata: ShareMetadata = field(default_factory=ShareMetadata)
     current: ShareAssignment = field(default_factory=ShareAssignment)
-
-
-NamedPartitions: TypeAlias = Mapping[UUID, tuple[str, frozenset[int]]]
-"""Topic name and partitions by topic id."""
-
-
-@dataclass(frozen=True, slots=True)
-class SharePartitions:
-    """The partitions of which the share coordinator has a state for this group, or soon has."""
-
-    initializing: NamedPartitions = field(default_factory=dict[UUID, tuple[str, frozenset[int]]])
-    initialized: NamedPartitions = field(default_factory=dict[UUID, tuple[str, frozenset[int]]])
-    """Only these are assigned to members."""
-    deleting: Mapping[UUID, str] = field(default_factory=dict[UUID, str])
-    """Names of topics whose states are being deleted."""
 
 
 @dataclass(frozen=True, slots=True)

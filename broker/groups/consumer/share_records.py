@@ -14,7 +14,7 @@ from broker.groups.consumer.fields import (
     write_names,
     write_partitions,
 )
-from broker.groups.share.model import (
+from broker.groups.consumer.share_values import (
     NamedPartitions,
     ShareAssignment,
     ShareEpoch,
