@@ -261,6 +261,12 @@ class _ShareFetchCall:
     def _end_offset(self, partition: Partition) -> int:
         return partition.last_stable_offset if self._reads_committed else partition.high_watermark
 
+    def _wanted_end(self, target: _ShareTarget) -> int:
+        """Return up to where records may be acquired, apart from the last batch."""
+        window = None if target.share is None else target.share.window
+        end_offset = target.offset if window is None else window.end_offset
+        return end_offset + self._options.records_max
+
     def _read_cached(self, target: _ShareTarget, limit_bytes: int) -> None:
         partition = target.partition
         assert partition is not None
@@ -282,7 +288,7 @@ class _ShareFetchCall:
         records: Sequence[Buffer],
         limit_bytes: int,
     ) -> None:
-        batches = FetchedBatches(records, target.offset + self._options.records_max)
+        batches = FetchedBatches(records, self._wanted_end(target))
         size_bytes = batches.size_bytes
         if self._size_bytes and size_bytes > limit_bytes:
             return
@@ -367,7 +373,7 @@ class _ShareFetchCall:
                 )
                 if not records:
                     return
-                batches = FetchedBatches(records, offset + self._options.records_max)
+                batches = FetchedBatches(records, self._wanted_end(target))
                 if self._reads_committed:
                     end_offset = Offset(batches.end_offset)
                     batches.find_aborted(await partition.read_aborted(offset, end_offset))

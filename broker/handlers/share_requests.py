@@ -74,7 +74,7 @@ def _are_valid(batches: Sequence[AcknowledgementBatch], type_max: int) -> bool:
     for batch in batches:
         types = batch.acknowledge_types
         if not (
-            last_offset < batch.first_offset <= batch.last_offset
+            last_offset <= batch.first_offset <= batch.last_offset
             and types
             and len(types) in (1, batch.last_offset - batch.first_offset + 1)
             and min(types) >= 0

@@ -57,7 +57,6 @@ class Span:
         "origin_count",
         "state",
         "target",
-        "target_count",
     )
 
     def __init__(self, first: int, end: int, state: int, count: int) -> None:
@@ -71,7 +70,6 @@ class Span:
         """When the lock ends."""
         self.target = UNCHANGED
         """The state that is being written."""
-        self.target_count = count
         self.origin_count = end - first
         """Records of the span from which this one was cut. It decides how many records that fail
         again and again are delivered together.
@@ -107,13 +105,9 @@ class Span:
         self.member_id = member_id
         self.deadline = deadline
 
-    def begin(self, state: int, count: int) -> None:
-        self.target = state
-        self.target_count = count
-
     def finish(self) -> None:
         """Take over the state that was written."""
-        self.state, self.count = self.target, self.target_count
+        self.state = self.target
         self.target = UNCHANGED
         self.member_id = NO_MEMBER
 

@@ -367,14 +367,14 @@ class ShareWindow:
     def _begin(self, span: Span, state: int) -> None:
         if state == AVAILABLE and span.count >= self.limits.deliveries_max:
             state = ARCHIVED
-        span.begin(state, span.count)
+        span.target = state
 
     def release(self, member_id: str) -> WindowChanges:
-        """Give back everything that a member has locked, as if it was not delivered."""
+        """Give back everything that a member has locked."""
         changes = WindowChanges()
         for span in self._spans:
             if span.state == ACQUIRED and span.target == UNCHANGED and span.member_id == member_id:
-                span.begin(AVAILABLE, span.count - 1)
+                self._begin(span, AVAILABLE)
                 changes.spans.append(span)
         return changes
 
@@ -489,7 +489,7 @@ class ShareWindow:
 
 
 def _add_batch(batches: list[StateBatch], span: Span, start_offset: int) -> None:
-    state, count, first = span.target, span.target_count, max(span.first, start_offset)
+    state, count, first = span.target, span.count, max(span.first, start_offset)
     last = batches[-1] if batches else None
     if (
         last is not None

@@ -81,7 +81,6 @@ class WindowMachine(RuleBasedStateMachine):
         self.given_up: set[int] = set()
         """Offsets that a write, successful or not, was to end."""
         self.deliveries: dict[int, int] = {}
-        """Deliveries whose end was not undone by a session that closed."""
         self.pending: list[tuple[WindowChanges, set[int]]] = []
 
     @rule(
@@ -196,7 +195,7 @@ class WindowMachine(RuleBasedStateMachine):
         is_written = outcome == "written"
         for changes, offsets in pending:
             targets = {
-                at: (span.target, span.target_count)
+                at: (span.target, span.count)
                 for span in changes.spans
                 for at in range(span.first, span.end)
             }
