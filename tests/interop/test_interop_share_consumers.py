@@ -25,6 +25,7 @@ from tests.support.share_client import (
     acquired,
     batches,
 )
+from tests.support.waiting import wait_until
 
 NODE_ID = 1
 NUMBERS = 200
@@ -60,6 +61,11 @@ class Conversation:
     def member(self, member_id: str | None = None, group: str | None = None) -> ShareMember:
         self._others.append(ShareMember(self.address, group or self.group, member_id))
         return self._others[-1]
+
+    def leave(self) -> None:
+        """Leave all partitions to other members; the session of the first one goes on."""
+        self.first.leave()
+        self.second.leave()
 
     def produce(self, count: int, partition: int = 0, **settings: Any) -> None:
         """Write batches of ten records."""
@@ -224,3 +230,71 @@ async def test_conversations_are_those_of_kafka(
 def _hold(address: str, scenario: Callable[[Conversation], Iterator[Step]]) -> list[Step]:
     with closing(Conversation(address)) as talk:
         return [(label, _told(answer)) for label, answer in scenario(talk)]
+
+
+@pytest.fixture(scope="session")
+def share_work(java: JavaHome) -> JavaHome:
+    java.compile(Path(__file__).parent / "share" / "ShareWork.java")
+    return java
+
+
+@pytest.mark.parametrize("mode", ["batch_optimized", "record_limit"])
+async def test_javas_share_consumers_share_the_work(
+    peer: str, cluster: Cluster, share_work: JavaHome, mode: str
+) -> None:
+    """Each number is done once; multiples of ten after three deliveries, multiples of seven are
+    rejected at the first.
+    """
+    expected, found = [
+        await asyncio.to_thread(_work, address, share_work, mode)
+        for address in (peer, cluster.bootstrap)
+    ]
+    assert found == expected
+    ends = Counter(number for number, _, kind in found.elements() if kind != RELEASE)
+    assert ends == Counter(2 * list(range(NUMBERS)))
+
+
+def _work(address: str, java: JavaHome, mode: str) -> Counter[tuple[int, int, int]]:
+    """Return how often each (number, delivery count, type) was seen."""
+    with closing(Conversation(address)) as talk:
+        # Without `share.auto.offset.reset` a group begins at the end of the log.
+        talk.first.fetch(talk.here, talk.there, max_wait_ms=0)
+        wait_until(lambda: not talk.first.fetch(max_wait_ms=0)["error_code"])
+        talk.produce(NUMBERS, linger_ms=5, batch_num_messages=30)
+        talk.produce(NUMBERS, 1, linger_ms=5, batch_num_messages=7)
+        talk.leave()
+        settings = (f"share.acquire.mode={mode}", "max.poll.records=40")
+        done = java.tool(
+            "ShareWork", address, talk.group, talk.topic, "3", str(2 * NUMBERS), *settings
+        )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert not [line for line in lines if line[0] != "got"], done.stdout
+    return Counter((int(line[3]), int(line[4]), int(line[5])) for line in lines)
+
+
+async def test_kafkas_console_share_consumer(
+    peer: str, cluster: Cluster, java: JavaHome
+) -> None:
+    expected, found = [
+        await asyncio.to_thread(_console, address, java) for address in (peer, cluster.bootstrap)
+    ]
+    assert found == expected
+    assert len(found) == 30
+
+
+def _console(address: str, java: JavaHome) -> list[str]:
+    with closing(Conversation(address)) as talk:
+        talk.first.fetch(talk.here, max_wait_ms=0)
+        wait_until(lambda: not talk.first.fetch(max_wait_ms=0)["error_code"])
+        talk.produce(30)
+        talk.leave()
+        done = java.tool(
+            CONSOLE,
+            *("--bootstrap-server", address, "--topic", talk.topic, "--group", talk.group),
+            *("--max-messages", "30", "--timeout-ms", "30000"),
+            *("--formatter-property", "print.delivery=true"),
+            *("--formatter-property", "print.offset=true"),
+        )
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
