@@ -554,8 +554,7 @@ class Broker:
             (coordinator.partition_opened if opened else coordinator.partition_closed)(partition)
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if delta.everything or delta.removed_topic_ids:
-            self.share_coordinator.topics_deleted()
+        self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
 
