@@ -37,6 +37,7 @@ from broker.cleaner_duty import CleanerDuty
 from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.coordination.log import TopicLog
+from broker.groups.configs import group_configs
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
@@ -474,18 +475,22 @@ class Broker:
             limits,
             now_ms=self._steady_clock(),
             new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
-            consumer_limits=ConsumerLimits(
-                session_timeout_ms=self.config.group_consumer_session_timeout_ms,
-                heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
-                members_max=self.config.group_consumer_max_size,
-                assignors=self.config.group_consumer_assignors,
-                migration=self.config.group_consumer_migration_policy,
-                classic_members_max=self.config.group_max_size,
-            ),
+            consumer_limits=self._consumer_limits,
         )
         self.groups.topics.reset(self.image)
         self.follower.subscribe(self.groups.topics.on_batch)
         self._cleanup.callback(self.groups.close)
+
+    def _consumer_limits(self, group_id: str) -> ConsumerLimits:
+        config, group = self.config, group_configs(self.image, self.config).of(group_id)
+        return ConsumerLimits(
+            session_timeout_ms=group.consumer_session_timeout_ms,
+            heartbeat_interval_ms=group.consumer_heartbeat_interval_ms,
+            members_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            migration=config.group_consumer_migration_policy,
+            classic_members_max=config.group_max_size,
+        )
 
     def _start_transactions(self) -> None:
         peers = MarkerPeers(self, partial(start_marker, self))
