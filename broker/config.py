@@ -28,6 +28,17 @@ CHECK_STRICT: Final = "strict"
 CONSUMER_ASSIGNORS: Final = ("uniform", "range")
 _INT32_MAX: Final = (1 << 31) - 1
 _TIB: Final = 1 << 40
+_ORDERED: Final = (
+    ("group_min_session_timeout_ms", "group_max_session_timeout_ms", True),
+    ("group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms", False),
+    ("group_consumer_min_session_timeout_ms", "group_consumer_max_session_timeout_ms", True),
+    ("group_consumer_min_heartbeat_interval_ms", "group_consumer_max_heartbeat_interval_ms", True),
+    ("group_share_heartbeat_interval_ms", "group_share_session_timeout_ms", False),
+    ("group_share_min_session_timeout_ms", "group_share_max_session_timeout_ms", True),
+    ("group_share_min_heartbeat_interval_ms", "group_share_max_heartbeat_interval_ms", True),
+    ("group_share_min_record_lock_duration_ms", "group_share_max_record_lock_duration_ms", True),
+)
+"""A setting, one that it must not exceed, and whether they may be equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +263,26 @@ class BrokerConfig:
     assignment. Below `group.consumer.session.timeout.ms`.
     """
 
+    group_consumer_min_session_timeout_ms: Annotated[
+        int, Setting("group.consumer.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 45_000
+    """Shortest session timeout that the configs of a consumer group may ask for."""
+
+    group_consumer_max_session_timeout_ms: Annotated[
+        int, Setting("group.consumer.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 60_000
+    """Longest session timeout that the configs of a consumer group may ask for."""
+
+    group_consumer_min_heartbeat_interval_ms: Annotated[
+        int, Setting("group.consumer.min.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 5_000
+    """Shortest heartbeat interval that the configs of a consumer group may ask for."""
+
+    group_consumer_max_heartbeat_interval_ms: Annotated[
+        int, Setting("group.consumer.max.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 15_000
+    """Longest heartbeat interval that the configs of a consumer group may ask for."""
+
     group_consumer_max_size: Annotated[
         int, Setting("group.consumer.max.size", Kind.INT, 1, _INT32_MAX)
     ] = _INT32_MAX
@@ -279,14 +310,47 @@ class BrokerConfig:
     group_share_session_timeout_ms: Annotated[
         int, Setting("group.share.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
     ] = 45_000
-    """How long a member of a share group may be silent before the others read its partitions."""
+    """Session timeout of share groups without the config `share.session.timeout.ms`."""
+
+    group_share_min_session_timeout_ms: Annotated[
+        int, Setting("group.share.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 45_000
+    """Shortest session timeout that the configs of a share group may ask for."""
+
+    group_share_max_session_timeout_ms: Annotated[
+        int, Setting("group.share.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 60_000
+    """Longest session timeout that the configs of a share group may ask for."""
 
     group_share_heartbeat_interval_ms: Annotated[
         int, Setting("group.share.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX)
     ] = 5_000
-    """How often members of share groups send heartbeats, and so how fast they learn of a new
-    assignment. Below `group.share.session.timeout.ms`.
-    """
+    """Heartbeat interval of share groups without the config `share.heartbeat.interval.ms`."""
+
+    group_share_min_heartbeat_interval_ms: Annotated[
+        int, Setting("group.share.min.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 5_000
+    """Shortest heartbeat interval that the configs of a share group may ask for."""
+
+    group_share_max_heartbeat_interval_ms: Annotated[
+        int, Setting("group.share.max.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 15_000
+    """Longest heartbeat interval that the configs of a share group may ask for."""
+
+    group_share_record_lock_duration_ms: Annotated[
+        int, Setting("group.share.record.lock.duration.ms", Kind.DURATION, 1_000, 3_600_000)
+    ] = 30_000
+    """Lock of acquired records in share groups without `share.record.lock.duration.ms`."""
+
+    group_share_min_record_lock_duration_ms: Annotated[
+        int, Setting("group.share.min.record.lock.duration.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 15_000
+    """Shortest lock of acquired records that the configs of a share group may ask for."""
+
+    group_share_max_record_lock_duration_ms: Annotated[
+        int, Setting("group.share.max.record.lock.duration.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 60_000
+    """Longest lock of acquired records that the configs of a share group may ask for."""
 
     group_share_max_size: Annotated[int, Setting("group.share.max.size", Kind.INT, 1, 1_000)] = 200
     """Maximum number of members of one share group. Further ones are refused."""
@@ -347,19 +411,14 @@ class BrokerConfig:
             raise SettingInvalid(
                 "buffered_request_bytes_max", self.buffered_request_bytes_max, allowed
             )
-        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            allowed = f"at most group_max_session_timeout_ms ({self.group_max_session_timeout_ms})"
-            raise SettingInvalid(
-                "group_min_session_timeout_ms", self.group_min_session_timeout_ms, allowed
-            )
-        self._check_member_groups()
+        self._check_groups()
         if not self.controllers:
             raise SettingInvalid(
                 "controllers", self.controllers, "name at least one controller as host:port"
             )
         self._check_listeners()
 
-    def _check_member_groups(self) -> None:
+    def _check_groups(self) -> None:
         names = self.group_consumer_assignors
         if not names or len(set(names)) < len(names) or not set(names) <= set(CONSUMER_ASSIGNORS):
             raise SettingInvalid(
@@ -367,15 +426,11 @@ class BrokerConfig:
                 names,
                 f"each of {', '.join(CONSUMER_ASSIGNORS)} at most once",
             )
-        for kind in ("consumer", "share"):
-            interval, timeout = (
-                f"group_{kind}_heartbeat_interval_ms",
-                f"group_{kind}_session_timeout_ms",
-            )
-            timeout_ms = getattr(self, timeout)
-            if getattr(self, interval) >= timeout_ms:
-                allowed = f"less than {timeout} ({timeout_ms})"
-                raise SettingInvalid(interval, getattr(self, interval), allowed)
+        for low, high, is_equal_allowed in _ORDERED:
+            values = getattr(self, low), getattr(self, high)
+            if values[0] > values[1] or (values[0] == values[1] and not is_equal_allowed):
+                allowed = f"{'at most' if is_equal_allowed else 'less than'} {high} ({values[1]})"
+                raise SettingInvalid(low, values[0], allowed)
 
     @property
     def bound(self) -> tuple[Listener, ...]:

@@ -41,6 +41,7 @@ from broker.coordination.internal_topics import (
     TRANSACTIONS_TOPIC,
 )
 from broker.coordination.log import TopicLog
+from broker.groups.configs import group_configs
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
@@ -508,14 +509,7 @@ class Broker:
             limits,
             now_ms=self._steady_clock(),
             new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
-            consumer_limits=ConsumerLimits(
-                session_timeout_ms=self.config.group_consumer_session_timeout_ms,
-                heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
-                members_max=self.config.group_consumer_max_size,
-                assignors=self.config.group_consumer_assignors,
-                migration=self.config.group_consumer_migration_policy,
-                classic_members_max=self.config.group_max_size,
-            ),
+            consumer_limits=self._consumer_limits,
             topics=self.topics,
             share_limits=self._share_limits,
             share_states=self.share_states,
@@ -523,11 +517,22 @@ class Broker:
         self._cleanup.callback(self.groups.close)
 
     def _share_limits(self, group_id: str) -> ShareLimits:
-        """Return the limits of a share group."""
+        group = group_configs(self.image, self.config).of(group_id)
         return ShareLimits(
-            session_timeout_ms=self.config.group_share_session_timeout_ms,
-            heartbeat_interval_ms=self.config.group_share_heartbeat_interval_ms,
+            session_timeout_ms=group.share_session_timeout_ms,
+            heartbeat_interval_ms=group.share_heartbeat_interval_ms,
             members_max=self.config.group_share_max_size,
+        )
+
+    def _consumer_limits(self, group_id: str) -> ConsumerLimits:
+        config, group = self.config, group_configs(self.image, self.config).of(group_id)
+        return ConsumerLimits(
+            session_timeout_ms=group.consumer_session_timeout_ms,
+            heartbeat_interval_ms=group.consumer_heartbeat_interval_ms,
+            members_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            migration=config.group_consumer_migration_policy,
+            classic_members_max=config.group_max_size,
         )
 
     def _start_transactions(self) -> None:
@@ -584,8 +589,7 @@ class Broker:
             (coordinator.partition_opened if opened else coordinator.partition_closed)(partition)
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if delta.everything or delta.removed_topic_ids:
-            self.share_coordinator.topics_deleted()
+        self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
 

@@ -83,15 +83,16 @@ class ConsumerCoordinator:
         self,
         home: GroupHome,
         topics: TopicsView,
-        limits: ConsumerLimits,
+        limits_of: Callable[[str], ConsumerLimits],
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str],
     ) -> None:
+        """limits_of: returns the limits of a group, which may change at any time."""
         self._home = home
         self._journal = GroupJournal(home, now_ms)
         self._new_member_id = new_member_id
         self._topics = topics
-        self._limits = limits
+        self._limits_of = limits_of
         self._now_ms = now_ms
 
     # --- heartbeats -------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ class ConsumerCoordinator:
         version: of the request. Members of version 0 get an id when they join.
         """
         try:
-            check_heartbeat(group_id, request, version, self._limits.assignors)
+            check_heartbeat(group_id, request, version, self._limits_of(group_id).assignors)
             if not request.member_id and request.member_epoch == JOIN_EPOCH:
                 request = replace(request, member_id=self._new_member_id(request.client_id))
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
@@ -122,7 +123,7 @@ class ConsumerCoordinator:
         """Change the group and begin to write that. Raises HeartbeatRefused."""
         if group.consumer is None:
             return self._begin(group, request)
-        consumer, now_ms = group.consumer, self._now_ms()
+        consumer, now_ms = self._current(group), self._now_ms()
         if request.member_epoch >= JOIN_EPOCH:
             result, changes = consumer.heartbeat(request, self._topics, now_ms)
         else:
@@ -131,13 +132,20 @@ class ConsumerCoordinator:
         self._set_timer(group)
         return result, outcome
 
+    def _current(self, group: Group) -> ConsumerGroup:
+        """Return the consumer group with the limits that hold now."""
+        assert group.consumer is not None
+        group.consumer.limits = self._limits_of(group.consumer.group_id)
+        return group.consumer
+
     def _begin(
         self, group: Group, request: HeartbeatRequest
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
         """Begin a consumer group with its first member, in place of a classic one. Raises
         HeartbeatRefused.
         """
-        consumer = ConsumerGroup(group.classic.group_id, self._limits)
+        group_id = group.classic.group_id
+        consumer = ConsumerGroup(group_id, self._limits_of(group_id))
         try:
             changes = self._upgraded(group, consumer, request)
             result, changes = consumer.heartbeat(request, self._topics, self._now_ms(), changes)
@@ -165,10 +173,10 @@ class ConsumerCoordinator:
         if not classic.members:
             return GroupChanges(consumer)
         is_possible = (
-            self._limits.may_upgrade
+            consumer.limits.may_upgrade
             and classic.protocol_type == CONSUMER_PROTOCOL
             and classic.protocol is not None
-            and len(classic.members) <= self._limits.members_max
+            and len(classic.members) <= consumer.limits.members_max
         )
         if not is_possible:
             raise refused
@@ -184,8 +192,7 @@ class ConsumerCoordinator:
 
     async def join(self, group: Group, request: JoinRequest) -> JoinResult:
         """Handle JoinGroup of a classic member of a consumer group."""
-        consumer = group.consumer
-        assert consumer is not None
+        consumer = self._current(group)
         try:
             result, changes = join_classic(
                 consumer, request, self._new_member_id, self._topics, self._now_ms()
@@ -202,8 +209,7 @@ class ConsumerCoordinator:
 
     async def sync(self, group: Group, request: SyncRequest) -> SyncResult:
         """Handle SyncGroup of a classic member of a consumer group."""
-        consumer = group.consumer
-        assert consumer is not None
+        consumer = self._current(group)
         try:
             result = sync_classic(consumer, request, self._topics, self._now_ms())
         except HeartbeatRefused as refused:
@@ -215,8 +221,7 @@ class ConsumerCoordinator:
 
     def heartbeat_classic(self, group: Group, member: tuple[str, str | None, int]) -> ErrorCode:
         """Handle Heartbeat of a classic member, given as (id, instance id, generation)."""
-        consumer = group.consumer
-        assert consumer is not None
+        consumer = self._current(group)
         changes = consumer.refresh(self._topics, self._now_ms())
         if changes.records:
             self._write(group, changes)
@@ -232,8 +237,7 @@ class ConsumerCoordinator:
 
     def leave(self, group: Group, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Handle LeaveGroup of members, given as (id, instance id)."""
-        consumer = group.consumer
-        assert consumer is not None
+        consumer = self._current(group)
         errors, changes = leave_classic(consumer, members, self._topics, self._now_ms())
         if changes.records:
             self._write_or_downgrade(group, consumer, changes)
@@ -241,9 +245,9 @@ class ConsumerCoordinator:
 
     def _may_downgrade(self, consumer: ConsumerGroup) -> bool:
         return (
-            self._limits.may_downgrade
+            consumer.limits.may_downgrade
             and consumer.is_classic
-            and len(consumer.members) <= self._limits.classic_members_max
+            and len(consumer.members) <= consumer.limits.classic_members_max
         )
 
     def _write_or_downgrade(
@@ -315,7 +319,8 @@ class ConsumerCoordinator:
             decoded = decode_consumer_key(key)
             if decoded is not None:
                 found.append((decoded, decode_consumer_value(decoded.kind, value)))
-        group.consumer = ConsumerGroup(group.classic.group_id, self._limits)
+        group_id = group.classic.group_id
+        group.consumer = ConsumerGroup(group_id, self._limits_of(group_id))
         group.consumer.restore(found, self._now_ms())
         self._set_timer(group)
 
@@ -329,10 +334,9 @@ class ConsumerCoordinator:
         group.consumer_timer = None
         if group.consumer is None:
             return
-        changes = group.consumer.tick(self._topics, self._now_ms())
-        outcome = (
-            self._write_or_downgrade(group, group.consumer, changes) if changes.records else None
-        )
+        consumer = self._current(group)
+        changes = consumer.tick(self._topics, self._now_ms())
+        outcome = self._write_or_downgrade(group, consumer, changes) if changes.records else None
         is_refused = (
             outcome is not None and outcome.done() and outcome.result() is not ErrorCode.NONE
         )

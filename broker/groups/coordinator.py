@@ -118,7 +118,7 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str],
         compaction: CompactionLimits | None = None,
-        consumer_limits: ConsumerLimits | None = None,
+        consumer_limits: Callable[[str], ConsumerLimits] | None = None,
         topics: ImageTopics | None = None,
         share_limits: Callable[[str], ShareLimits] = lambda _: ShareLimits(),
         share_states: ShareStateStore | None = None,
@@ -132,7 +132,7 @@ class GroupCoordinator:
         self.topics = ImageTopics() if topics is None else topics
         """The topics that consumer groups see. The owner keeps them up to date."""
         self.consumers = ConsumerCoordinator(
-            self, self.topics, consumer_limits or ConsumerLimits(), now_ms, new_member_id
+            self, self.topics, consumer_limits or _default_limits, now_ms, new_member_id
         )
         """The protocol of KIP-848."""
         self.shares = ShareGroups(self, self.topics, share_limits, now_ms, share_states)
@@ -789,6 +789,10 @@ class GroupCoordinator:
     def _tick(self, group: Group) -> None:
         group.timer = None
         self._apply(group, group.classic.tick(self._now_ms()))
+
+
+def _default_limits(group_id: str) -> ConsumerLimits:
+    return ConsumerLimits()
 
 
 def _check_metadata(

@@ -5,7 +5,7 @@ it. Becoming leader loads the partition from the start.
 Invariants: an answer is given only when the record that it depends on is durable, those of earlier
 requests included. An answer without a record of its own requires that no other broker can lead.
 What a refused append has changed is taken back, and an append that fails later makes the partition
-load again from its log. The states of a deleted topic are deleted.
+load again from its log. The states of a topic go when it cannot be undeleted any more.
 Limits: STATES_MAX per partition of the topic.
 Must not: know Kafka requests (handlers do).
 Source: Kafka ShareCoordinatorService.
@@ -49,8 +49,8 @@ _T = TypeVar("_T")
 class KnownTopics(Protocol):
     """The topics of the cluster, as the share coordinator sees them."""
 
-    def name_of(self, topic_id: UUID) -> str | None:
-        """Return None for a topic that does not exist."""
+    def is_gone(self, topic_id: UUID) -> bool:
+        """Return True for a topic that neither exists nor can be undeleted."""
         ...
 
     def partition_count(self, topic_id: UUID) -> int:
@@ -130,15 +130,17 @@ class ShareCoordinator:
 
     # --- deleted topics ---------------------------------------------------------------------------
 
-    def topics_deleted(self) -> None:
-        """Delete the states of topics that do not exist any more."""
+    def topics_changed(self, topic_ids: Iterable[UUID] | None) -> None:
+        """Delete the states of topics that are gone. None: any topic may have changed."""
+        if topic_ids is not None and not any(map(self._topics.is_gone, topic_ids)):
+            return
         for state in self._shards.loaded():
             self._drop_deleted(state)
 
     def _drop_deleted(self, state: _Partition) -> None:
         if self._shards.get(state.index) is not state:
             return
-        gone = [key for key in state.states if self._topics.name_of(key.topic_id) is None]
+        gone = [key for key in state.states if self._topics.is_gone(key.topic_id)]
         for key in gone:
             before = state.states.get(key)
             record = state.states.delete(key)

@@ -32,12 +32,13 @@ Two APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip
 
 Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
-Groups have no configs of their own, and racks do not influence assignments.
+Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat; those of streams groups have no effect.
+Racks do not influence assignments.
 
 Some APIs answer about things that brokers do not have.
 UpdateFeatures refuses every feature, because none has a level: transactions use version 1 of their protocol (no KIP-890).
 AlterReplicaLogDirs knows one log directory, the object store.
-DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources names topics and brokers alone.
+DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources finds no loggers and no client metrics.
 DescribeProducers is answered by the leader of a partition, because no other broker knows producers: `kafka-transactions.sh find-hanging --broker-id` fails if another broker leads a partition of which this one is a candidate, so use `--topic`, or `penstock transactions find-hanging`.
 
 ## Not served

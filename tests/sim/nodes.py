@@ -311,7 +311,7 @@ class SimBroker:
             now_ms=now_ms,
             new_member_id=lambda _: f"m{self.rng.getrandbits(64)}",
             compaction=self.world.coordination.compaction,
-            consumer_limits=self.world.coordination.consumers,
+            consumer_limits=lambda _: self.world.coordination.consumers,
         )
         self.groups.topics.reset(self.image)
         self.follower.subscribe(self.groups.topics.on_batch)

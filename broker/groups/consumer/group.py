@@ -58,7 +58,7 @@ _RESTORED_IN_ORDER = (
 
 
 class ConsumerGroup:
-    """A consumer group. Attributes are read-only for callers.
+    """A consumer group. Attributes are read-only for callers, except the limits.
 
     `heartbeat` and `leave` return an answer that holds once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
@@ -74,7 +74,8 @@ class ConsumerGroup:
         """Member ids by instance id."""
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
-        self._limits = limits
+        self.limits = limits
+        """May be replaced between two steps."""
         self._owners: dict[UUID, dict[int, str]] = {}
         """The owner of each partition, until it has given it up."""
         self.deadlines = Deadlines()
@@ -116,7 +117,7 @@ class ConsumerGroup:
         return HeartbeatResult(
             member_id=member_id,
             member_epoch=current.epoch,
-            heartbeat_interval_ms=self._limits.heartbeat_interval_ms,
+            heartbeat_interval_ms=self.limits.heartbeat_interval_ms,
             assignment=current.assigned if is_told else None,
         )
 
@@ -160,11 +161,11 @@ class ConsumerGroup:
         )
 
     def check_size(self, member_id: str) -> None:
-        if len(self.members) >= self._limits.members_max and member_id not in self.members:
+        if len(self.members) >= self.limits.members_max and member_id not in self.members:
             raise HeartbeatRefused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 "The consumer group has reached its maximum capacity of"
-                f" {self._limits.members_max} members.",
+                f" {self.limits.members_max} members.",
             )
 
     def _admit(self, request: HeartbeatRequest, changes: GroupChanges) -> ConsumerMember:
@@ -308,10 +309,10 @@ class ConsumerGroup:
         votes: dict[str, int] = {}
         for member in self.members.values():
             name = member.metadata.server_assignor
-            if name in self._limits.assignors:
+            if name in self.limits.assignors:
                 votes[name] = votes.get(name, 0) + 1
         if not votes:
-            return self._limits.assignors[0]
+            return self.limits.assignors[0]
         return max(sorted(votes), key=lambda name: votes[name])
 
     def _update_targets(self, topics: TopicsView, changes: GroupChanges) -> None:
@@ -417,7 +418,7 @@ class ConsumerGroup:
         """Begin the session of a member again."""
         classic = self.members[member_id].metadata.classic
         timeout_ms = (
-            self._limits.session_timeout_ms if classic is None else classic.session_timeout_ms
+            self.limits.session_timeout_ms if classic is None else classic.session_timeout_ms
         )
         self.deadlines.await_heartbeat(member_id, now_ms + timeout_ms)
 

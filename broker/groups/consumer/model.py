@@ -51,6 +51,10 @@ class TopicsView(Protocol):
 
     def name_of(self, topic_id: UUID) -> str | None: ...
 
+    def is_gone(self, topic_id: UUID) -> bool:
+        """Return True for a topic that neither exists nor can be undeleted."""
+        ...
+
     def partition_count(self, topic_id: UUID) -> int:
         """Return 0 for a topic that does not exist."""
         ...

@@ -18,6 +18,8 @@ class ImageTopics:
         self._ids: dict[str, UUID] = {}
         self._known: dict[UUID, tuple[str, int]] = {}
         """Name and partition count."""
+        self._frozen: set[UUID] = set()
+        """Deleted topics that can come back, and those of snapshots."""
         self._version = 0
 
     @property
@@ -34,6 +36,9 @@ class ImageTopics:
         known = self._known.get(topic_id)
         return None if known is None else known[0]
 
+    def is_gone(self, topic_id: UUID) -> bool:
+        return topic_id not in self._known and topic_id not in self._frozen
+
     def partition_count(self, topic_id: UUID) -> int:
         known = self._known.get(topic_id)
         return 0 if known is None else known[1]
@@ -45,9 +50,14 @@ class ImageTopics:
             return
         for topic_id in delta.topic_ids | delta.removed_topic_ids:
             topic = image.topics.by_id(topic_id)
+            if topic_id in image.frozen_topics:
+                self._frozen.add(topic_id)
+            else:
+                self._frozen.discard(topic_id)
             self._set(topic_id, None if topic is None else (topic.name, len(topic.partitions)))
 
     def reset(self, image: MetadataImage) -> None:
+        self._frozen = {topic.topic_id for topic in image.frozen_topics}
         found = {topic.topic_id: (topic.name, len(topic.partitions)) for topic in image.topics}
         for topic_id in self._known.keys() - found.keys():
             self._set(topic_id, None)

@@ -93,7 +93,7 @@ class ShareGroup:
         member = self._admit(request)
         changes = GroupChanges(self)
         member_id = member.member_id
-        is_pending = self._has_unassigned()
+        is_pending = self._has_unassigned(topics)
         metadata = _updated(member.metadata, request)
         if member_id not in self.members or metadata != member.metadata:
             changes.put(ConsumerRecordKind.SHARE_MEMBER, metadata, member_id)
@@ -145,7 +145,7 @@ class ShareGroup:
             name for member in self.members.values() for name in member.metadata.subscribed_names
         }
 
-    def _has_unassigned(self) -> bool:
+    def _has_unassigned(self, topics: TopicsView) -> bool:
         """Return True if a subscribed partition is initialized that nobody reads yet."""
         if not self.members:
             return False
@@ -155,8 +155,8 @@ class ShareGroup:
             for topic_id, indexes in target.items():
                 read[topic_id] = read.get(topic_id, frozenset()) | indexes
         return any(
-            name in subscribed and read.get(topic_id) != indexes
-            for topic_id, (name, indexes) in self.partitions.initialized.items()
+            topics.name_of(topic_id) in subscribed and read.get(topic_id) != indexes
+            for topic_id, indexes in indexes_of(self.partitions.initialized).items()
         )
 
     def _update_epoch(self, topics: TopicsView, changes: GroupChanges, *, is_bumped: bool) -> None:
@@ -169,12 +169,12 @@ class ShareGroup:
         self._topics_version = topics.version
 
     def _drop_deleted(self, topics: TopicsView, changes: GroupChanges) -> None:
-        """Forget topics that were deleted. The share coordinator deletes their states itself."""
+        """Forget topics that were deleted for good. The share coordinator deletes their states."""
         known = self.partitions
         gone = [
             topic_id
             for topic_id in {*known.initializing, *known.initialized, *known.deleting}
-            if topics.name_of(topic_id) is None
+            if topics.is_gone(topic_id)
         ]
         if gone:
             left = SharePartitions(

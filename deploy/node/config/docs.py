@@ -16,6 +16,7 @@ from base.settings import (
 )
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
+from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.node.config.definition import (
     PARTS,
@@ -60,11 +61,20 @@ log.cache.max.bytes = "512MiB"
 Durations are milliseconds, or numbers with `ms`, `s`, `min`, `h`, `d`.
 Sizes are bytes, or numbers with `KiB`, `MiB`, `GiB` (or `kB`, `MB`, `GB`).
 Lists are separated by commas, or are TOML arrays.
-Settings of processes take effect at their next start, configs of topics at once.
+Settings of processes take effect at their next start, configs of topics and groups at once.
 """
 
 _TOPICS: Final = """\
 Set with Kafka's tools (`kafka-configs`, `alter_configs`), or when the topic is created; they take effect at once.
+"""
+
+_GROUPS: Final = """\
+Set with Kafka's tools (`kafka-configs --entity-type groups --entity-name GROUP`); a group need not exist for that.
+A member learns of a change in its next heartbeat.
+A group without a value uses the setting `group.` and the name of the config, of its coordinator; the settings `group.consumer.min.*`, `group.consumer.max.*`, `group.share.min.*` and `group.share.max.*` limit the values.
+
+| config | default | meaning |
+|---|---|---|
 """
 
 
@@ -91,6 +101,11 @@ def markdown() -> str:
         f"| `{config.name}` | {_code(config.default)} | {_cell(config.allowed)} | {_cell(config.doc)} |"
         for config in TOPIC_CONFIGS.values()
         if not config.is_internal
+    ]
+    lines += ["", "## Groups\n", _GROUPS.rstrip()]
+    lines += [
+        f"| `{config.name}` | {_code(config.default)} | {_cell(config.doc)} |"
+        for config in GROUP_CONFIGS.values()
     ]
     return "\n".join(lines) + "\n"
 

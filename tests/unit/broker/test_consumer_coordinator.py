@@ -63,7 +63,7 @@ def coordinator_on(
         GroupLimits(initial_rebalance_delay_ms=initial_rebalance_delay_ms),
         now_ms=now_ms,
         new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
-        consumer_limits=ConsumerLimits(**limits),
+        consumer_limits=lambda _: ConsumerLimits(**limits),
         compaction=compaction,
     )
     coordinator.topics.reset(image_with(4))
