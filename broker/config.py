@@ -360,11 +360,6 @@ class BrokerConfig:
     ] = 5
     """How often a record is delivered to members of a share group before it is given up."""
 
-    group_share_record_lock_duration_ms: Annotated[
-        int, Setting("group.share.record.lock.duration.ms", Kind.DURATION, 1_000, 3_600_000)
-    ] = 30_000
-    """How long a member of a share group has a record before others may get it."""
-
     group_share_partition_max_record_locks: Annotated[
         int, Setting("group.share.partition.max.record.locks", Kind.INT, 100, 10_000)
     ] = 2_000

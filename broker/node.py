@@ -557,12 +557,16 @@ class Broker:
         self.server.on_closed = self._on_connection_closed
 
     def _share_config(self, group_id: str) -> ShareGroupConfig:
-        """Return the configs of a share group that its share partitions need."""
+        config, group = self.config, group_configs(self.image, self.config).of(group_id)
+        reset = group.share_auto_offset_reset
         return ShareGroupConfig(
-            lock_duration_ms=self.config.group_share_record_lock_duration_ms,
+            lock_duration_ms=group.share_record_lock_duration_ms,
+            begins_earliest=reset.is_earliest,
+            begins_ms_ago=reset.duration_ms,
+            reads_committed=group.share_is_read_committed,
             limits=WindowLimits(
-                records_max=self.config.group_share_partition_max_record_locks,
-                deliveries_max=self.config.group_share_delivery_count_limit,
+                records_max=config.group_share_partition_max_record_locks,
+                deliveries_max=config.group_share_delivery_count_limit,
             ),
         )
 

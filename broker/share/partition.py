@@ -20,7 +20,7 @@ from base.clock import WallClock
 from base.ids import Millis, Offset, StreamId
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
-from broker.share.settings import EARLIEST, ShareConfigs, ShareGroupConfig
+from broker.share.settings import ShareConfigs, ShareGroupConfig
 from broker.share.spans import Acknowledgement, AcquiredRange
 from broker.share.state import (
     NO_START_OFFSET,
@@ -200,13 +200,13 @@ class SharePartition:
 
     async def _find_start_offset(self) -> int:
         config, partition = self.config, self.partition
-        if config.reset_duration_ms is not None:
-            since_ms = Millis(max(0, self._now_ms() - config.reset_duration_ms))
+        if config.begins_ms_ago is not None:
+            since_ms = Millis(max(0, self._now_ms() - config.begins_ms_ago))
             found = await self._index.offset_for_timestamp(
                 partition.log.data.stream_id, since_ms, partition.high_watermark
             )
             return partition.high_watermark if found is None else found[0]
-        if config.reset == EARLIEST:
+        if config.begins_earliest:
             return partition.log_start_offset
         return partition.last_stable_offset if config.reads_committed else partition.high_watermark
 

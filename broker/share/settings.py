@@ -5,13 +5,10 @@ Source: Kafka `GroupConfig`, `ShareGroupConfig`; KIP-932.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from broker.share.window import WindowLimits
-
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +17,13 @@ class ShareGroupConfig:
 
     lock_duration_ms: int = 30_000
     """How long a member has a record before others may get it."""
-    reset: str = LATEST
-    """Where a share partition begins that has no state yet: EARLIEST, LATEST, or by duration."""
-    reset_duration_ms: int | None = None
-    """Begin with the records of this last stretch of time."""
+    begins_earliest: bool = False
+    """A share partition without a state begins at the log start, else at the end."""
+    begins_ms_ago: int | None = None
+    """It begins with the records of this last stretch of time instead."""
     reads_committed: bool = False
     """Members get no records of aborted transactions, and none of open ones."""
-    limits: WindowLimits = WindowLimits()
+    limits: WindowLimits = field(default_factory=WindowLimits)
 
     @property
     def lock_duration_s(self) -> float:

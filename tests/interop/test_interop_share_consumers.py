@@ -273,9 +273,7 @@ def _work(address: str, java: JavaHome, mode: str) -> Counter[tuple[int, int, in
     return Counter((int(line[3]), int(line[4]), int(line[5])) for line in lines)
 
 
-async def test_kafkas_console_share_consumer(
-    peer: str, cluster: Cluster, java: JavaHome
-) -> None:
+async def test_kafkas_console_share_consumer(peer: str, cluster: Cluster, java: JavaHome) -> None:
     expected, found = [
         await asyncio.to_thread(_console, address, java) for address in (peer, cluster.bootstrap)
     ]

@@ -57,6 +57,10 @@ class ShareMember:
 
     # --- the group --------------------------------------------------------------------------------
 
+    @property
+    def is_member(self) -> bool:
+        return self._member_epoch > 0
+
     def beat(self, *topics: str) -> Any:
         answer = self.ask(
             apis.SHARE_GROUP_HEARTBEAT,
