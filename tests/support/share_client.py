@@ -82,15 +82,24 @@ class ShareMember:
             }
         return answer
 
+    def _find_coordinator(self) -> Any:
+        find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[self.group])
+        return self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]
+
+    def coordinates_here(self) -> bool:
+        """Return whether the broker of this connection is the coordinator of the group, once there
+        is one.
+        """
+        wait_until(lambda: not self._find_coordinator()["error_code"])
+        found = self._find_coordinator()
+        return self.address == f"{found['host']}:{found['port']}"
+
     def join(self, *topics: str) -> "ShareMember":
         """Become a member, and wait for all partitions of the topics."""
         for topic in topics:
             self.topic_id(topic)
 
-        find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[self.group])
-        wait_until(
-            lambda: not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
-        )
+        wait_until(lambda: not self._find_coordinator()["error_code"])
 
         def is_assigned() -> bool:
             self.beat(*([] if self._member_epoch > 0 else topics))
