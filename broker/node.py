@@ -60,12 +60,12 @@ from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
+from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
 from broker.share.settings import ShareGroupConfig
-from broker.share.window import WindowLimits
-from broker.share.coordinator import ShareCoordinator
 from broker.share.store import RoutedShareStates
+from broker.share.window import WindowLimits
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits

@@ -10,9 +10,9 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
+from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
-from broker.share.coordinator import ShareCoordinator
 from broker.share.state import ShareStateStore
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds

@@ -333,7 +333,7 @@ class _ShareFetchCall:
                 batches.bounds,
                 target.offset,
                 options,
-                batches.aborted or (),
+                aborted=batches.aborted or (),
             )
             if acquired:
                 result.acquired = acquired

@@ -99,6 +99,7 @@ class SharePartition:
         store: ShareStateStore,
         config: ShareConfigs,
         index: TimestampIndex,
+        *,
         now_ms: WallClock,
     ) -> None:
         self.key = key
@@ -232,13 +233,16 @@ class SharePartition:
         fetched: Sequence[Bounds],
         fetch_offset: int,
         options: AcquireOptions,
+        *,
         aborted: Sequence[Bounds] = (),
     ) -> list[AcquiredRange]:
         """See `ShareWindow.acquire`."""
         if self.window is None:
             return []
         deadline = self._loop.time() + self.config.lock_duration_s
-        found = self.window.acquire(member_id, fetched, fetch_offset, options, deadline, aborted)
+        found = self.window.acquire(
+            member_id, fetched, fetch_offset, options, deadline=deadline, aborted=aborted
+        )
         if found and self._timer is None:
             self._timer = self._loop.call_at(deadline, self._end_locks)
         return found
@@ -329,7 +333,7 @@ class SharePartition:
                 code=error.code.name,
             )
             return error.code
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever failed, the member gets an error; logged
             _log.exception("share_state_write_failed", group=self.key.group_id)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE

@@ -60,7 +60,9 @@ class SharePartitions:
         if found is not None:
             self.drop(found)
         self._drop_ending()
-        found = SharePartition(key, partition, self._store, self.config, self._index, self._now_ms)
+        found = SharePartition(
+            key, partition, self._store, self.config, self._index, now_ms=self._now_ms
+        )
         self._by_key[key] = found
         self._by_group.setdefault(group_id, {})[key] = None
         self._by_partition.setdefault((partition.topic_name, partition.index), {})[key] = None

@@ -70,6 +70,38 @@ class AcquireOptions:
     """`records_max` is exact, and ranges may end within batches."""
 
 
+class _Acquire(NamedTuple):
+    """What one member may get at once."""
+
+    member_id: str
+    fetched: Sequence[Bounds]
+    end: int
+    options: AcquireOptions
+    deadline: float
+
+    def end_of(self, offset: int) -> int:
+        """Return `offset`, or the end of the batch that it lies in."""
+        if self.options.is_record_limit:
+            return offset
+        at = bisect_right(self.fetched, offset - 1, key=_base) - 1
+        return max(offset, self.fetched[at].end) if at >= 0 else offset
+
+    def piece_ends(self, first: int, end: int) -> list[int]:
+        """Return the ends of ranges in [first, end). They have at least `batch_records` records,
+        apart from the last one, and end with a batch.
+        """
+        size = self.options.batch_records
+        ends: list[int] = []
+        if not self.options.is_record_limit and end - first > size:
+            for item in self.fetched:
+                if item.base >= end:
+                    break
+                if item.base - first >= size:
+                    ends.append(item.base)
+                    first = item.base
+        return [*ends, end]
+
+
 class AcknowledgementRefused(Exception):
     """Raised when an acknowledgement is invalid. None of its request was applied."""
 
@@ -175,6 +207,7 @@ class ShareWindow:
         fetched: Sequence[Bounds],
         fetch_offset: int,
         options: AcquireOptions,
+        *,
         deadline: float,
         aborted: Sequence[Bounds] = (),
     ) -> list[AcquiredRange]:
@@ -192,10 +225,11 @@ class ShareWindow:
         if left <= 0:
             return []
         self._archive_missing(fetch_offset, fetched[0].base)
-        found, left = self._acquire_again(member_id, fetched, end, left, options, deadline)
+        wanted = _Acquire(member_id, fetched, end, options, deadline)
+        found, left = self._acquire_again(wanted, left)
         self._advance()
         if left > 0 and end > self.end_offset:
-            found += self._acquire_new(member_id, fetched, end, left, options, deadline)
+            found += self._acquire_new(wanted, left)
         if aborted:
             found = self._archive_aborted(found, aborted)
         return [AcquiredRange(span.first, span.end - 1, span.count) for span in found]
@@ -209,78 +243,56 @@ class ShareWindow:
                 span.state = ARCHIVED
         self._advance()
 
-    def _acquire_again(
-        self,
-        member_id: str,
-        fetched: Sequence[Bounds],
-        end: int,
-        left: int,
-        options: AcquireOptions,
-        deadline: float,
-    ) -> tuple[list[Span], int]:
+    def _acquire_again(self, wanted: "_Acquire", left: int) -> tuple[list[Span], int]:
         """Lock what was released. Return it, and how many more records are wanted."""
         found: list[Span] = []
-        base = fetched[0].base
+        base = wanted.fetched[0].base
         if not self._has_available or base >= self.end_offset:
             return found, left
-        at = max(0, bisect_right(self._spans, base, key=_first) - 1)
-        while at < len(self._spans) and left > 0:
-            span = self._spans[at]
-            if span.first >= end:
+        for span in self._within(base, wanted.end):
+            if left <= 0:
                 break
-            at += 1
-            if not span.is_available or span.end <= base:
+            if not span.is_available:
                 continue
             if span.count >= self.limits.deliveries_max:
                 # The limit was lowered meanwhile.
                 span.state = ARCHIVED
                 continue
-            if span.first < base:
-                self._cut(at - 1, base)
-                continue
             is_throttled = span.count >= self.limits.throttle_from
             if is_throttled and found:
                 return found, 0
-            wanted_end = min(span.end, end)
-            if wanted_end - span.first > left:
-                wanted_end = min(wanted_end, _end_of(fetched, span.first + left, options))
-            if is_throttled:
-                wanted_end = min(wanted_end, span.first + self._records_together(span))
-            if wanted_end < span.end:
-                self._cut(at - 1, wanted_end)
-            span.lock(member_id, deadline)
+            end = self._end_of_acquired(span, wanted, left)
+            if end < span.end:
+                self._cut(bisect_right(self._spans, span.first, key=_first) - 1, end)
+            span.lock(wanted.member_id, wanted.deadline)
             found.append(span)
-            left -= span.end - span.first
-            if is_throttled:
-                return found, 0
+            left = 0 if is_throttled else left - (span.end - span.first)
         return found, left
 
-    def _records_together(self, span: Span) -> int:
-        limit = self.limits
-        if span.count == limit.deliveries_max - 1 and limit.deliveries_max >= _ALONE_FROM_LIMIT:
-            return 1
-        return max(1, span.origin_count >> (span.count - limit.throttle_from + 1))
+    def _end_of_acquired(self, span: Span, wanted: "_Acquire", left: int) -> int:
+        """Return up to where a span is acquired."""
+        end = span.end
+        if end - span.first > left:
+            end = min(end, wanted.end_of(span.first + left))
+        excess = span.count - self.limits.throttle_from
+        if excess >= 0:
+            limit = self.limits.deliveries_max
+            is_last = span.count == limit - 1 and limit >= _ALONE_FROM_LIMIT
+            end = min(end, span.first + (1 if is_last else max(1, span.origin_count >> excess + 1)))
+        return end
 
-    def _acquire_new(
-        self,
-        member_id: str,
-        fetched: Sequence[Bounds],
-        end: int,
-        left: int,
-        options: AcquireOptions,
-        deadline: float,
-    ) -> list[Span]:
-        first = max(self.end_offset, fetched[0].base)
+    def _acquire_new(self, wanted: "_Acquire", left: int) -> list[Span]:
+        first, end = max(self.end_offset, wanted.fetched[0].base), wanted.end
         if end <= first:
             return []
         if end - first > left:
-            end = min(end, _end_of(fetched, first + left, options))
+            end = min(end, wanted.end_of(first + left))
         if first > self.end_offset:
             self._pass_hole(first)
         found: list[Span] = []
-        for piece_end in [*_piece_ends(fetched, first, end, options), end]:
+        for piece_end in wanted.piece_ends(first, end):
             span = Span(first, piece_end, AVAILABLE, 0)
-            span.lock(member_id, deadline)
+            span.lock(wanted.member_id, wanted.deadline)
             found.append(span)
             first = piece_end
         self._spans += found
@@ -512,32 +524,6 @@ def _runs(item: Acknowledgement) -> Iterator[tuple[int, int, int]]:
         end = first + sum(1 for _ in equal)
         yield first, end, kind
         first = end
-
-
-def _end_of(fetched: Sequence[Bounds], end: int, options: AcquireOptions) -> int:
-    """Return `end`, or the end of the batch that it lies in."""
-    if options.is_record_limit:
-        return end
-    at = bisect_right(fetched, end - 1, key=_base) - 1
-    return max(end, fetched[at].end) if at >= 0 else end
-
-
-def _piece_ends(
-    fetched: Sequence[Bounds], first: int, end: int, options: AcquireOptions
-) -> list[int]:
-    """Return where to cut [first, end) at the borders of batches, into ranges of at least
-    `batch_records` records.
-    """
-    if options.is_record_limit or end - first <= options.batch_records:
-        return []
-    ends: list[int] = []
-    for item in fetched:
-        if item.base >= end:
-            break
-        if item.base - first >= options.batch_records:
-            ends.append(item.base)
-            first = item.base
-    return ends
 
 
 def _base(item: Bounds) -> int:

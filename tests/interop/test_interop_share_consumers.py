@@ -1,5 +1,5 @@
-"""Members of share groups (KIP-932) get the same from Apache Kafka 4.2 and from this broker: Kafka's
-own consumers in Java, and single requests.
+"""Members of share groups (KIP-932) get the same from Apache Kafka 4.2 and from this broker, as
+consumers in Java and by single requests.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ class Conversation:
         self.topic = f"jobs-{uuid4().hex[:8]}"
         self.group = f"workers-{uuid4().hex[:8]}"
         create_topic(address, self.topic, 2)
-        self.here = (self.topic, 0)
-        self.there = (self.topic, 1)
+        self.here: tuple[str, int] = (self.topic, 0)
+        self.there: tuple[str, int] = (self.topic, 1)
         self.first = ShareMember(address, self.group).join(self.topic)
         self.second = ShareMember(address, self.group).join(self.topic)
         self._others: list[ShareMember] = []
@@ -170,7 +170,7 @@ def renewals(talk: Conversation) -> Iterator[Step]:
     first.fetch(here, max_wait_ms=0)
     talk.produce(10)
     yield "ten", first.fetch()
-    nothing = {"max_wait_ms": 0, "max_records": 0, "max_bytes": 0, "min_bytes": 0}
+    nothing: dict[str, Any] = {"max_wait_ms": 0, "max_records": 0, "max_bytes": 0, "min_bytes": 0}
     renew = {here: [(0, 9, [RENEW])]}
     yield "and a fetch", first.fetch(acks=renew, is_renew_ack=True)
     yield "alone", first.fetch(acks=renew, is_renew_ack=True, **nothing)
@@ -180,7 +180,7 @@ def renewals(talk: Conversation) -> Iterator[Step]:
 
 def record_limits(talk: Conversation) -> Iterator[Step]:
     first, second, here = talk.first, talk.second, talk.here
-    limit = {"share_acquire_mode": 1}
+    limit: dict[str, Any] = {"share_acquire_mode": 1}
     first.fetch(here, max_wait_ms=0)
     second.fetch(here, max_wait_ms=0)
     talk.produce(30)

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from broker.share.spans import ACQUIRED, RENEW, Acknowledgement
+from broker.share.spans import ACQUIRED, RENEW, Acknowledgement, AcquiredRange
 from broker.share.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 from broker.share.window import (
     AcknowledgementRefused,
@@ -98,10 +98,10 @@ class WindowMachine(RuleBasedStateMachine):
         offset = window.next_fetch_offset
         read = [item for item in self.batches if item.end > max(offset, self.log_start)][:count]
         if not read or not window.may_acquire:
-            return multiple()
+            return self._held(member, [])
         options = AcquireOptions(records, pieces, is_record_limit)
         end_before = window.end_offset
-        found = window.acquire(member, read, offset, options, self.now + LOCK_S)
+        found = window.acquire(member, read, offset, options, deadline=self.now + LOCK_S)
         got = [at for item in found for at in range(item.first_offset, item.last_offset + 1)]
         assert got == sorted(set(got))
         for item in found:
@@ -117,6 +117,9 @@ class WindowMachine(RuleBasedStateMachine):
             assert len(got) <= records
         if end_before - window.start_offset <= LIMITS.records_max:
             assert window.records_count <= LIMITS.records_max + max(map(_size, self.batches)) + 2
+        return self._held(member, found)
+
+    def _held(self, member: str, found: list[AcquiredRange]) -> Any:
         return multiple(*((member, item.first_offset, item.last_offset) for item in found))
 
     @rule(
@@ -149,9 +152,9 @@ class WindowMachine(RuleBasedStateMachine):
             assert not is_valid
             return
         assert is_valid, f"{sender} acknowledged {first} to {last}"
-        touched = set()
+        touched = set[int]()
         for at in relevant:
-            kind = types[0] if len(types) == 1 else types[at - first]
+            kind: int = types[0] if len(types) == 1 else types[at - first]
             if kind == RENEW:
                 self.owners[at] = (sender, self.now + LOCK_S)
             else:

@@ -25,6 +25,13 @@ from tests.support.waiting import wait_until
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 GAP = 0
+_FETCH: dict[str, Any] = {
+    "max_wait_ms": 500,
+    "min_bytes": 1,
+    "max_bytes": 1 << 20,
+    "max_records": 500,
+    "batch_size": 500,
+}
 Acks = Mapping[tuple[str, int], Sequence[tuple[int, int, Sequence[int]]]]
 """(first offset, last offset, types) by topic and partition."""
 
@@ -102,7 +109,7 @@ class ShareMember:
         wait_until(lambda: not self._find_coordinator()["error_code"])
 
         def is_assigned() -> bool:
-            self.beat(*([] if self._member_epoch > 0 else topics))
+            self.beat(*(() if self.is_member else topics))
             return set(self.assigned) == set(topics)
 
         wait_until(is_assigned)
@@ -140,14 +147,7 @@ class ShareMember:
             forgotten_topics_data=[
                 share_fetch.ForgottenTopic(self.topic_id(topic), [index]) for topic, index in forget
             ],
-            **{
-                "max_wait_ms": 500,
-                "min_bytes": 1,
-                "max_bytes": 1 << 20,
-                "max_records": 500,
-                "batch_size": 500,
-            }
-            | fields,
+            **(_FETCH | fields),
         )
         answer = self.ask(apis.SHARE_FETCH, request)
         self._count(answer, request.share_session_epoch)

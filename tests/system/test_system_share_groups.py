@@ -41,15 +41,20 @@ def _kill_leaders(cluster: LocalCluster) -> None:
         # first rounds may be passed over.
         started = _until_started(cluster, ledger)
         for number in range(1, 3):
-            _produce(cluster)
-            wait_until(lambda: len(ledger.accepted) > len(started) + (number - 1) * RECORDS)
-            killed = [cluster.brokers()[number % len(cluster.brokers())]]
-            cluster.kill(killed)
-            _produce(cluster)
-            expected = 2 * number * RECORDS // PARTITIONS
-            wait_until(lambda: _is_done(ledger, started, expected))
-            cluster.wait_for_new(killed)
+            _kill_one(cluster, ledger, started, number)
     assert ledger.problems == []
+
+
+def _kill_one(
+    cluster: LocalCluster, ledger: ShareLedger, started: dict[int, int], number: int
+) -> None:
+    _produce(cluster)
+    wait_until(lambda: len(ledger.accepted) > sum(started.values()) + 2 * (number - 1) * RECORDS)
+    killed = [cluster.brokers()[number % len(cluster.brokers())]]
+    cluster.kill(killed)
+    _produce(cluster)
+    wait_until(lambda: _is_done(ledger, started, 2 * number * RECORDS // PARTITIONS))
+    cluster.wait_for_new(killed)
 
 
 def _produce(cluster: LocalCluster) -> None:
