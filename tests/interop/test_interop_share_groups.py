@@ -57,8 +57,11 @@ from broker.wire.gen import (
 from deploy.clients.wire import WireClient
 from tests.support.clients import TIMEOUT_S, checked, create_topic
 from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
 TOPICS = {"share-pages": 4, "share-clicks": 2}
 PAGES, CLICKS = TOPICS
 NODE_ID = 1
@@ -666,3 +669,41 @@ def _log(address: str, topic: str) -> list[tuple[bytes, bytes | None]]:
             ends.pop(message.partition(), None)
     consumer.close()
     return found
+
+
+@pytest.mark.long
+async def test_kafkas_tools_manage_share_groups(java: JavaHome, cluster: Cluster) -> None:
+    group = "tools"
+
+    def tool(main: str, *arguments: str) -> list[list[str]]:
+        done = java.tool(main, "--bootstrap-server", cluster.bootstrap, *arguments)
+        assert done.returncode == 0, done.stderr
+        return [line.split() for line in done.stdout.splitlines() if line]
+
+    def run() -> None:
+        talk = Conversation(cluster.bootstrap)
+        talk.coordinate(group)
+        talk.join(group, "a", CLICKS)
+        talk.settle(group, "a")
+        write = talk.write(group, CLICKS, 1, (1, 0), 5, 0)
+        assert write["error_code"] == 0
+        assert [group, "Stable"] in tool(SHARE_GROUPS, "--list", "--state")
+        assert [group, "Share", "share"] in tool(ALL_GROUPS, "--list")
+        described = ("--describe", "--group", group)
+        offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
+        assert offsets == [[group, CLICKS, "0", "-", "-"], [group, CLICKS, "1", "5", "0"]]
+        (member,) = tool(SHARE_GROUPS, *described, "--members")[1:]
+        assert (member[1], member[-1]) == ("a", f"{CLICKS}:0,1")
+        (state,) = tool(SHARE_GROUPS, *described, "--state")[1:]
+        assert state[-2:] == ["Stable", "1"]
+        talk.beat(group, "a", -1)
+        reset = ("--reset-offsets", "--group", group, "--topic", CLICKS)
+        tool(SHARE_GROUPS, *reset, "--to-earliest", "--execute")
+        offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
+        assert [row[3] for row in offsets] == ["0", "0"]
+        tool(SHARE_GROUPS, "--delete-offsets", "--group", group, "--topic", CLICKS)
+        tool(SHARE_GROUPS, "--delete", "--group", group)
+        assert tool(SHARE_GROUPS, "--list") == []
+        talk.close()
+
+    await asyncio.to_thread(run)
