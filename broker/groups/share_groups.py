@@ -20,6 +20,7 @@ from broker.groups.consumer.changes import GroupChanges
 from broker.groups.consumer.model import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
+    Assignment,
     HeartbeatRefused,
     HeartbeatResult,
     TopicsView,
@@ -38,6 +39,7 @@ from broker.groups.share.model import (
     ShareHeartbeatRequest,
     ShareLimits,
     ShareMember,
+    indexes_of,
 )
 from broker.groups.state import Group
 from broker.share.state import (
@@ -181,6 +183,15 @@ class ShareGroups:
             for topic_id, (_, indexes) in missing.items()
         }
         codes = await self._initialize_states(group.classic.group_id, epoch, offsets)
+        await self._end_initialization(group, share, missing, codes)
+
+    async def _end_initialization(
+        self,
+        group: Group,
+        share: ShareGroup,
+        missing: NamedPartitions,
+        codes: Mapping[tuple[UUID, int], ErrorCode],
+    ) -> None:
         if not self._is_current(group, share):
             return
         done: dict[UUID, tuple[str, frozenset[int]]] = {}
@@ -191,7 +202,7 @@ class ShareGroups:
                 done[topic_id] = (name, good)
             if indexes - good:
                 failed[topic_id] = (name, indexes - good)
-        self._journal.write(group, share.end_initialization(done, failed))
+        await self._journal.write(group, share.end_initialization(done, failed))
 
     async def _initialize_states(
         self, group_id: str, epoch: int, offsets: Mapping[UUID, Mapping[int, int]]
@@ -269,6 +280,75 @@ class ShareGroups:
         for partitions in known:
             found |= partitions.get(topic_id, ("", frozenset[int]()))[1]
         return found
+
+    async def alter_offsets(
+        self, group_id: str, chosen: NamedPartitions, offsets: Mapping[tuple[UUID, int], int]
+    ) -> dict[tuple[UUID, int], ErrorCode]:
+        """Set start offsets of an empty group, which begins to exist with them. Returns an error
+        for each partition. Raises HeartbeatRefused with one for all.
+        """
+        group, share = self._empty(group_id, create=True)
+        if not chosen:
+            if group.is_unused:
+                self._home.forget(group)
+            return {}
+        is_new, group.share = group.share is None, share
+        changes = share.begin_alteration(chosen)
+        epoch, outcome = share.epoch, self._journal.write(group, changes)
+        if _is_refused(outcome):
+            share.end_initialization({}, chosen)
+            if is_new:
+                group.share = None
+        code = await outcome
+        if code is not ErrorCode.NONE:
+            raise HeartbeatRefused(code, code.message)
+        by_topic = {
+            topic_id: {index: offsets[topic_id, index] for index in indexes}
+            for topic_id, (_, indexes) in chosen.items()
+        }
+        codes = await self._initialize_states(group_id, epoch, by_topic)
+        await self._end_initialization(group, share, chosen, codes)
+        return codes
+
+    async def delete_offsets(
+        self, group_id: str, topic_ids: Iterable[UUID]
+    ) -> dict[UUID, ErrorCode]:
+        """Delete the states of topics of an empty group. Returns an error for each topic that has
+        states. Raises HeartbeatRefused with one for all.
+        """
+        group, share = self._empty(group_id, create=False)
+        known = {*share.partitions.initialized, *share.partitions.initializing}
+        wanted = set(topic_ids) & {*known, *share.partitions.deleting}
+        results = await self._delete_states(group, share, wanted) if wanted else {}
+        if isinstance(results, ErrorCode):
+            raise HeartbeatRefused(results, results.message)
+        return results
+
+    def initialized(self, group_id: str) -> Assignment | ErrorCode:
+        """Return the partitions with a state; none for what is no share group."""
+        if group_id == "":
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._home.find(group_id, create=False, is_read=True)
+        if isinstance(group, ErrorCode):
+            return {} if group is ErrorCode.GROUP_ID_NOT_FOUND else group
+        return {} if group.share is None else indexes_of(group.share.partitions.initialized)
+
+    def _empty(self, group_id: str, *, create: bool) -> tuple[Group, ShareGroup]:
+        """Return a group without members. Raises HeartbeatRefused."""
+        code = ErrorCode.INVALID_GROUP_ID
+        group = self._home.find(group_id, create=create) if group_id else code
+        if isinstance(group, ErrorCode):
+            is_absent = group is ErrorCode.GROUP_ID_NOT_FOUND
+            message = f"Group {group_id} not found." if is_absent else group.message
+            raise HeartbeatRefused(group, message)
+        if group.share is None and not group.is_unused:
+            raise HeartbeatRefused(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group."
+            )
+        share = group.share or ShareGroup(group_id, self._limits_of(group_id))
+        if share.members:
+            raise HeartbeatRefused(ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP.message)
+        return group, share
 
     async def delete_all_states(self, group: Group) -> ErrorCode:
         """Delete all states of an empty group, before the group is deleted."""

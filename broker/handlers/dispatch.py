@@ -29,8 +29,10 @@ from broker.wire.errors import WireError
 from broker.wire.gen import (
     add_offsets_to_txn,
     alter_partition_reassignments,
+    alter_share_group_offsets,
     api_versions,
     consumer_group_heartbeat,
+    delete_share_group_offsets,
     describe_client_quotas,
     describe_cluster,
     describe_log_dirs,
@@ -81,6 +83,12 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     ),
     apis.SHARE_GROUP_HEARTBEAT.key: lambda code: share_group_heartbeat.ShareGroupHeartbeatResponse(
         error_code=code
+    ),
+    apis.ALTER_SHARE_GROUP_OFFSETS.key: lambda code: (
+        alter_share_group_offsets.AlterShareGroupOffsetsResponse(error_code=code)
+    ),
+    apis.DELETE_SHARE_GROUP_OFFSETS.key: lambda code: (
+        delete_share_group_offsets.DeleteShareGroupOffsetsResponse(error_code=code)
     ),
     apis.LIST_GROUPS.key: lambda code: list_groups.ListGroupsResponse(error_code=code),
     apis.ELECT_LEADERS.key: lambda code: elect_leaders.ElectLeadersResponse(error_code=code),

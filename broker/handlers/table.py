@@ -29,6 +29,7 @@ from broker.handlers import (
     share_acknowledge,
     share_fetch,
     share_groups,
+    share_offsets,
     share_states,
     topics,
     transactions,
@@ -101,6 +102,9 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.WRITE_SHARE_GROUP_STATE.key: share_states.handle_write_share_group_state,
     apis.DELETE_SHARE_GROUP_STATE.key: share_states.handle_delete_share_group_state,
     apis.READ_SHARE_GROUP_STATE_SUMMARY.key: share_states.handle_read_share_group_state_summary,
+    apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: share_offsets.handle_describe_share_group_offsets,
+    apis.ALTER_SHARE_GROUP_OFFSETS.key: share_offsets.handle_alter_share_group_offsets,
+    apis.DELETE_SHARE_GROUP_OFFSETS.key: share_offsets.handle_delete_share_group_offsets,
 }
 
 

@@ -22,7 +22,7 @@ from broker.share.state import (
     StateBatch,
 )
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import ErrorCode, known_code
 from broker.wire.gen import delete_share_group_state as deleting
 from broker.wire.gen import initialize_share_group_state as initializing
 from broker.wire.gen import read_share_group_state as reading
@@ -31,7 +31,6 @@ from broker.wire.gen import write_share_group_state as writing
 
 _WRITE_VERSION: Final = 1
 _SUMMARY_VERSION: Final = 1
-_CODES: Final = {code.value: code for code in ErrorCode}
 _Answer = TypeVar("_Answer")
 _T_co = TypeVar("_T_co", covariant=True)
 _C = TypeVar("_C", bound="Call[Any]")
@@ -296,6 +295,5 @@ def _answer(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no answer for {call.key.coordinator_key}"
         )
     if result.error_code:
-        code = _CODES.get(result.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
-        return ShareStateError(code, result.error_message or "")
+        return ShareStateError(known_code(result.error_code), result.error_message or "")
     return decode(result)

@@ -6,8 +6,8 @@ A write is one record: an update with what has changed, or a snapshot with the w
 the states elsewhere.
 Invariants: a write with an older state epoch or leader epoch than a state has seen changes nothing.
 The start offset of a state epoch never decreases, and nothing below it is kept: late copies of
-writes do not bring records back that are done. Initializing a state again in its epoch, without a
-start offset, changes nothing, because a coordinator of the group may repeat it late.
+writes do not bring records back that are done. Initializing a state again in its epoch changes
+nothing, because a coordinator of the group may repeat it late: whoever means it begins an epoch.
 Must not: know clocks, storage, or which topics exist.
 Source: Kafka ShareCoordinatorShard; KIP-932, KIP-1226.
 """
@@ -94,7 +94,7 @@ class ShareStates:
         known = before.current
         if ANY_EPOCH != state_epoch < known.state_epoch:
             raise _fenced_state()
-        if state_epoch == known.state_epoch and start_offset == NO_START_OFFSET:
+        if state_epoch == known.state_epoch:
             return None
         return self._apply(
             key,

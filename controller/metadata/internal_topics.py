@@ -31,7 +31,7 @@ def config_problem(name: str, value: str) -> str:
     """
     if name == CLEANUP_POLICY and value != COMPACT:
         return (
-            f"config {name}={value!r} would lose committed offsets, transactions or states: an internal"
+            f"config {name}={value!r} would lose offsets, transactions or states: an internal"
             f" topic must have {COMPACT!r}"
         )
     if name in _NUMBERS_NOT_BELOW_DEFAULT and int(value) < int(TOPIC_CONFIGS[name].default):

@@ -120,7 +120,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.STALE_BROKER_EPOCH: "The broker was fenced and restarts. Try again.",
     ErrorCode.MEMBER_ID_REQUIRED: "Nothing: clients join again with the member id from the answer.",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Start the preferred leader, or reassign the partition.",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size` or `group.consumer.max.size`.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size`, `group.consumer.max.size` or `group.share.max.size`.",
     ErrorCode.FENCED_INSTANCE_ID: "Give each consumer a `group.instance.id` of its own.",
     ErrorCode.FENCED_MEMBER_EPOCH: _REJOIN,
     ErrorCode.UNRELEASED_INSTANCE_ID: (
@@ -128,6 +128,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ),
     ErrorCode.UNSUPPORTED_ASSIGNOR: "Use `uniform` or `range` as `group.remote.assignor`; `group.consumer.assignors` has the allowed ones.",
     ErrorCode.STALE_MEMBER_EPOCH: "The group has moved on. Clients repeat the commit after their next heartbeat.",
+    ErrorCode.FENCED_STATE_EPOCH: "Nothing: the share group was altered, and the broker that leads the share partition reads its state again.",
     ErrorCode.INVALID_REGULAR_EXPRESSION: (
         "Correct the regular expression of the subscription. The syntax is that of RE2, without look-ahead and back-references."
     ),

@@ -34,6 +34,8 @@ Consumer groups exist under both protocols: `group.protocol=classic`, and `group
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
 Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat; those of streams groups have no effect.
 Racks do not influence assignments.
+Share groups (KIP-932) have the assignor `simple`.
+AlterShareGroupOffsets begins a new epoch of the group, unlike in Kafka, and refuses negative offsets; InitializeShareGroupState changes nothing in the epoch that a state already has ([ADR 0053](../adr/0053-share-groups.md)).
 
 Some APIs answer about things that brokers do not have.
 UpdateFeatures refuses every feature, because none has a level: transactions use version 1 of their protocol (no KIP-890).
@@ -53,7 +55,10 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "No ACLs: every client that reaches a listener has all rights.",
     ),
     (("AlterClientQuotas",), "No quotas: DescribeClientQuotas finds none."),
-    (("ShareFetch", "ShareGroupHeartbeat"), "No share groups (KIP-932)."),
+    (
+        ("ShareFetch", "ShareAcknowledge"),
+        "Members of share groups (KIP-932) join and get partitions, but no records.",
+    ),
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
     (
         ("CreateDelegationToken", "AlterUserScramCredentials"),

@@ -32,10 +32,13 @@ from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import (
+    alter_share_group_offsets,
     consumer_group_heartbeat,
     delete_groups,
+    delete_share_group_offsets,
     delete_share_group_state,
     describe_groups,
+    describe_share_group_offsets,
     find_coordinator,
     heartbeat,
     initialize_share_group_state,
@@ -54,8 +57,11 @@ from broker.wire.gen import (
 from deploy.clients.wire import WireClient
 from tests.support.clients import TIMEOUT_S, checked, create_topic
 from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
 TOPICS = {"share-pages": 4, "share-clicks": 2}
 PAGES, CLICKS = TOPICS
 NODE_ID = 1
@@ -172,6 +178,62 @@ class Conversation:
 
     def delete(self, group: str) -> Any:
         return self.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))["results"]
+
+    def described_offsets(
+        self, group: str, *topics: tuple[str, list[int]], every: bool = False
+    ) -> Any:
+        request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
+            [
+                describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(
+                    group,
+                    None
+                    if every
+                    else [
+                        describe_share_group_offsets.DescribeShareGroupOffsetsRequestTopic(*topic)
+                        for topic in topics
+                    ],
+                )
+            ]
+        )
+        (found,) = self.ask(apis.DESCRIBE_SHARE_GROUP_OFFSETS, request)["groups"]
+        for topic in found["topics"]:
+            topic["topic_id"] = topic["topic_id"] == self.topic_ids().get(topic["topic_name"])
+            topic["partitions"].sort(key=lambda part: part["partition_index"])
+            for part in topic["partitions"]:
+                del part["leader_epoch"]
+        found["topics"].sort(key=lambda topic: topic["topic_name"])
+        return found
+
+    def alter_offsets(self, group: str, *topics: tuple[str, dict[int, int]]) -> Any:
+        request = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
+            group,
+            [
+                alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(
+                    name,
+                    [
+                        alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(*part)
+                        for part in offsets.items()
+                    ],
+                )
+                for name, offsets in topics
+            ],
+        )
+        return self._with_known_ids(self.ask(apis.ALTER_SHARE_GROUP_OFFSETS, request))
+
+    def delete_offsets(self, group: str, *topics: str) -> Any:
+        request = delete_share_group_offsets.DeleteShareGroupOffsetsRequest(
+            group,
+            [delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(t) for t in topics],
+        )
+        return self._with_known_ids(self.ask(apis.DELETE_SHARE_GROUP_OFFSETS, request))
+
+    def _with_known_ids(self, answer: Any) -> Any:
+        for topic in answer["responses"]:
+            topic["topic_id"] = topic["topic_id"] == self.topic_ids().get(topic["topic_name"])
+            if "partitions" in topic:
+                topic["partitions"].sort(key=lambda part: part["partition_index"])
+        answer["responses"].sort(key=lambda topic: topic["topic_name"])
+        return answer
 
     # --- the share coordinator ---
 
@@ -435,7 +497,7 @@ def states(talk: Conversation) -> Iterator[Step]:
     yield "read", talk.read(*at, 3)
     yield "no start", talk.write(*at, (3, 3), -1, 5, [(90, 95, 0, 4), (90, 99, 0, 2)])
     yield "read", talk.read(*at, 3)
-    yield "a new start", talk.initialize(*at, 3, 40)
+    yield "a new start", talk.initialize(*at, 4, 40)
     yield "read", talk.read(*at, 3)
     yield "the old leader", talk.read(*at, 2)
     yield "a new epoch", talk.initialize(*at, 5, -1)
@@ -453,6 +515,65 @@ def states(talk: Conversation) -> Iterator[Step]:
     yield "negative", talk.initialize(group, PAGES, -1, 1, 0)
     for key in ("", "a", "a:b:0", f"{group}:x:y:0", f"{group}:{'A' * 22}:z"):
         yield f"coordinator of {key!r}", talk.find(key, 2)["error_code"]
+
+
+def offsets(talk: Conversation) -> Iterator[Step]:
+    group, absent, classic = "share-offsets", "share-no-offsets", "share-offsets-classic"
+    talk.coordinate(group, absent, classic)
+    yield "describe an unknown group", talk.described_offsets(absent, (PAGES, [0]))
+    yield "describe all of an unknown group", talk.described_offsets(absent, every=True)
+    yield "describe nothing", talk.described_offsets(group, every=False)
+    yield "delete of an unknown group", talk.delete_offsets(absent, PAGES)
+    yield "alter the empty group", talk.alter_offsets("", (PAGES, {0: 5}))
+    yield "delete of the empty group", talk.delete_offsets("", PAGES)
+    talk.join(group, "a", PAGES)
+    talk.settle(group, "a")
+    yield "describe with a member", talk.described_offsets(group, every=True)
+    yield "alter with a member", talk.alter_offsets(group, (PAGES, {0: 5}))
+    yield "delete with a member", talk.delete_offsets(group, PAGES)
+    talk.beat(group, "a", -1)
+    yield (
+        "alter",
+        talk.alter_offsets(group, (PAGES, {0: 5, 1: 6, 9: 7}), ("none", {0: 1}), (CLICKS, {1: 3})),
+    )
+    yield "describe all", talk.described_offsets(group, every=True)
+    yield (
+        "describe some",
+        talk.described_offsets(group, (PAGES, [1, 9]), ("none", [0]), (CLICKS, [0, 1])),
+    )
+    yield "alter to below", talk.alter_offsets(group, (PAGES, {0: 2}))
+    yield "describe it", talk.described_offsets(group, (PAGES, [0]))
+    yield "nothing to alter", talk.alter_offsets(group)
+    yield "delete", talk.delete_offsets(group, PAGES, "none", PAGES)
+    yield "describe all", talk.described_offsets(group, every=True)
+    yield "describe deleted", talk.described_offsets(group, (PAGES, [0]))
+    yield "delete again", talk.delete_offsets(group, PAGES)
+    yield "nothing to delete", talk.delete_offsets(group)
+    yield "alter a new group", talk.alter_offsets(absent, (PAGES, {2: 8}))
+    yield "describe the new group", talk.described_offsets(absent, every=True)
+    yield "it is listed", talk.listed(absent)
+    talk.join(absent, "b", PAGES)
+    wait_until(
+        lambda: (
+            talk.beat(absent, "b")
+            and len(talk.described_offsets(absent, every=True)["topics"][0]["partitions"]) == 4
+        )
+    )
+    yield "with the offset", talk.described_offsets(absent, every=True)
+    commit = offset_commit.OffsetCommitRequest(
+        group_id=classic,
+        generation_id_or_member_epoch=-1,
+        topics=[
+            offset_commit.OffsetCommitRequestTopic(
+                PAGES, [offset_commit.OffsetCommitRequestPartition(0, 5)]
+            )
+        ],
+    )
+    talk.ask(apis.OFFSET_COMMIT, commit)
+    yield "describe a classic group", talk.described_offsets(classic, every=True)
+    yield "describe some of a classic group", talk.described_offsets(classic, (PAGES, [0]))
+    yield "alter a classic group", talk.alter_offsets(classic, (PAGES, {0: 5}))
+    yield "delete of a classic group", talk.delete_offsets(classic, PAGES)
 
 
 def _sized(answer: Any) -> Any:
@@ -477,7 +598,7 @@ def _errors(answer: Any) -> Any:
     return [part["error_code"] for topic in answer["topics"] for part in topic["partitions"]]
 
 
-@pytest.mark.parametrize("scenario", [bad_input, membership, many_members, types, states])
+@pytest.mark.parametrize("scenario", [bad_input, membership, many_members, types, states, offsets])
 async def test_conversations_are_those_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
 ) -> None:
@@ -548,3 +669,41 @@ def _log(address: str, topic: str) -> list[tuple[bytes, bytes | None]]:
             ends.pop(message.partition(), None)
     consumer.close()
     return found
+
+
+@pytest.mark.long
+async def test_kafkas_tools_manage_share_groups(java: JavaHome, cluster: Cluster) -> None:
+    group = "tools"
+
+    def tool(main: str, *arguments: str) -> list[list[str]]:
+        done = java.tool(main, "--bootstrap-server", cluster.bootstrap, *arguments)
+        assert done.returncode == 0, done.stderr
+        return [line.split() for line in done.stdout.splitlines() if line]
+
+    def run() -> None:
+        talk = Conversation(cluster.bootstrap)
+        talk.coordinate(group)
+        talk.join(group, "a", CLICKS)
+        talk.settle(group, "a")
+        write = talk.write(group, CLICKS, 1, (1, 0), 5, 0)
+        assert write["error_code"] == 0
+        assert [group, "Stable"] in tool(SHARE_GROUPS, "--list", "--state")
+        assert [group, "Share", "share"] in tool(ALL_GROUPS, "--list")
+        described = ("--describe", "--group", group)
+        offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
+        assert offsets == [[group, CLICKS, "0", "-", "-"], [group, CLICKS, "1", "5", "0"]]
+        (member,) = tool(SHARE_GROUPS, *described, "--members")[1:]
+        assert (member[1], member[-1]) == ("a", f"{CLICKS}:0,1")
+        (state,) = tool(SHARE_GROUPS, *described, "--state")[1:]
+        assert state[-2:] == ["Stable", "1"]
+        talk.beat(group, "a", -1)
+        reset = ("--reset-offsets", "--group", group, "--topic", CLICKS)
+        tool(SHARE_GROUPS, *reset, "--to-earliest", "--execute")
+        offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
+        assert [row[3] for row in offsets] == ["0", "0"]
+        tool(SHARE_GROUPS, "--delete-offsets", "--group", group, "--topic", CLICKS)
+        tool(SHARE_GROUPS, "--delete", "--group", group)
+        assert tool(SHARE_GROUPS, "--list") == []
+        talk.close()
+
+    await asyncio.to_thread(run)

@@ -274,6 +274,20 @@ class ShareGroup:
         self._busy = with_partitions(self._busy, missing)
         return missing
 
+    def begin_alteration(self, chosen: NamedPartitions) -> GroupChanges:
+        """Begin a new epoch, in which the caller initializes these states with start offsets. A
+        state that exists stays until then.
+        """
+        changes = GroupChanges(self)
+        changes.put(ConsumerRecordKind.SHARE_GROUP, ShareEpoch(self.epoch + 1, self.metadata_hash))
+        known = self.partitions
+        new = without_partitions(chosen, indexes_of(known.initialized))
+        value = replace(known, initializing=with_partitions(known.initializing, new))
+        if value != known:
+            changes.put(ConsumerRecordKind.SHARE_PARTITIONS, value)
+        self._busy = with_partitions(self._busy, chosen)
+        return changes
+
     def end_initialization(self, done: NamedPartitions, failed: NamedPartitions) -> GroupChanges:
         """Note which states exist now. The next heartbeat tries the failed ones again."""
         changes = GroupChanges(self)

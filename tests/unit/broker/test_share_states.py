@@ -171,8 +171,10 @@ def test_a_repeated_initialization_changes_nothing() -> None:
     write(states, StateBatch(0, 9, ACKNOWLEDGED, 1), start_offset=0)
     assert states.initialize(KEY, 3, NO_START_OFFSET, 0) is None
     assert states.summary(KEY).start_offset == 0
-    assert states.initialize(KEY, 3, 5, 0) is not None, "an administrator sets the offset"
-    assert states.read(KEY, 1, 0)[0] == ShareState(3, 5, 1)
+    assert states.initialize(KEY, 3, 5, 0) is None
+    assert states.summary(KEY).start_offset == 0
+    assert states.initialize(KEY, 4, 5, 0) is not None, "an administrator sets the offset"
+    assert states.read(KEY, 1, 0)[0] == ShareState(4, 5, 1)
 
 
 @pytest.mark.parametrize(
