@@ -57,6 +57,7 @@ _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
 _COLD_BYTES_MAX: Final = 4 * 1024 * 1024
 """What one fetch reads from the store for one partition. The member wants records, not bytes."""
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _RECORD_LIMIT: Final = 1
 _BATCH_RECORDS_MIN: Final = 1
 
@@ -221,7 +222,7 @@ class _ShareFetchCall:
         if self._size_bytes and self._size_bytes >= self._request.min_bytes:
             return True
         codes = [target.result.error_code for target in self._targets]
-        return all(codes) or ErrorCode.NOT_LEADER_OR_FOLLOWER in codes
+        return all(codes) or _NOT_LEADER in codes
 
     def _evaluate(self) -> None:
         """Find every share partition, and the data in the log cache. Locks nothing. No I/O."""
@@ -322,7 +323,7 @@ class _ShareFetchCall:
         has_error = all(target.result.error_code for target in self._targets)
         for target in self._turns:
             share, batches, result = target.share, target.batches, target.result
-            has_error |= result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            has_error |= result.error_code == _NOT_LEADER
             if share is None or batches is None or result.error_code or left <= 0:
                 continue
             options = AcquireOptions(
@@ -435,7 +436,7 @@ class _ShareFetchCall:
             failed = result.error_code or result.acknowledge_error_code
             if failed:
                 self._ctx.meter.failed(self._ctx.api_key, failed)
-            if failed == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            if failed == _NOT_LEADER:
                 topic = self._node.image.topics.by_id(item.topic_id)
                 if topic is not None:
                     result.current_leader = hints.current_leader(topic.name, item.partition)

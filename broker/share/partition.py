@@ -49,7 +49,6 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-_FENCED: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE_EPOCH})
 _ANSWERS: Final = {
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -304,10 +303,11 @@ class SharePartition:
                 raise
             for changes, _ in queue:
                 window.settle(changes, is_written=code is ErrorCode.NONE)
-            if code in _FENCED:
+            if code is not ErrorCode.NONE and code not in _RETRIABLE:
+                # Another leader has written, or the group has no such state any more.
                 self._writer = None
-                self.stop()
-            _answer_all(queue, code)
+                self.stop(_answer(code))
+            _answer_all(queue, _answer(code))
             self._set_timer()
             self.wake()
         self._writer = None
@@ -348,4 +348,4 @@ def _answer_all(
 ) -> None:
     for _, outcome in queue:
         if outcome is not None and not outcome.done():
-            outcome.set_result(_answer(code) if code in _ANSWERS else code)
+            outcome.set_result(code)
