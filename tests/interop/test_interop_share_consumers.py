@@ -35,7 +35,7 @@ Step = tuple[str, Any]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0, group_share_record_lock_duration_ms=15_000) as cluster:
+    async with Cluster(tmp_path, brokers=0) as cluster:
         await cluster.start_broker(NODE_ID)
         yield cluster
 
