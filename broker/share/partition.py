@@ -20,7 +20,7 @@ from base.clock import WallClock
 from base.ids import Millis, Offset, StreamId
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
-from broker.share.settings import ShareConfigs, ShareGroupConfig
+from broker.share.settings import ShareConfigs, ShareCounts, ShareGroupConfig
 from broker.share.spans import Acknowledgement, AcquiredRange
 from broker.share.state import (
     NO_START_OFFSET,
@@ -72,8 +72,8 @@ class TimestampIndex(Protocol):
 
 class SharePartition:
     __slots__ = (
-        "_changed",
         "_config",
+        "_counts",
         "_index",
         "_load_task",
         "_loop",
@@ -100,6 +100,7 @@ class SharePartition:
         index: TimestampIndex,
         *,
         now_ms: WallClock,
+        counts: ShareCounts | None = None,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -113,6 +114,7 @@ class SharePartition:
         self._config = config
         self._index = index
         self._now_ms = now_ms
+        self._counts = counts or ShareCounts()
         self._loop = asyncio.get_running_loop()
         self._state_epoch = 0
         self._queue: list[tuple[WindowChanges, asyncio.Future[ErrorCode] | None]] = []
@@ -242,6 +244,7 @@ class SharePartition:
         found = self.window.acquire(
             member_id, fetched, fetch_offset, options, deadline=deadline, aborted=aborted
         )
+        self._counts.delivered += sum(item.last_offset - item.first_offset + 1 for item in found)
         if found and self._timer is None:
             self._timer = self._loop.call_at(deadline, self._end_locks)
         return found
@@ -252,6 +255,7 @@ class SharePartition:
             return
         changes = self.window.expire(self._loop.time())
         if changes:
+            self._counts.expired += sum(span.end - span.first for span in changes.spans)
             self._write(changes, None)
         self._set_timer()
 
@@ -325,6 +329,7 @@ class SharePartition:
                 batches=draft.batches,
             )
         except ShareStateError as error:
+            self._counts.failed_writes += 1
             _log.info(
                 "share_state_write_failed",
                 group=self.key.group_id,
@@ -334,6 +339,7 @@ class SharePartition:
             )
             return error.code
         except Exception:  # noqa: BLE001 - whatever failed, the member gets an error; logged
+            self._counts.failed_writes += 1
             _log.exception("share_state_write_failed", group=self.key.group_id)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE

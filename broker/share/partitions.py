@@ -16,7 +16,7 @@ from uuid import UUID
 from base.clock import WallClock
 from broker.partition.partition import Partition
 from broker.share.partition import SharePartition, TimestampIndex
-from broker.share.settings import ShareConfigs
+from broker.share.settings import ShareConfigs, ShareCounts
 from broker.share.state import SharePartitionKey, ShareStateStore
 from broker.wire.error_codes import ErrorCode
 
@@ -32,6 +32,7 @@ class SharePartitions:
         now_ms: WallClock,
     ) -> None:
         self.config = config
+        self.counts = ShareCounts()
         self._store = store
         self._index = index
         self._now_ms = now_ms
@@ -61,12 +62,23 @@ class SharePartitions:
             self.drop(found)
         self._drop_ending()
         found = SharePartition(
-            key, partition, self._store, self.config, self._index, now_ms=self._now_ms
+            key,
+            partition,
+            self._store,
+            self.config,
+            self._index,
+            now_ms=self._now_ms,
+            counts=self.counts,
         )
         self._by_key[key] = found
         self._by_group.setdefault(group_id, {})[key] = None
         self._by_partition.setdefault((partition.topic_name, partition.index), {})[key] = None
         return found
+
+    @property
+    def locked_count(self) -> int:
+        """Return the number of records that members have. O(spans)."""
+        return sum(share.window.locked_count for share in self if share.window is not None)
 
     def get(self, group_id: str, topic_id: UUID, index: int) -> SharePartition | None:
         return self._by_key.get(SharePartitionKey(group_id, topic_id, index))

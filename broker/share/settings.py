@@ -32,3 +32,14 @@ class ShareGroupConfig:
 
 ShareConfigs: TypeAlias = Callable[[str], ShareGroupConfig]
 """Returns the current configs of a group."""
+
+
+@dataclass(slots=True)
+class ShareCounts:
+    """What the share partitions of a broker have done since its start."""
+
+    delivered: int = 0
+    """Records given to members, each time."""
+    expired: int = 0
+    """Records whose lock ended before their member acknowledged them."""
+    failed_writes: int = 0

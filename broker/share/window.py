@@ -194,10 +194,10 @@ class ShareWindow:
     def spans(self) -> Iterator[Span]:
         return iter(self._spans)
 
-    def counts(self) -> tuple[int, int]:
-        """Return (locked records, spans)."""
-        locked = sum(span.end - span.first for span in self._spans if span.state == ACQUIRED)
-        return locked, len(self._spans)
+    @property
+    def locked_count(self) -> int:
+        """Return the number of records that members have."""
+        return sum(span.end - span.first for span in self._spans if span.state == ACQUIRED)
 
     # --- delivery ---------------------------------------------------------------------------------
 

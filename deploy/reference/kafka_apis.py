@@ -35,6 +35,8 @@ A live group changes its protocol when the first member of the consumer protocol
 Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat; those of streams groups have no effect.
 Racks do not influence assignments.
 Share groups (KIP-932) have the assignor `simple`.
+ShareFetch of a partition whose topic does not exist gets UNKNOWN_TOPIC_ID for the partition, where Kafka 4.2 fails the request.
+The first start offset of a group in a partition is stored before anything is delivered: in Kafka a group that begins at the end may pass over records when its leader fails early.
 AlterShareGroupOffsets begins a new epoch of the group, unlike in Kafka, and refuses negative offsets; InitializeShareGroupState changes nothing in the epoch that a state already has ([ADR 0053](../adr/0053-share-groups.md)).
 
 Some APIs answer about things that brokers do not have.
@@ -55,10 +57,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "No ACLs: every client that reaches a listener has all rights.",
     ),
     (("AlterClientQuotas",), "No quotas: DescribeClientQuotas finds none."),
-    (
-        ("ShareFetch", "ShareAcknowledge"),
-        "Members of share groups (KIP-932) join and get partitions, but no records.",
-    ),
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
     (
         ("CreateDelegationToken", "AlterUserScramCredentials"),
