@@ -11,7 +11,7 @@ Source: Kafka GroupCoordinatorService, GroupMetadataManager (share part); KIP-93
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 import structlog
@@ -52,6 +52,7 @@ from broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger()
 
+_T = TypeVar("_T")
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
 _NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Outcomes of a deletion after which there is no state."""
@@ -88,10 +89,11 @@ class ShareGroups:
         self._limits_of = limits_of
         self._now_ms = now_ms
         self._store = store
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._initializations: dict[asyncio.Task[Any], ShareGroup] = {}
+        self._deletions: set[asyncio.Task[Any]] = set()
 
     def close(self) -> None:
-        for task in self._tasks:
+        for task in [*self._initializations, *self._deletions]:
             task.cancel()
 
     # --- heartbeats -------------------------------------------------------------------------------
@@ -157,13 +159,24 @@ class ShareGroups:
         if missing and _is_refused(outcome):
             share.end_initialization({}, missing)
         elif missing:
-            self._run(self._initialize(group, share, missing, epoch, outcome))
+            self._initializing(share, self._initialize(group, share, missing, epoch, outcome))
         return outcome
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _initializing(self, share: ShareGroup, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+        """Initialize states in a task of its own, which also ends if nobody waits for it."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._initializations[task] = share
+        task.add_done_callback(self._initializations.pop)
+        task.add_done_callback(_note_failure)
+        return task
+
+    def _deleting(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+        """Delete states in a task of its own, which also ends if nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+        task.add_done_callback(_note_failure)
+        return task
 
     # --- states of partitions ---------------------------------------------------------------------
 
@@ -183,7 +196,34 @@ class ShareGroups:
             for topic_id, (_, indexes) in missing.items()
         }
         codes = await self._initialize_states(group.classic.group_id, epoch, offsets)
+        if ErrorCode.FENCED_STATE_EPOCH in codes.values() and self._is_current(group, share):
+            codes = await self._supersede(group, share, offsets)
         await self._end_initialization(group, share, missing, codes)
+
+    async def _supersede(
+        self, group: Group, share: ShareGroup, offsets: Mapping[UUID, Mapping[int, int]]
+    ) -> dict[tuple[UUID, int], ErrorCode]:
+        """Initialize states that an earlier group of this id has left behind, in a newer epoch than
+        theirs. A coordinator that is none any more cannot: it has to write that epoch first.
+        """
+        keys = [
+            SharePartitionKey(share.group_id, topic_id, index)
+            for topic_id, by_index in offsets.items()
+            for index in by_index
+        ]
+        left = await asyncio.gather(*map(self._epoch_of, keys))
+        changes = share.raise_epoch(max(left, default=0))
+        epoch, code = share.epoch, await self._journal.write(group, changes)
+        if code is not ErrorCode.NONE:
+            return {(key.topic_id, key.partition): code for key in keys}
+        return await self._initialize_states(share.group_id, epoch, offsets)
+
+    async def _epoch_of(self, key: SharePartitionKey) -> int:
+        """Return the epoch of a state; 0 if it cannot be read now."""
+        try:
+            return 0 if self._store is None else (await self._store.summary(key)).state_epoch
+        except ShareStateError:
+            return 0
 
     async def _end_initialization(
         self,
@@ -246,9 +286,15 @@ class ShareGroups:
         self, group: Group, share: ShareGroup, topic_ids: Iterable[UUID] | None = None
     ) -> dict[UUID, ErrorCode] | ErrorCode:
         """Delete the states of topics of an empty group; None: of all. Returns an error for each
-        topic, or one for all.
+        topic, or one for all. What is being initialized comes first, or it would stay.
         """
         wanted = None if topic_ids is None else set(topic_ids)
+        if earlier := [task for task, owner in self._initializations.items() if owner is share]:
+            await asyncio.wait(earlier)
+            if not self._is_current(group, share):
+                return ErrorCode.NOT_COORDINATOR
+            if share.members:
+                return ErrorCode.NON_EMPTY_GROUP
         before = share.partitions
         code = await self._journal.write(group, share.begin_deletion(wanted))
         if code is not ErrorCode.NONE:
@@ -299,14 +345,27 @@ class ShareGroups:
             share.end_initialization({}, chosen)
             if is_new:
                 group.share = None
-        code = await outcome
-        if code is not ErrorCode.NONE:
-            raise HeartbeatRefused(code, code.message)
         by_topic = {
             topic_id: {index: offsets[topic_id, index] for index in indexes}
             for topic_id, (_, indexes) in chosen.items()
         }
-        codes = await self._initialize_states(group_id, epoch, by_topic)
+        work = self._alter(group, share, chosen, (epoch, outcome), by_topic)
+        return await asyncio.shield(self._initializing(share, work))
+
+    async def _alter(
+        self,
+        group: Group,
+        share: ShareGroup,
+        chosen: NamedPartitions,
+        noted: tuple[int, Outcome],
+        offsets: Mapping[UUID, Mapping[int, int]],
+    ) -> dict[tuple[UUID, int], ErrorCode]:
+        """Initialize states in an epoch, once it is noted. Raises HeartbeatRefused."""
+        epoch, outcome = noted
+        code = await outcome
+        if code is not ErrorCode.NONE:
+            raise HeartbeatRefused(code, code.message)
+        codes = await self._initialize_states(share.group_id, epoch, offsets)
         await self._end_initialization(group, share, chosen, codes)
         return codes
 
@@ -319,7 +378,10 @@ class ShareGroups:
         group, share = self._empty(group_id, create=False)
         known = {*share.partitions.initialized, *share.partitions.initializing}
         wanted = set(topic_ids) & {*known, *share.partitions.deleting}
-        results = await self._delete_states(group, share, wanted) if wanted else {}
+        results: dict[UUID, ErrorCode] | ErrorCode = {}
+        if wanted:
+            work = self._delete_states(group, share, wanted)
+            results = await asyncio.shield(self._deleting(work))
         if isinstance(results, ErrorCode):
             raise HeartbeatRefused(results, results.message)
         return results
@@ -354,7 +416,7 @@ class ShareGroups:
         """Delete all states of an empty group, before the group is deleted."""
         share = group.share
         assert share is not None
-        results = await self._delete_states(group, share)
+        results = await asyncio.shield(self._deleting(self._delete_states(group, share)))
         if isinstance(results, ErrorCode):
             return results
         return next(
@@ -414,6 +476,13 @@ class ShareGroups:
             code = await asyncio.shield(group.consumer_append)
             return described if code is ErrorCode.NONE else code
         return described
+
+
+def _note_failure(task: "asyncio.Task[Any]") -> None:
+    """Log what a task has raised, although nobody may wait for it."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, HeartbeatRefused):
+        log.warning("share_states_failed", error=str(error), kind=type(error).__name__)
 
 
 def _is_refused(outcome: Outcome) -> bool:

@@ -18,8 +18,13 @@ from base.clock import steady
 from base.ids import Millis, NodeId, Offset
 from broker.cleaner_duty import CleanerDuty
 from broker.config import BrokerConfig
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from broker.coordination.log import TopicLog
+from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.delete_records import handle_delete_records
 from broker.handlers.dispatch import RequestDispatcher
@@ -37,6 +42,8 @@ from broker.partition.manager import PartitionManager
 from broker.partition.partition import Partition
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
+from broker.share.coordinator import ShareCoordinator
+from broker.share.store import RoutedShareStates
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
@@ -51,6 +58,7 @@ from controller.api.errors import ControllerError
 from controller.api.follower import MetadataFollower
 from controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
 from controller.api.stream_metadata import ControllerStreamMetadata
+from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from objectstore.errors import ObjectStoreError
@@ -118,6 +126,7 @@ class SimBroker:
             node_id=node_id,
             offsets_topic_num_partitions=COORDINATOR_PARTITIONS,
             transaction_state_log_num_partitions=COORDINATOR_PARTITIONS,
+            share_coordinator_state_topic_num_partitions=COORDINATOR_PARTITIONS,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=500,
         )
         self.stream_config = world.limits.stream
@@ -138,6 +147,9 @@ class SimBroker:
         self.client: ControllerClient
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
+        self.share_coordinator: ShareCoordinator
+        self.share_states: RoutedShareStates
+        self.topics = ImageTopics()
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
         self.dispatcher: RequestDispatcher
@@ -305,6 +317,17 @@ class SimBroker:
 
     def _start_coordinators(self) -> None:
         now_ms = steady(self.now_ms, self.world.loop.time)
+        self.topics.reset(self.image)
+        self.follower.subscribe(self.topics.on_batch)
+        self.share_coordinator = ShareCoordinator(
+            TopicLog(self, SHARE_STATES_TOPIC),
+            self.topics,
+            updates_max=self.world.coordination.updates_max,
+            now_ms=self.now_ms,
+            compaction=self.world.coordination.compaction,
+        )
+        self.follower.subscribe(self._on_topics)
+        self.share_states = RoutedShareStates(self, self.share_coordinator)
         self.groups = GroupCoordinator(
             TopicLog(self, OFFSETS_TOPIC),
             self.world.coordination.groups,
@@ -312,9 +335,9 @@ class SimBroker:
             new_member_id=lambda _: f"m{self.rng.getrandbits(64)}",
             compaction=self.world.coordination.compaction,
             consumer_limits=lambda _: self.world.coordination.consumers,
+            topics=self.topics,
+            share_states=self.share_states,
         )
-        self.groups.topics.reset(self.image)
-        self.follower.subscribe(self.groups.topics.on_batch)
         self.transactions = TransactionCoordinator(
             TopicLog(self, TRANSACTIONS_TOPIC),
             MarkerSender(self._leader_of, MarkerPeers(self, partial(start_marker, self)).write),
@@ -358,13 +381,18 @@ class SimBroker:
             self.world.fail(f"{self.me} takes its own object in slot {error.sequence} for a fence")
         self._end(f"storage: {error}")
 
+    def _on_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)
+
     def _on_leader_change(self, topic: str, index: int, opened: bool) -> None:
-        if topic == OFFSETS_TOPIC:
-            (self.groups.partition_opened if opened else self.groups.partition_closed)(index)
-        elif topic == TRANSACTIONS_TOPIC:
-            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(
-                index
-            )
+        coordinators: dict[str, Any] = {
+            OFFSETS_TOPIC: self.groups,
+            TRANSACTIONS_TOPIC: self.transactions,
+            SHARE_STATES_TOPIC: self.share_coordinator,
+        }
+        if topic in coordinators:
+            coordinator = coordinators[topic]
+            (coordinator.partition_opened if opened else coordinator.partition_closed)(index)
         if opened:
             partition = self.partitions.get(topic, index)
             assert isinstance(partition, Partition)

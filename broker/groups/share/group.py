@@ -274,6 +274,13 @@ class ShareGroup:
         self._busy = with_partitions(self._busy, missing)
         return missing
 
+    def raise_epoch(self, above: int) -> GroupChanges:
+        """Begin an epoch above this one."""
+        changes = GroupChanges(self)
+        value = ShareEpoch(max(self.epoch, above) + 1, self.metadata_hash)
+        changes.put(ConsumerRecordKind.SHARE_GROUP, value)
+        return changes
+
     def begin_alteration(self, chosen: NamedPartitions) -> GroupChanges:
         """Begin a new epoch, in which the caller initializes these states with start offsets. A
         state that exists stays until then.

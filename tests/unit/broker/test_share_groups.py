@@ -300,6 +300,85 @@ async def test_a_group_that_lost_its_states_begins_with_new_ones(
     coordinator.close()
 
 
+async def test_states_that_an_earlier_group_left_behind_are_superseded(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    key = SharePartitionKey("g", TOPIC_ID, 2)
+    states.states.initialize(key, 40, 1_000, 0)
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    assert share_of(coordinator).members["a"].current.assigned == ALL
+    summary = states.states.summary(key)
+    assert (summary.state_epoch, summary.start_offset) == (41, NO_START_OFFSET)
+    coordinator.close()
+
+
+async def test_a_deletion_waits_for_initializations(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    states.may_go_on.clear()
+    await join(coordinator, "a")
+    await until(lambda: len(states.calls) == 4)
+    await send(coordinator, "a", -1)
+    task = asyncio.create_task(coordinator.delete_group("g"))
+    await asyncio.sleep(0.01)
+    assert states.calls == ["initialize"] * 4
+    states.may_go_on.set()
+    assert await task is ErrorCode.NONE
+    assert len(states.states) == 0
+    coordinator.close()
+
+
+async def test_a_client_that_hangs_up_leaves_nothing_half_done(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    await send(coordinator, "a", -1)
+    states.may_go_on.clear()
+    task = asyncio.create_task(coordinator.shares.delete_offsets("g", [TOPIC_ID]))
+    await until(lambda: "delete" in states.calls)
+    task.cancel()
+    states.may_go_on.set()
+    await until(lambda: len(states.states) == 0)
+    await joined(coordinator, "b")
+    assert share_of(coordinator).members["b"].current.assigned == ALL
+    coordinator.close()
+
+
+async def test_offsets_of_an_empty_group_are_altered(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await coordinator.ready("g")
+    chosen = {TOPIC_ID: ("t", frozenset([0, 1]))}
+    offsets = {(TOPIC_ID, 0): 5, (TOPIC_ID, 1): 6}
+    key = SharePartitionKey("g", TOPIC_ID, 0)
+    done = dict.fromkeys(offsets, ErrorCode.NONE)
+    assert await coordinator.shares.alter_offsets("g", chosen, offsets) == done
+    assert states.states.summary(key).start_offset == 5
+    await joined(coordinator, "a")
+    assert share_of(coordinator).members["a"].current.assigned == ALL
+    assert states.states.summary(key).start_offset == 5, "joining changes nothing"
+    await send(coordinator, "a", -1)
+    before = states.states.summary(key)
+    assert (
+        await coordinator.shares.alter_offsets("g", chosen, {**offsets, (TOPIC_ID, 0): 2}) == done
+    )
+    after = states.states.summary(key)
+    assert after.start_offset == 2
+    assert after.state_epoch > before.state_epoch, "leaders with the old state are fenced"
+    states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    refused = dict.fromkeys(offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert await coordinator.shares.alter_offsets("g", chosen, offsets) == refused
+    states.error = ErrorCode.NONE
+    assert states.states.summary(key).start_offset == 2
+    await joined(coordinator, "b")
+    assert states.states.summary(key).start_offset == 2, "a failed alteration loses nothing"
+    coordinator.close()
+
+
 async def test_share_groups_never_expire(log: MemoryLog, states: MemoryShareStates) -> None:
     coordinator = coordinator_on(log, states)
     await joined(coordinator, "a")
@@ -319,6 +398,8 @@ async def test_a_group_has_one_type(log: MemoryLog, states: MemoryShareStates) -
         "", None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b""),), False
     )
     assert (await coordinator.join("g", request)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert coordinator.describe_group("g").state is GroupState.DEAD
+    described = coordinator.describe_group("g")
+    assert not isinstance(described, ErrorCode)
+    assert described.state is GroupState.DEAD
     assert share_of(coordinator).members == {}
     coordinator.close()
