@@ -15,6 +15,7 @@ Source: Kafka `KafkaApis.handleShareFetchRequest`, `DelayedShareFetch`, `ShareFe
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -93,6 +94,7 @@ class _ShareTarget:
     __slots__ = (
         "batches",
         "is_cold",
+        "is_opening",
         "is_waiting",
         "item",
         "offset",
@@ -114,6 +116,7 @@ class _ShareTarget:
         self.is_cold = False
         self.is_waiting = False
         """The share partition can give nothing before something wakes its fetches."""
+        self.is_opening = False
 
     def fail(self, code: ErrorCode) -> None:
         self.result.error_code = code
@@ -221,7 +224,7 @@ class _ShareFetchCall:
             return True
         if self._size_bytes and self._size_bytes >= self._request.min_bytes:
             return True
-        codes = [target.result.error_code for target in self._targets]
+        codes = [0 if target.is_opening else target.result.error_code for target in self._targets]
         return all(codes) or _NOT_LEADER in codes
 
     def _evaluate(self) -> None:
@@ -242,6 +245,7 @@ class _ShareFetchCall:
         found = find_partition(self._node, target.item)
         if not isinstance(found, Partition):
             target.fail(found)
+            target.is_opening = self._is_opening(target.item)
             return False
         target.partition = found
         share = target.share = self._node.shares.load(self._key.group_id, found)
@@ -258,6 +262,16 @@ class _ShareFetchCall:
             return False
         target.offset = window.next_fetch_offset
         return target.offset < self._end_offset(found)
+
+    def _is_opening(self, item: TopicIdPartition) -> bool:
+        """Return whether this broker is about to lead the partition. The fetch waits for that."""
+        topic = self._node.image.topics.by_id(item.topic_id)
+        return (
+            topic is not None
+            and self._node.can_write()
+            and self._node.partitions.get(topic.name, item.partition)
+            is ErrorCode.LEADER_NOT_AVAILABLE
+        )
 
     def _end_offset(self, partition: Partition) -> int:
         return partition.last_stable_offset if self._reads_committed else partition.high_watermark
@@ -320,10 +334,12 @@ class _ShareFetchCall:
     def _acquire(self) -> bool:
         """Lock what was read for the member. Return whether there is something to answer."""
         left = self._options.records_max
-        has_error = all(target.result.error_code for target in self._targets)
+        has_error = all(
+            target.result.error_code and not target.is_opening for target in self._targets
+        )
         for target in self._turns:
             share, batches, result = target.share, target.batches, target.result
-            has_error |= result.error_code == _NOT_LEADER
+            has_error |= result.error_code == _NOT_LEADER and not target.is_opening
             if share is None or batches is None or result.error_code or left <= 0:
                 continue
             options = AcquireOptions(
@@ -402,22 +418,29 @@ class _ShareFetchCall:
             lambda: None if woken.done() else woken.set_result(None),
             reads_committed=self._reads_committed,
         )
-        release: list[Callable[[FetchWait], None]] = []
+        cleanups: list[Callable[[], object]] = []
         for target in self._targets:
             if target.share is not None:
                 target.share.add_wait(wait)
-                release.append(target.share.remove_wait)
+                cleanups.append(partial(target.share.remove_wait, wait))
             if target.partition is not None and not target.is_waiting:
                 target.partition.add_fetch_wait(wait)
-                release.append(target.partition.remove_fetch_wait)
+                cleanups.append(partial(target.partition.remove_fetch_wait, wait))
+            topic = self._node.image.topics.by_id(target.item.topic_id)
+            if target.is_opening and topic is not None:
+                cleanups.append(
+                    self._node.partitions.when_open(
+                        topic.name, target.item.partition, lambda _: wait.interrupt()
+                    )
+                )
         try:
             async with asyncio.timeout_at(self._deadline):
                 await woken
         except TimeoutError:
             return False
         finally:
-            for remove in release:
-                remove(wait)
+            for clean_up in cleanups:
+                clean_up()
         return True
 
     # --- the answer -------------------------------------------------------------------------------

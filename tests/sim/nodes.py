@@ -43,6 +43,8 @@ from broker.partition.partition import Partition
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
 from broker.share.coordinator import ShareCoordinator
+from broker.share.partitions import SharePartitions
+from broker.share.sessions import ShareSessions
 from broker.share.store import RoutedShareStates
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
@@ -82,6 +84,7 @@ from tests.sim.limits import CLEANER_INTERVAL_S
 from tests.sim.log_starts import CHECK_INTERVAL_S
 from tests.sim.loop import Process
 from tests.sim.places import place_of
+from tests.sim.share_consumers import CONFIG
 from tests.sim.store import SimStore
 
 if TYPE_CHECKING:
@@ -149,6 +152,8 @@ class SimBroker:
         self.transactions: TransactionCoordinator
         self.share_coordinator: ShareCoordinator
         self.share_states: RoutedShareStates
+        self.shares: SharePartitions
+        self.share_sessions = ShareSessions(self.config.group_share_max_share_sessions)
         self.topics = ImageTopics()
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
@@ -328,6 +333,10 @@ class SimBroker:
         )
         self.follower.subscribe(self._on_topics)
         self.share_states = RoutedShareStates(self, self.share_coordinator)
+        self.shares = SharePartitions(
+            self.share_states, lambda _: CONFIG, self.storage, self.now_ms
+        )
+        self.partitions.add_leader_change_listener(self.shares.on_leader_change)
         self.groups = GroupCoordinator(
             TopicLog(self, OFFSETS_TOPIC),
             self.world.coordination.groups,
@@ -404,6 +413,7 @@ class SimBroker:
                 partition.leader_epoch,
                 partition.high_watermark,
             )
+            self.world.share_consumers.opened((topic, index))
             place = place_of(self.image, (topic, index))
             self.world.checker.opened(
                 place, partition.leader_epoch, self.me, partition.high_watermark

@@ -23,6 +23,7 @@ from tests.sim.leaks import LEAKING
 from tests.sim.network import Links
 from tests.sim.nodes import COORDINATOR_PARTITIONS
 from tests.sim.rewriting import SimRewriter
+from tests.sim.share_consumers import WORKING
 from tests.sim.share_states import SHARING
 
 if TYPE_CHECKING:
@@ -299,6 +300,19 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 1,
         "nothing": 3,
     },
+    "share_consumers": {
+        "crash": 3,
+        "pause": 2,
+        "replace": 1,
+        "haunt": 1,
+        "move": 5,
+        "ping_pong": 3,
+        "leave": 1,
+        "slow_store": 2,
+        "cut": 1,
+        "crash_controller": 1,
+        "nothing": 3,
+    },
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,
@@ -349,7 +363,7 @@ GROUPED = frozenset({"groups"})
 COORDINATED = GROUPED | SUBSCRIBING
 """The coordinators of groups are what is moved."""
 
-COMPACTING = frozenset({"groups", "short_logs"}) | SUBSCRIBING | SHARING
+COMPACTING = frozenset({"groups", "short_logs"}) | SUBSCRIBING | SHARING | WORKING
 """Coordinators compact their logs again and again."""
 
 LONG = COORDINATED | LATE | LOADING | SHARING
@@ -545,6 +559,8 @@ class Chaos:
             parts = [(OFFSETS_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
         if self._world.scenario in SHARING:
             parts = [(SHARE_STATES_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
+        if self._world.scenario in WORKING:
+            parts += [(SHARE_STATES_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
         if self._world.txn_parts:
             parts += [
                 (name, index)
@@ -557,7 +573,8 @@ class Chaos:
         """Pause a coordinator of groups or share partitions, so that it is declared dead, and
         resume it after it was replaced.
         """
-        name = SHARE_STATES_TOPIC if self._world.scenario in SHARING else OFFSETS_TOPIC
+        has_states = self._world.scenario in SHARING | WORKING
+        name = SHARE_STATES_TOPIC if has_states else OFFSETS_TOPIC
         topic = self._world.metadata.image.topics.by_name(name)
         leader = (
             None

@@ -294,7 +294,7 @@ class ShareClients:
         """Wait until every state exists."""
         for history in self._histories:
             asker = ShareAsker(self._world, history, f"first {history.part}")
-            await _until(asker.initialize)
+            await until_done(asker.initialize)
 
     def run(self, stop: asyncio.Event) -> list[Any]:
         return [actor.run(stop) for actor in self._actors]
@@ -305,11 +305,11 @@ class ShareClients:
             ShareAsker(self._world, history, f"last {history.part}") for history in self._histories
         ]
         for asker in askers:
-            await _until(lambda asker=asker: _reads(asker))
+            await until_done(lambda asker=asker: _reads(asker))
         if askers:
             _crash_share_coordinators(self._world)
         for asker in askers:
-            await _until(lambda asker=asker: _reads(asker))
+            await until_done(lambda asker=asker: _reads(asker))
             self._world.trace("states", asker.history.part, len(asker.history.confirmed))
 
 
@@ -325,7 +325,7 @@ async def _reads(asker: ShareAsker) -> bool:
     return await asker.read(asker.history.begin()) is ErrorCode.NONE
 
 
-async def _until(act: Any) -> None:
+async def until_done(act: Any) -> None:
     while True:
         with contextlib.suppress(Unanswered):
             if await act():
