@@ -56,8 +56,8 @@ _log = structlog.get_logger()
 
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
-_COLD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What one fetch reads from the store for one partition. The member wants records, not bytes."""
+_READ_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What one fetch reads of one partition. The member wants some records, and allows any bytes."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _RECORD_LIMIT: Final = 1
 _BATCH_RECORDS_MIN: Final = 1
@@ -124,13 +124,13 @@ class _ShareTarget:
 
 class _ShareFetchCall:
     __slots__ = (
-        "_budget_bytes",
         "_codes",
         "_ctx",
         "_deadline",
         "_is_final",
         "_is_wait_over",
         "_key",
+        "_min_bytes",
         "_node",
         "_options",
         "_reads_committed",
@@ -161,7 +161,8 @@ class _ShareFetchCall:
             max(request.batch_size, _BATCH_RECORDS_MIN),
             request.share_acquire_mode == _RECORD_LIMIT,
         )
-        self._budget_bytes = self._size_bytes = 0
+        self._size_bytes = 0
+        self._min_bytes = min(request.min_bytes, _READ_BYTES_MAX)
         reads = not self._is_final and not request.is_renew_ack
         self._targets = [_ShareTarget(item) for item in self._session.partitions] if reads else []
         self._turns = self._targets
@@ -222,7 +223,7 @@ class _ShareFetchCall:
         """Return whether enough can be read, or waiting is of no use."""
         if self._is_wait_over or not self._targets:
             return True
-        if self._size_bytes and self._size_bytes >= self._request.min_bytes:
+        if self._size_bytes and self._size_bytes >= self._min_bytes:
             return True
         codes = [0 if target.is_opening else target.result.error_code for target in self._targets]
         return all(codes) or _NOT_LEADER in codes
@@ -236,9 +237,8 @@ class _ShareFetchCall:
             if self._locate(target):
                 readable.append(target)
         max_bytes = min(max(self._request.max_bytes, 0), self._node.config.fetch_bytes_max)
-        self._budget_bytes = max_bytes
         for target in readable:
-            self._read_cached(target, max_bytes // len(readable))
+            self._read_cached(target, min(max_bytes // len(readable), _READ_BYTES_MAX))
 
     def _locate(self, target: _ShareTarget) -> bool:
         """Return whether the share partition has something to give."""
@@ -383,10 +383,10 @@ class _ShareFetchCall:
         try:
             async with (
                 asyncio.timeout(_COLD_READ_MAX_S),
-                self._node.partitions.cold_reads.hold(_COLD_BYTES_MAX),
+                self._node.partitions.cold_reads.hold(_READ_BYTES_MAX),
             ):
                 records = await partition.read(
-                    offset, _COLD_BYTES_MAX, committed=self._reads_committed
+                    offset, _READ_BYTES_MAX, committed=self._reads_committed
                 )
                 if not records:
                     return
@@ -414,7 +414,7 @@ class _ShareFetchCall:
         """Wait until something may have become available. Return False at max_wait."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wait = FetchWait(
-            self._request.min_bytes - self._size_bytes,
+            self._min_bytes - self._size_bytes,
             lambda: None if woken.done() else woken.set_result(None),
             reads_committed=self._reads_committed,
         )
