@@ -54,6 +54,7 @@ log = structlog.get_logger()
 
 _T = TypeVar("_T")
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
+_EPOCH_MAX: Final = (1 << 31) - 2
 _NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Outcomes of a deletion after which there is no state."""
 
@@ -212,7 +213,10 @@ class ShareGroups:
             for index in by_index
         ]
         left = await asyncio.gather(*map(self._epoch_of, keys))
-        changes = share.raise_epoch(max(left, default=0))
+        highest = max(left, default=0)
+        if highest >= _EPOCH_MAX:  # no group gets that far: somebody else wrote it
+            return {(key.topic_id, key.partition): ErrorCode.FENCED_STATE_EPOCH for key in keys}
+        changes = share.raise_epoch(highest)
         epoch, code = share.epoch, await self._journal.write(group, changes)
         if code is not ErrorCode.NONE:
             return {(key.topic_id, key.partition): code for key in keys}
