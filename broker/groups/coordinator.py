@@ -137,6 +137,13 @@ class GroupCoordinator:
         self.transactional_commits = ConnectionOrder()
         """Late requests by group. Used by the handler of TxnOffsetCommit."""
 
+    def reconfigure(self, limits: GroupLimits) -> None:
+        """Use other limits, from the next step of each group on."""
+        self._limits = limits
+        for state in self._shards.loaded():
+            for group in state.groups.values():
+                group.classic.limits = limits
+
     # --- becoming and ceasing to be coordinator ---------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
@@ -178,7 +185,9 @@ class GroupCoordinator:
             malformed_count += replay(batch, records, offsets, state.open_groups, consumers)
         await self._create_groups(state, records, offsets, consumers)
         # Everything below runs in one step: sessions begin when members can reach the group, and no
-        # marker is missed.
+        # marker and no new limits are missed.
+        for group in state.groups.values():
+            group.classic.limits = self._limits
         for group_id in records:
             self._restore(state.groups[group_id])
         for group_id in consumers:
