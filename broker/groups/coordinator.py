@@ -547,6 +547,17 @@ class GroupCoordinator:
             return GroupDescription(group_id, GroupState.DEAD, "", "", ())
         return group if isinstance(group, ErrorCode) else _describe(group)
 
+    def unknown_group(self, group_id: str) -> str | None:
+        """Return why there is no classic group with this id here, in Kafka's words; None if there
+        is one, or if this broker does not know.
+        """
+        group = self.find(group_id, create=False)
+        if group is ErrorCode.GROUP_ID_NOT_FOUND:
+            return f"Group {group_id} not found."
+        if isinstance(group, Group) and group.consumer is not None:
+            return f"Group {group_id} is not a classic group."
+        return None
+
     async def delete_group(self, group_id: str) -> ErrorCode:
         group = self.find(group_id, create=False)
         if isinstance(group, ErrorCode):

@@ -146,7 +146,7 @@ class Asker:
                 offset_commit.OffsetCommitRequestPartition(index, change.value)
             )
         topics = [
-            offset_commit.OffsetCommitRequestTopic(topic, items)
+            offset_commit.OffsetCommitRequestTopic(name=topic, partitions=items)
             for topic, items in by_topic.items()
         ]
         request = offset_commit.OffsetCommitRequest(
@@ -187,7 +187,8 @@ class Asker:
         for topic, index in self.group.parts:
             by_topic.setdefault(topic, []).append(index)
         topics = [
-            offset_fetch.OffsetFetchRequestTopics(topic, items) for topic, items in by_topic.items()
+            offset_fetch.OffsetFetchRequestTopics(None, topic, items)
+            for topic, items in by_topic.items()
         ]
         request = offset_fetch.OffsetFetchRequest(
             groups=[offset_fetch.OffsetFetchRequestGroup(self.group.name, topics=topics)]
