@@ -158,7 +158,7 @@ class ShareGroups:
         outcome = self._journal.write(group, changes)
         self._set_timer(group)
         if missing and _is_refused(outcome):
-            share.end_initialization({}, missing)
+            share.give_up(missing)
         elif missing:
             self._initializing(share, self._initialize(group, share, missing, epoch, outcome))
         return outcome
@@ -302,7 +302,7 @@ class ShareGroups:
         before = share.partitions
         code = await self._journal.write(group, share.begin_deletion(wanted))
         if code is not ErrorCode.NONE:
-            share.end_deletion((), share.partitions.deleting)
+            share.end_deletion((), share.partitions.deleting).undo()
             return code
         topics = [key for key in share.partitions.deleting if wanted is None or key in wanted]
         keys = [
@@ -346,7 +346,7 @@ class ShareGroups:
         changes = share.begin_alteration(chosen)
         epoch, outcome = share.epoch, self._journal.write(group, changes)
         if _is_refused(outcome):
-            share.end_initialization({}, chosen)
+            share.give_up(chosen)
             if is_new:
                 group.share = None
         by_topic = {

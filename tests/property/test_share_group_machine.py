@@ -149,7 +149,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         _, changes = self.group.heartbeat(request, self.topics, self.now_ms)
         missing = self.group.begin_initialization(self.topics, changes)
         changes.undo()
-        self.group.end_initialization({}, missing)
+        self.group.give_up(missing)
         assert self.values() == before
 
     def values(self) -> Any:
