@@ -41,6 +41,7 @@ from broker.coordination.internal_topics import (
     TRANSACTIONS_TOPIC,
 )
 from broker.coordination.log import TopicLog
+from broker.dynamic_settings import BrokerSettings, changed_names, settle
 from broker.groups.configs import group_configs
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.consumer.topics import ImageTopics
@@ -84,6 +85,7 @@ from controller.api.messages import (
 )
 from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.api.version import product_version
+from controller.metadata.configs import BROKER_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
@@ -145,6 +147,8 @@ class Broker:
         self.config = config
         self.stream_config = stream_config
         self.compaction_config = compaction_config
+        """These change with the configs of brokers in the metadata."""
+        self.static_settings = BrokerSettings(config, stream_config, compaction_config)
         self.store = store
         self.server = Server(config)
         self.client = ControllerClient(config.controllers)
@@ -263,6 +267,7 @@ class Broker:
         self._cleanup.push_async_callback(self.follower.stop)
         self.client.bind(self.follower)
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
+        self._settle_settings()
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
         await self._start_storage(metadata, me)
         self._start_coordination(metadata, me)
@@ -275,6 +280,8 @@ class Broker:
         self._start_retention()
         self._start_cleaner(metadata, cleaner)
         self._start_load_reports(me)
+        self.follower.subscribe(self._on_configs)
+        self._on_configs(MetadataDelta(everything=True), self.image)
         await self.server.serve(
             RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
         )
@@ -386,8 +393,7 @@ class Broker:
     def _build_cleaner(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation, turn: asyncio.Lock
     ) -> LogCleaner:
-        config = self.config
-        return LogCleaner(
+        self._log_cleaner = LogCleaner(
             self.store,
             metadata,
             ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES)),
@@ -395,10 +401,14 @@ class Broker:
             owned=self.storage.open_handles,
             turn=turn,
             now_ms=self.now_ms,
-            config=CleanerConfig(
-                key_map_bytes_max=config.log_cleaner_dedupe_buffer_bytes,
-                bytes_per_s_max=config.log_cleaner_bytes_per_s_max,
-            ),
+            config=self._cleaner_config(),
+        )
+        return self._log_cleaner
+
+    def _cleaner_config(self) -> CleanerConfig:
+        return CleanerConfig(
+            key_map_bytes_max=self.config.log_cleaner_dedupe_buffer_bytes,
+            bytes_per_s_max=self.config.log_cleaner_bytes_per_s_max,
         )
 
     def _start_cleaner(self, metadata: ControllerStreamMetadata, cleaner: LogCleaner) -> None:
@@ -496,17 +506,20 @@ class Broker:
         self.share_states = RoutedShareStates(self, self.share_coordinator)
         self._cleanup.callback(self.share_states.close)
 
-    def _start_groups(self) -> None:
-        limits = GroupLimits(
-            session_timeout_min_ms=self.config.group_min_session_timeout_ms,
-            session_timeout_max_ms=self.config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms,
-            members_max=self.config.group_max_size,
-            offsets_retention_ms=self.config.offsets_retention_minutes * 60_000,
+    def _group_limits(self) -> GroupLimits:
+        config = self.config
+        return GroupLimits(
+            session_timeout_min_ms=config.group_min_session_timeout_ms,
+            session_timeout_max_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            members_max=config.group_max_size,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         )
+
+    def _start_groups(self) -> None:
         self.groups = GroupCoordinator(
             TopicLog(self, OFFSETS_TOPIC),
-            limits,
+            self._group_limits(),
             now_ms=self._steady_clock(),
             new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
             consumer_limits=self._consumer_limits,
@@ -596,6 +609,38 @@ class Broker:
         self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
+
+    # --- settings that change ---------------------------------------------------------------------
+
+    def _settle_settings(self) -> None:
+        """Take the settings that follow from the configs of brokers in the metadata."""
+        configs = self.image.configs
+        before = BrokerSettings(self.config, self.stream_config, self.compaction_config)
+        settings, problems = settle(
+            self.static_settings, configs.broker(""), configs.broker(str(self.node_id))
+        )
+        for name, problem in problems.items():
+            log.warning("config_of_broker_ignored", config=name, problem=problem)
+        self.config, self.compaction_config = settings.broker, settings.compaction
+        self.server.config = self.config
+        if names := changed_names(before, settings):
+            log.info("settings_changed", names=", ".join(names))
+
+    def _on_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Use the settings that have changed, where they are not read at each use."""
+        if not delta.everything and all(kind != BROKER_RESOURCE for kind, _ in delta.configs):
+            return
+        self._settle_settings()
+        config = self.config
+        self.groups.reconfigure(self._group_limits())
+        self.transactions.reconfigure(
+            timeout_max_ms=config.transaction_max_timeout_ms,
+            tick_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        )
+        self.compactor.config = self.compaction_config
+        self._log_cleaner.reconfigure(self._cleaner_config())
+        self.retention.interval.change(config.log_retention_check_interval_ms / 1_000)
+        self.cleaner.interval.change(config.log_cleaner_backoff_ms / 1_000)
 
     # --- lost sessions and fences -----------------------------------------------------------------
 

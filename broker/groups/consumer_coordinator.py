@@ -31,7 +31,6 @@ from broker.groups.consumer.model import (
     HeartbeatRefused,
     HeartbeatRequest,
     HeartbeatResult,
-    TopicsView,
 )
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
@@ -41,6 +40,7 @@ from broker.groups.consumer.records import (
     decode_consumer_value,
     encode_consumer_key,
 )
+from broker.groups.consumer.topics import ImageTopics
 from broker.groups.consumer.validation import check_heartbeat
 from broker.groups.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
 from broker.groups.journal import (
@@ -60,6 +60,7 @@ from broker.groups.model import (
 )
 from broker.groups.records import GroupKey, GroupSnapshot, encode_group_key, encode_group_value
 from broker.groups.state import Group, consumer_tombstones
+from broker.regular_expressions import RegexInvalid
 from broker.wire.error_codes import ErrorCode
 
 
@@ -82,7 +83,7 @@ class ConsumerCoordinator:
     def __init__(
         self,
         home: GroupHome,
-        topics: TopicsView,
+        topics: ImageTopics,
         limits_of: Callable[[str], ConsumerLimits],
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str],
@@ -108,6 +109,7 @@ class ConsumerCoordinator:
             check_heartbeat(group_id, request, version, self._limits_of(group_id).assignors)
             if not request.member_id and request.member_epoch == JOIN_EPOCH:
                 request = replace(request, member_id=self._new_member_id(request.client_id))
+            await self._match_topics(group_id, request)
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
@@ -116,6 +118,25 @@ class ConsumerCoordinator:
             return refused.result
         code = await outcome
         return result if code is ErrorCode.NONE else failed_heartbeat(code)
+
+    async def _match_topics(self, group_id: str, request: HeartbeatRequest) -> None:
+        """Match regular expressions with thousands of topics in slices, so that other requests do
+        not wait for that. The heartbeat finds the results.
+        """
+        group = self._home.find(group_id, create=False, is_read=True)
+        consumer = None if isinstance(group, ErrorCode) else group.consumer
+        if consumer is None:
+            wanted = {request.subscribed_regex} if request.subscribed_regex else set()
+        else:
+            wanted = consumer.unresolved_regexes(request, self._topics)
+        regexes = self._topics.regexes
+        try:
+            for _ in range(regexes.slices_max(len(wanted))):
+                if not regexes.work(sorted(wanted)):
+                    return
+                await asyncio.sleep(0)
+        except RegexInvalid:
+            return  # the heartbeat is refused
 
     def _step(
         self, group: Group, request: HeartbeatRequest

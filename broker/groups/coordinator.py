@@ -146,6 +146,13 @@ class GroupCoordinator:
         self.transactional_commits = ConnectionOrder()
         """Late requests by group. Used by the handler of TxnOffsetCommit."""
 
+    def reconfigure(self, limits: GroupLimits) -> None:
+        """Use other limits, from the next step of each group on."""
+        self._limits = limits
+        for state in self._shards.loaded():
+            for group in state.groups.values():
+                group.classic.limits = limits
+
     # --- becoming and ceasing to be coordinator ---------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
@@ -188,7 +195,9 @@ class GroupCoordinator:
             malformed_count += replay(batch, records, offsets, state.open_groups, consumers)
         await self._create_groups(state, records, offsets, consumers)
         # Everything below runs in one step: sessions begin when members can reach the group, and no
-        # marker is missed.
+        # marker and no new limits are missed.
+        for group in state.groups.values():
+            group.classic.limits = self._limits
         for group_id in records:
             self._restore(state.groups[group_id])
         for group_id in consumers:
@@ -562,6 +571,17 @@ class GroupCoordinator:
         if group is ErrorCode.GROUP_ID_NOT_FOUND or is_unknown:
             return GroupDescription(group_id, GroupState.DEAD, "", "", ())
         return group if isinstance(group, ErrorCode) else _describe(group)
+
+    def unknown_group(self, group_id: str) -> str | None:
+        """Return why there is no classic group with this id here, in Kafka's words; None if there
+        is one, or if this broker does not know.
+        """
+        group = self.find(group_id, create=False)
+        if group is ErrorCode.GROUP_ID_NOT_FOUND:
+            return f"Group {group_id} not found."
+        if isinstance(group, Group) and group.consumer is not None:
+            return f"Group {group_id} is not a classic group."
+        return None
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         group = self.find(group_id, create=False)

@@ -54,6 +54,7 @@ log = structlog.get_logger()
 
 _T = TypeVar("_T")
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
+_EPOCH_MAX: Final = (1 << 31) - 2
 _NO_STATE: Final = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Outcomes of a deletion after which there is no state."""
 
@@ -157,7 +158,7 @@ class ShareGroups:
         outcome = self._journal.write(group, changes)
         self._set_timer(group)
         if missing and _is_refused(outcome):
-            share.end_initialization({}, missing)
+            share.give_up(missing)
         elif missing:
             self._initializing(share, self._initialize(group, share, missing, epoch, outcome))
         return outcome
@@ -212,7 +213,10 @@ class ShareGroups:
             for index in by_index
         ]
         left = await asyncio.gather(*map(self._epoch_of, keys))
-        changes = share.raise_epoch(max(left, default=0))
+        highest = max(left, default=0)
+        if highest >= _EPOCH_MAX:  # no group gets that far: somebody else wrote it
+            return {(key.topic_id, key.partition): ErrorCode.FENCED_STATE_EPOCH for key in keys}
+        changes = share.raise_epoch(highest)
         epoch, code = share.epoch, await self._journal.write(group, changes)
         if code is not ErrorCode.NONE:
             return {(key.topic_id, key.partition): code for key in keys}
@@ -298,7 +302,7 @@ class ShareGroups:
         before = share.partitions
         code = await self._journal.write(group, share.begin_deletion(wanted))
         if code is not ErrorCode.NONE:
-            share.end_deletion((), share.partitions.deleting)
+            share.end_deletion((), share.partitions.deleting).undo()
             return code
         topics = [key for key in share.partitions.deleting if wanted is None or key in wanted]
         keys = [
@@ -342,7 +346,7 @@ class ShareGroups:
         changes = share.begin_alteration(chosen)
         epoch, outcome = share.epoch, self._journal.write(group, changes)
         if _is_refused(outcome):
-            share.end_initialization({}, chosen)
+            share.give_up(chosen)
             if is_new:
                 group.share = None
         by_topic = {

@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs and AlterConfigs: change configs of topics and groups at the controller.
+"""IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers and groups at the
+controller.
 
 AlterConfigs is the older API: the request names all configs of a resource, and those that it does
 not name get their defaults, except the source of a fork. The controller decides which ones these
@@ -16,6 +17,12 @@ from typing import Final, TypeAlias
 
 from broker.errors import ErrorCode, code_of, code_of_status
 from broker.groups.configs import group_problem
+from broker.handlers.broker_configs import (
+    BrokerConfigRefused,
+    check_altered_name,
+    checked_values,
+    list_default,
+)
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -35,7 +42,7 @@ _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _Resource: TypeAlias = tuple[int, str]
 _DONE: Final = ErrorCode.NONE, None
-_ALTERED: Final = frozenset({TOPIC_RESOURCE, GROUP_RESOURCE})
+_ALTERED: Final = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE})
 _NO_DEFAULTS: Final = {
     TOPIC_RESOURCE: "there are no configs for all topics: name one",
     GROUP_RESOURCE: "Default group resources are not allowed.",
@@ -68,9 +75,9 @@ async def _alter(
 ) -> _Outcome:
     named = resource.resource_type, resource.resource_name
     try:
-        _check_resource(named, is_changed=bool(resource.configs))
-        values = [(config.name, _value(node, named, config)) for config in resource.configs]
-        _check_values(node, named, node.image.configs.get(*named), values)
+        _check_resource(node, named)
+        asked = [(config.name, _value(node, named, config)) for config in resource.configs]
+        values = _checked(node, named, node.image.configs.get(*named), asked)
     except _Refused as refused:
         return refused.outcome
     if not values:
@@ -95,12 +102,12 @@ def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str
     if config.config_operation not in {_APPEND, _SUBTRACT}:
         problem = f"config {config.name}: operation {config.config_operation} does not exist"
         raise _Refused(ErrorCode.INVALID_REQUEST, problem)
-    known = TOPIC_CONFIGS.get(config.name) if resource[0] == TOPIC_RESOURCE else None
-    if known is None or known.type is not ConfigType.LIST:
+    default = _list_default(node, resource[0], config.name)
+    if default is None:
         verb = "APPEND" if config.config_operation == _APPEND else "SUBTRACT"
         problem = f"Can't {verb} to key {config.name} because its type is not LIST."
         raise _Refused(ErrorCode.INVALID_CONFIG, problem)
-    present = node.image.configs.get(*resource).get(config.name, known.default)
+    present = node.image.configs.get(*resource).get(config.name, default)
     items = [item for item in present.split(",") if item]
     named = [item for item in config.value.split(",") if item]
     if config.config_operation == _APPEND:
@@ -108,34 +115,53 @@ def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str
     return ",".join(item for item in items if item not in named)
 
 
-def _check_resource(resource: _Resource, *, is_changed: bool) -> None:
+def _list_default(node: Node, resource_type: int, name: str) -> str | None:
+    """Return the default of a list; None if the config is none."""
+    if resource_type == BROKER_RESOURCE:
+        return list_default(node, name)
+    known = TOPIC_CONFIGS.get(name) if resource_type == TOPIC_RESOURCE else None
+    return known.default if known is not None and known.type is ConfigType.LIST else None
+
+
+def _check_resource(node: Node, resource: _Resource) -> None:
     """Raises _Refused if the controller is not asked about this resource."""
     resource_type, name = resource
-    if resource_type == BROKER_RESOURCE and is_changed:
-        problem = "brokers are configured by their file and restarted; they have no dynamic configs"
-        raise _Refused(ErrorCode.INVALID_CONFIG, problem)
-    if resource_type not in {*_ALTERED, BROKER_RESOURCE}:
+    if resource_type not in _ALTERED:
         problem = f"resource type {resource_type} has no configs that can be altered"
         raise _Refused(ErrorCode.INVALID_REQUEST, problem)
     if not name and resource_type in _NO_DEFAULTS:
         raise _Refused(ErrorCode.INVALID_REQUEST, _NO_DEFAULTS[resource_type])
+    if resource_type == BROKER_RESOURCE:
+        try:
+            check_altered_name(node, name)
+        except BrokerConfigRefused as refused:
+            raise _Refused(ErrorCode.INVALID_REQUEST, str(refused)) from refused
 
 
-def _check_values(
+def _checked(
     node: Node,
     resource: _Resource,
     present: Mapping[str, str],
     values: Sequence[tuple[str, str | None]],
-) -> None:
-    """Check what depends on the settings of this broker. Raises _Refused."""
-    if resource[0] != GROUP_RESOURCE:
-        return
+) -> Sequence[tuple[str, str | None]]:
+    """Check what depends on the settings of this broker. Return the values to store. Raises
+    _Refused.
+    """
+    resource_type, name = resource
+    if resource_type == TOPIC_RESOURCE:
+        return values
     if len(dict(values)) != len(values):
         raise _Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if resource_type == BROKER_RESOURCE:
+        try:
+            return checked_values(node, name, present, values)
+        except BrokerConfigRefused as refused:
+            raise _Refused(ErrorCode.INVALID_REQUEST, str(refused)) from refused
     changed = {**present, **dict(values)}
-    kept = {name: value for name, value in changed.items() if value is not None}
+    kept = {config: value for config, value in changed.items() if value is not None}
     if problem := group_problem(node.config, kept):
         raise _Refused(ErrorCode.INVALID_CONFIG, problem)
+    return values
 
 
 def _changes(resource: _Resource, values: Sequence[tuple[str, str | None]]) -> list[ConfigChange]:
@@ -158,19 +184,21 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
         replacing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     named = Counter((item.resource_type, item.resource_name) for item in request.resources)
-    outcomes = [
-        _refusal(node, item, is_repeated=named[item.resource_type, item.resource_name] > 1)
-        for item in request.resources
-    ]
-    asked = [
-        item
-        for item, outcome in zip(request.resources, outcomes, strict=True)
-        if outcome is None and item.resource_type in _ALTERED
-    ]
+    outcomes: list[_Outcome | None] = []
+    asked: dict[_Resource, Sequence[tuple[str, str | None]]] = {}
+    for item in request.resources:
+        resource = item.resource_type, item.resource_name
+        try:
+            values = _replacement(node, item, is_repeated=named[resource] > 1)
+        except _Refused as refused:
+            outcomes.append(refused.outcome)
+        else:
+            outcomes.append(None)
+            asked[resource] = values
     results = await _replace(node, asked, validate_only=request.validate_only) if asked else {}
     responses = [
         replacing.AlterConfigsResourceResponse(
-            *(outcome or results.get((item.resource_type, item.resource_name), _DONE)),
+            *(outcome or results[item.resource_type, item.resource_name]),
             item.resource_type,
             item.resource_name,
         )
@@ -179,47 +207,42 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, replacing.AlterConfigsResponse(responses=responses))
 
 
-def _refusal(
+def _replacement(
     node: Node, item: replacing.AlterConfigsResource, *, is_repeated: bool
-) -> _Outcome | None:
-    """Return why the controller is not asked about this resource; None if it is, or if there is
-    nothing to do.
-    """
+) -> Sequence[tuple[str, str | None]]:
+    """Return the values that the resource has in the end. Raises _Refused."""
+    invalid = ErrorCode.INVALID_REQUEST
     if is_repeated:
-        return ErrorCode.INVALID_REQUEST, "the request names this resource more than once"
+        raise _Refused(invalid, "the request names this resource more than once")
     named = item.resource_type, item.resource_name
+    _check_resource(node, named)
     null = next((config.name for config in item.configs if config.value is None), None)
-    try:
-        _check_resource(named, is_changed=bool(item.configs))
-        if null is not None:
-            return ErrorCode.INVALID_REQUEST, f"Null value not supported for : {null}"
-        _check_values(node, named, {}, [(config.name, config.value) for config in item.configs])
-    except _Refused as refused:
-        return refused.outcome
-    return None
+    if null is not None:
+        raise _Refused(invalid, f"Null value not supported for : {null}")
+    return _checked(node, named, {}, [(config.name, config.value) for config in item.configs])
 
 
 async def _replace(
-    node: Node, items: Sequence[replacing.AlterConfigsResource], *, validate_only: bool
+    node: Node,
+    wanted: Mapping[_Resource, Sequence[tuple[str, str | None]]],
+    *,
+    validate_only: bool,
 ) -> dict[_Resource, _Outcome]:
     """Replace the configs of resources. Returns the outcomes by resource."""
-    items = sorted(items, key=lambda item: item.resource_type != TOPIC_RESOURCE)
-    resources = [(item.resource_type, item.resource_name) for item in items]
+    topics = [name for kind, name in wanted if kind == TOPIC_RESOURCE]
+    others = [resource for resource in wanted if resource[0] != TOPIC_RESOURCE]
     changes = [
-        change
-        for item, resource in zip(items, resources, strict=True)
-        for change in _changes(resource, [(config.name, config.value) for config in item.configs])
+        change for resource, values in wanted.items() for change in _changes(resource, values)
     ]
     request = AlterConfigs(
         changes=changes,
         validate_only=validate_only,
-        replaced_topics=[name for kind, name in resources if kind == TOPIC_RESOURCE],
+        replaced_topics=topics,
         replaced=[
-            ConfiguredResource(resource_type=kind, resource_name=name)
-            for kind, name in resources
-            if kind != TOPIC_RESOURCE
+            ConfiguredResource(resource_type=kind, resource_name=name) for kind, name in others
         ],
     )
+    resources = [*((TOPIC_RESOURCE, name) for name in topics), *others]
     try:
         answer = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:

@@ -2,24 +2,28 @@
 value.
 
 Invariant: every config that has an effect (or that tools expect) is listed, whether it is set or
-not. Broker settings are read-only, because they come from the process configuration. A broker
-describes only itself, as in Kafka.
+not. Settings that a broker cannot change while it runs are read-only. A broker describes only
+itself and what is set for all brokers, as in Kafka.
 
 Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
 
-from base.settings import (
-    Field,
-    Kind,
-    fields_of,
-    text_of,
-)
 from broker.errors import ErrorCode
 from broker.groups.configs import group_defaults
+from broker.handlers.broker_configs import (
+    broker_entries,
+    common_entries,
+    described_name_problem,
+)
+from broker.handlers.config_entry import (
+    DEFAULT,
+    DYNAMIC_GROUP,
+    DYNAMIC_TOPIC,
+    ConfigEntry,
+    synonyms_of,
+)
 from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
@@ -35,35 +39,7 @@ from broker.wire.gen.describe_configs import (
 )
 from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from controller.metadata.group_configs import GROUP_CONFIGS
-from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
-
-DYNAMIC_TOPIC: Final = 1
-STATIC_BROKER: Final = 4
-DEFAULT: Final = 5
-DYNAMIC_GROUP: Final = 8
-"""Values of Kafka's DescribeConfigsResponse.ConfigSource."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One config in the responses of DescribeConfigs and CreateTopics. synonyms: all values that it
-    has, as (name, value, source), the one that is used first.
-    """
-
-    name: str
-    synonyms: tuple[tuple[str, str, int], ...]
-    type: ConfigType
-    doc: str
-    is_read_only: bool = False
-    is_sensitive: bool = False
-
-    @property
-    def value(self) -> str:
-        return self.synonyms[0][1]
-
-    @property
-    def source(self) -> int:
-        return self.synonyms[0][2]
+from controller.metadata.topic_configs import TOPIC_CONFIGS
 
 
 def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
@@ -73,7 +49,7 @@ def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
     return [
         ConfigEntry(
             config.name,
-            _synonyms(
+            synonyms_of(
                 config.name, (overrides.get(config.name), DYNAMIC_TOPIC), (config.default, DEFAULT)
             ),
             config.type,
@@ -82,10 +58,6 @@ def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
         for config in TOPIC_CONFIGS.values()
         if not config.is_internal or config.name in overrides
     ]
-
-
-def _synonyms(name: str, *values: tuple[str | None, int]) -> tuple[tuple[str, str, int], ...]:
-    return tuple((name, value, source) for value, source in values if value is not None)
 
 
 def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> list[ConfigEntry]:
@@ -103,34 +75,6 @@ def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> 
         )
         for config in GROUP_CONFIGS.values()
     ]
-
-
-_TYPES: Final = {
-    Kind.BOOL: ConfigType.BOOLEAN,
-    Kind.INT: ConfigType.LONG,
-    Kind.DURATION: ConfigType.LONG,
-    Kind.BYTES: ConfigType.LONG,
-    Kind.LIST: ConfigType.LIST,
-    Kind.LISTENERS: ConfigType.LIST,
-}
-
-
-def broker_entries(parts: Iterable[object], node_id: int) -> list[ConfigEntry]:
-    """Return the settings of a broker's config objects."""
-    return [
-        _broker_entry(field, getattr(part, field.field), node_id)
-        for part in parts
-        for field in fields_of(type(part))
-    ]
-
-
-def _broker_entry(field: Field, value: object, node_id: int) -> ConfigEntry:
-    text, default = text_of(field.setting, value), text_of(field.setting, field.default)
-    shown = str(node_id) if field.name == "node.id" else text
-    static = None if text == default else shown
-    kind = _TYPES.get(field.setting.kind, ConfigType.STRING)
-    synonyms = _synonyms(field.name, (static, STATIC_BROKER), (default, DEFAULT))
-    return ConfigEntry(field.name, synonyms, kind, field.doc, is_read_only=True)
 
 
 def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
@@ -178,14 +122,9 @@ def _entries(
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
         return topic_entries(node.image.configs.topic(name))
     if resource_type == BROKER_RESOURCE:
-        if name not in {"", str(node.node_id)}:
-            return (
-                ErrorCode.INVALID_REQUEST,
-                f"this is broker {node.node_id}: ask broker {name}, or use an empty name",
-            )
-        return broker_entries(
-            (node.config, node.stream_config, node.compaction_config), node.node_id
-        )
+        if problem := described_name_problem(node, name):
+            return ErrorCode.INVALID_REQUEST, problem
+        return broker_entries(node) if name else common_entries(node)
     if resource_type == GROUP_RESOURCE:
         if not name:
             return ErrorCode.INVALID_REQUEST, "Group name must not be empty"

@@ -6,6 +6,7 @@ Must not: import a handler, the server, or `broker.node`.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from broker.dynamic_settings import BrokerSettings
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.network.request import RequestContext, Respond, Response
@@ -30,6 +31,11 @@ class Node(LocalBroker, Protocol):
     @property
     def log_dir(self) -> str:
         """Return the name of the object store for clients that ask for log directories."""
+        ...
+
+    @property
+    def static_settings(self) -> BrokerSettings:
+        """Return the settings of the process, over which configs of brokers lie."""
         ...
 
     @property

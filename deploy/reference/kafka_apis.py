@@ -39,6 +39,11 @@ ShareFetch of a partition whose topic does not exist gets UNKNOWN_TOPIC_ID for t
 The first start offset of a group in a partition is stored before anything is delivered: in Kafka a group that begins at the end may pass over records when its leader fails early.
 AlterShareGroupOffsets begins a new epoch of the group, unlike in Kafka, and refuses negative offsets; InitializeShareGroupState changes nothing in the epoch that a state already has ([ADR 0053](../adr/0053-share-groups.md)).
 
+Brokers have configs of their own and configs for all of them (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
+Live settings of Penstock change at once, also some that Kafka refuses, such as `num.partitions`.
+The rates of `kafka-reassign-partitions.sh --throttle` and a few sizes of thread pools are stored and have no effect.
+Unlike Kafka, brokers refuse names that they do not know, and there are no defaults for all topics.
+
 Some APIs answer about things that brokers do not have.
 UpdateFeatures refuses every feature, because none has a level: transactions use version 1 of their protocol (no KIP-890).
 AlterReplicaLogDirs knows one log directory, the object store.

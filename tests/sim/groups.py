@@ -151,7 +151,7 @@ class Asker:
                 offset_commit.OffsetCommitRequestPartition(index, change.value)
             )
         topics = [
-            offset_commit.OffsetCommitRequestTopic(topic, items)
+            offset_commit.OffsetCommitRequestTopic(name=topic, partitions=items)
             for topic, items in by_topic.items()
         ]
         request = offset_commit.OffsetCommitRequest(
@@ -192,7 +192,8 @@ class Asker:
         for topic, index in self.group.parts:
             by_topic.setdefault(topic, []).append(index)
         topics = [
-            offset_fetch.OffsetFetchRequestTopics(topic, items) for topic, items in by_topic.items()
+            offset_fetch.OffsetFetchRequestTopics(None, topic, items)
+            for topic, items in by_topic.items()
         ]
         request = offset_fetch.OffsetFetchRequest(
             groups=[offset_fetch.OffsetFetchRequestGroup(self.group.name, topics=topics)]

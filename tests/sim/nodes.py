@@ -24,6 +24,7 @@ from broker.coordination.internal_topics import (
     TRANSACTIONS_TOPIC,
 )
 from broker.coordination.log import TopicLog
+from broker.dynamic_settings import BrokerSettings
 from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.delete_records import handle_delete_records
@@ -134,6 +135,9 @@ class SimBroker:
         )
         self.stream_config = world.limits.stream
         self.compaction_config = world.limits.compaction
+        self.static_settings = BrokerSettings(
+            self.config, self.stream_config, self.compaction_config
+        )
         self.skew_ms = world.draw_skew_ms(self.rng)
         self.raw_store = SimStore(world.bucket, world.weather, self.rng, world.trace)
         self.store: ObjectStore = self.raw_store

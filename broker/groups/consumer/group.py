@@ -44,7 +44,7 @@ from broker.groups.consumer.records import (
     GroupEpoch,
 )
 from broker.groups.model import GroupState
-from broker.regular_expressions import RegexInvalid, check_regex, matching
+from broker.regular_expressions import RegexInvalid, check_regex
 from broker.wire.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (
@@ -245,6 +245,15 @@ class ConsumerGroup:
                 ) from error
         self._drop_unused_regex(old, changes)
 
+    def unresolved_regexes(self, request: HeartbeatRequest, topics: TopicsView) -> set[str]:
+        """Return the regular expressions that a heartbeat has to match with topics."""
+        found: set[str] = set()
+        if self._topics_version != topics.version:
+            found.update(member.metadata.subscribed_regex for member in self.members.values())
+        if request.subscribed_regex not in self.regexes:
+            found.add(request.subscribed_regex or "")
+        return found - {""}
+
     def _drop_unused_regex(self, regex: str, changes: GroupChanges) -> None:
         if regex in self.regexes and not any(
             member.metadata.subscribed_regex == regex for member in self.members.values()
@@ -257,7 +266,7 @@ class ConsumerGroup:
         for regex in sorted(name for name in used if name):
             known = self.regexes.get(regex)
             if known is None or self._topics_version != topics.version:
-                found = matching(regex, topics.names())
+                found = topics.matching(regex)
                 if known is None or known.topics != found:
                     value = ResolvedRegex(found, topics.version, now_ms)
                     changes.put(ConsumerRecordKind.REGEX, value, regex)

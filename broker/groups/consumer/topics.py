@@ -4,9 +4,9 @@ Invariant: the version grows exactly when one of them changes, so a move of a le
 groups look at their topics again.
 """
 
-from collections.abc import Iterable
 from uuid import UUID
 
+from broker.groups.consumer.regex_matches import RegexMatches
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 
@@ -21,13 +21,14 @@ class ImageTopics:
         self._frozen: set[UUID] = set()
         """Deleted topics that can come back, and those of snapshots."""
         self._version = 0
+        self.regexes = RegexMatches(self._ids.keys())
 
     @property
     def version(self) -> int:
         return self._version
 
-    def names(self) -> Iterable[str]:
-        return self._ids.keys()
+    def matching(self, expression: str) -> frozenset[str]:
+        return self.regexes.of(expression)
 
     def id_of(self, name: str) -> UUID | None:
         return self._ids.get(name)
@@ -73,6 +74,10 @@ class ImageTopics:
             del self._known[topic_id]
             if self._ids.get(before[0]) == topic_id:
                 del self._ids[before[0]]
+                self.regexes.changed(before[0])
         if known is not None:
             self._known[topic_id] = known
+            if known[0] not in self._ids:
+                self._ids[known[0]] = topic_id
+                self.regexes.changed(known[0])
             self._ids[known[0]] = topic_id

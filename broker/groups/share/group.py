@@ -313,6 +313,10 @@ class ShareGroup:
             changes.put(ConsumerRecordKind.SHARE_PARTITIONS, value)
         return changes
 
+    def give_up(self, missing: NamedPartitions) -> None:
+        """Take back the beginning of an initialization, which could not be written."""
+        self._busy = without_partitions(self._busy, indexes_of(missing))
+
     def begin_deletion(self, topic_ids: Iterable[UUID] | None = None) -> GroupChanges:
         """Note that the caller deletes the states of these topics; None: of all."""
         known = self.partitions

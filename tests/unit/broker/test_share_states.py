@@ -59,6 +59,7 @@ def offsets(batches, start: int) -> dict[int, tuple[int, int]]:
 
 @given(MANY, MANY, st.integers(-1, 40))
 def test_combining_keeps_the_winner_of_each_offset(known, added, start: int) -> None:
+    known = combine((), known, NO_START_OFFSET)
     combined = combine(known, added, start)
     assert offsets(combined, start) == offsets([*known, *added], start)
     for before, after in pairwise(combined):
@@ -69,6 +70,7 @@ def test_combining_keeps_the_winner_of_each_offset(known, added, start: int) -> 
         )
         assert not are_alike or before.last_offset + 1 < after.first_offset, "neighbors are joined"
     assert combine(combined, added, start) == combined, "a repeated write changes nothing"
+    assert combine((), [*known, *added], start) == combined, "in one step or two"
 
 
 @given(MANY, st.integers(-1, 40), st.integers(-1, 99))
