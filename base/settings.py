@@ -46,6 +46,7 @@ class Setting:
 
     name: Kafka's, if Kafka has the setting. low, high: inclusive limits of numbers. choices: the
     values of an ENUM. templates: whether `{pod}` and `{ordinal}` in the value are replaced.
+    is_dynamic: whether it can change while the process runs.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Setting:
     high: int | None = None
     choices: tuple[str, ...] = ()
     templates: bool = False
+    is_dynamic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from benchmarks import (
     plugin,
     scale,
     sessions,
+    shares,
     timers,
 )
 from benchmarks import start as starts
@@ -505,6 +506,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "newcomer": newcomer,
     "scale": scale_work,
     "sessions": sessions.sessions,
+    "share": shares.shares,
     "timers": timers.timers,
     "groups": groups.groups,
     "control": control.control,

@@ -19,7 +19,7 @@ from base.ids import Millis, Offset
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
 from broker.partition.partition import Partition
-from broker.periodic import check_periodically
+from broker.periodic import IntervalWait, check_periodically
 from controller.metadata.image import MetadataImage
 from stream.cleaning.cleaner import CleaningReport, CleaningTask
 from stream.errors import NotContiguous, ObjectCorrupt
@@ -57,7 +57,7 @@ class CleanerDuty:
         self._metadata = metadata
         self._clean = clean
         self._now_ms = now_ms
-        self._interval_s = interval_s
+        self.interval = IntervalWait(interval_s)
         self._rng = rng
         self._set_aside: set[int] = set()
         self.passes = 0
@@ -73,7 +73,7 @@ class CleanerDuty:
 
     async def run(self) -> None:
         """Check at every interval, until cancelled."""
-        await check_periodically(self.check, self._interval_s, self._rng, "cleaner_check_failed")
+        await check_periodically(self.check, self.interval, self._rng, "cleaner_check_failed")
 
     async def check(self) -> None:
         """Clean every log that is due now, the dirtiest first."""

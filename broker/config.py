@@ -31,6 +31,17 @@ RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 CONSUMER_ASSIGNORS: Final = ("uniform", "range")
 _INT32_MAX: Final = (1 << 31) - 1
 _TIB: Final = 1 << 40
+_ORDERED: Final = (
+    ("group_min_session_timeout_ms", "group_max_session_timeout_ms", True),
+    ("group_consumer_heartbeat_interval_ms", "group_consumer_session_timeout_ms", False),
+    ("group_consumer_min_session_timeout_ms", "group_consumer_max_session_timeout_ms", True),
+    ("group_consumer_min_heartbeat_interval_ms", "group_consumer_max_heartbeat_interval_ms", True),
+    ("group_share_heartbeat_interval_ms", "group_share_session_timeout_ms", False),
+    ("group_share_min_session_timeout_ms", "group_share_max_session_timeout_ms", True),
+    ("group_share_min_heartbeat_interval_ms", "group_share_max_heartbeat_interval_ms", True),
+    ("group_share_min_record_lock_duration_ms", "group_share_max_record_lock_duration_ms", True),
+)
+"""A setting, one that it must not exceed, and whether they may be equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,32 +109,34 @@ class BrokerConfig:
     ] = 100 * 1024 * 1024
     """Largest request. A larger frame closes the connection."""
 
-    connections_max: Annotated[int, Setting("max.connections", Kind.INT, 1, 1_000_000)] = 10_000
+    connections_max: Annotated[
+        int, Setting("max.connections", Kind.INT, 1, 1_000_000, is_dynamic=True)
+    ] = 10_000
     """Maximum number of connections. The broker closes further ones immediately. An idle connection
     takes about 10 KB.
     """
 
     connections_idle_ms: Annotated[
-        int, Setting("connections.max.idle.ms", Kind.DURATION, 1, _INT32_MAX)
+        int, Setting("connections.max.idle.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 600_000
     """The broker closes a connection without a complete request for this long. This also limits
     slow senders.
     """
 
     request_stall_ms: Annotated[
-        int, Setting("request.stall.timeout.ms", Kind.DURATION, 1, 3_600_000)
+        int, Setting("request.stall.timeout.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True)
     ] = 30_000
     """The broker closes a connection whose partial request receives no byte for this long."""
 
     requests_in_flight_max: Annotated[
-        int, Setting("connection.max.requests.in.flight", Kind.INT, 1, 100_000)
+        int, Setting("connection.max.requests.in.flight", Kind.INT, 1, 100_000, is_dynamic=True)
     ] = 256
     """Requests of one connection that may wait for answers. Reading pauses at the limit, because
     clients pipeline without one.
     """
 
     response_bytes_max: Annotated[
-        int, Setting("connection.max.response.bytes", Kind.BYTES, 1, _TIB)
+        int, Setting("connection.max.response.bytes", Kind.BYTES, 1, _TIB, is_dynamic=True)
     ] = 4 * 1024 * 1024
     """Ready and unsent answers of one connection. Above the limit no further request of the
     connection starts, so a client that does not read stops itself. A single answer may be larger
@@ -131,15 +144,15 @@ class BrokerConfig:
     """
 
     buffered_request_bytes_max: Annotated[
-        int, Setting("queued.max.request.bytes", Kind.BYTES, 1_024, _TIB)
+        int, Setting("queued.max.request.bytes", Kind.BYTES, 1_024, _TIB, is_dynamic=True)
     ] = 512 * 1024 * 1024
     """Memory for the requests of all connections, partially received ones included. Above the limit
     all reading pauses. At least `socket.request.max.bytes`.
     """
 
-    fetch_bytes_max: Annotated[int, Setting("fetch.max.bytes", Kind.BYTES, 1_024, _INT32_MAX)] = (
-        55 * 1024 * 1024
-    )
+    fetch_bytes_max: Annotated[
+        int, Setting("fetch.max.bytes", Kind.BYTES, 1_024, _INT32_MAX, is_dynamic=True)
+    ] = 55 * 1024 * 1024
     """Maximum size of the records in one Fetch response, regardless of the request. A single larger
     batch is still returned.
     """
@@ -151,16 +164,18 @@ class BrokerConfig:
     their partitions in each request.
     """
 
-    auto_create_topics_enable: Annotated[bool, Setting("auto.create.topics.enable", Kind.BOOL)] = (
-        True
-    )
+    auto_create_topics_enable: Annotated[
+        bool, Setting("auto.create.topics.enable", Kind.BOOL, is_dynamic=True)
+    ] = True
     """Create topics that clients name and that do not exist."""
 
-    num_partitions: Annotated[int, Setting("num.partitions", Kind.INT, -1, 10_000)] = 1
+    num_partitions: Annotated[
+        int, Setting("num.partitions", Kind.INT, -1, 10_000, is_dynamic=True)
+    ] = 1
     """Partitions of topics that are created without a count. -1: the controller decides."""
 
     default_replication_factor: Annotated[
-        int, Setting("default.replication.factor", Kind.INT, -1, 100)
+        int, Setting("default.replication.factor", Kind.INT, -1, 100, is_dynamic=True)
     ] = -1
     """Leader candidates of topics that are created without a replication factor. -1: the controller
     decides.
@@ -177,7 +192,7 @@ class BrokerConfig:
     """Partitions of `__transaction_state`. Cannot be changed once the topic exists."""
 
     transaction_max_timeout_ms: Annotated[
-        int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+        int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 900_000
     """Longest timeout that a transaction may request. An open transaction holds back its readers
     for as long.
@@ -190,6 +205,7 @@ class BrokerConfig:
             Kind.DURATION,
             10,
             3_600_000,
+            is_dynamic=True,
         ),
     ] = 10_000
     """Interval of the check for timed-out transactions, and so the largest delay of an abort."""
@@ -198,77 +214,124 @@ class BrokerConfig:
     """Whether the broker compacts the logs of topics with `cleanup.policy=compact`."""
 
     log_cleaner_backoff_ms: Annotated[
-        int, Setting("log.cleaner.backoff.ms", Kind.DURATION, 100, 86_400_000)
+        int, Setting("log.cleaner.backoff.ms", Kind.DURATION, 100, 86_400_000, is_dynamic=True)
     ] = 15_000
     """How often the broker looks for logs that are due for compaction."""
 
     log_cleaner_dedupe_buffer_bytes: Annotated[
-        int, Setting("log.cleaner.dedupe.buffer.size", Kind.BYTES, 1_048_576, _TIB)
+        int, Setting("log.cleaner.dedupe.buffer.size", Kind.BYTES, 1_048_576, _TIB, is_dynamic=True)
     ] = 128 * 1024 * 1024
     """Memory for the keys of one pass, 228 bytes each. A log with more keys takes several
     passes.
     """
 
     log_cleaner_bytes_per_s_max: Annotated[
-        int, Setting("log.cleaner.io.max.bytes.per.second", Kind.BYTES, 0, _TIB)
+        int, Setting("log.cleaner.io.max.bytes.per.second", Kind.BYTES, 0, _TIB, is_dynamic=True)
     ] = 32 * 1024 * 1024
     """Bytes that log compaction reads and writes in a second; 0 for no limit. A larger value takes
     CPU from clients: 32 MiB/s take about 5 % of a core.
     """
 
     log_retention_check_interval_ms: Annotated[
-        int, Setting("log.retention.check.interval.ms", Kind.DURATION, 100, 86_400_000)
+        int,
+        Setting("log.retention.check.interval.ms", Kind.DURATION, 100, 86_400_000, is_dynamic=True),
     ] = 300_000
     """How often the broker looks for records that their topic does not keep any longer."""
 
     offsets_retention_minutes: Annotated[
-        int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX)
+        int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX, is_dynamic=True)
     ] = 7 * 24 * 60
     """How long offsets are kept after their commit or after the last member left the group,
     whichever is later.
     """
 
     group_initial_rebalance_delay_ms: Annotated[
-        int, Setting("group.initial.rebalance.delay.ms", Kind.DURATION, 0, 600_000)
+        int, Setting("group.initial.rebalance.delay.ms", Kind.DURATION, 0, 600_000, is_dynamic=True)
     ] = 3_000
     """How long the first member of an empty group waits for more members. Use 0 in development and
     tests.
     """
 
     group_min_session_timeout_ms: Annotated[
-        int, Setting("group.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+        int, Setting("group.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 6_000
     """Shortest session timeout that a group member may request."""
 
     group_max_session_timeout_ms: Annotated[
-        int, Setting("group.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+        int, Setting("group.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True)
     ] = 1_800_000
     """Longest session timeout that a group member may request."""
 
-    group_max_size: Annotated[int, Setting("group.max.size", Kind.INT, 1, 100_000)] = 1_000
+    group_max_size: Annotated[
+        int, Setting("group.max.size", Kind.INT, 1, 100_000, is_dynamic=True)
+    ] = 1_000
     """Maximum number of members of one group. Further ones are refused."""
 
     group_consumer_session_timeout_ms: Annotated[
-        int, Setting("group.consumer.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+        int,
+        Setting("group.consumer.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),
     ] = 45_000
     """How long a member of a consumer group (`group.protocol=consumer`) may be silent before the
     others get its partitions.
     """
 
     group_consumer_heartbeat_interval_ms: Annotated[
-        int, Setting("group.consumer.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX)
+        int,
+        Setting(
+            "group.consumer.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
     ] = 5_000
     """How often members of consumer groups send heartbeats, and so how fast they learn of a new
     assignment. Below `group.consumer.session.timeout.ms`.
     """
 
+    group_consumer_min_session_timeout_ms: Annotated[
+        int,
+        Setting(
+            "group.consumer.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 45_000
+    """Shortest session timeout that the configs of a consumer group may ask for."""
+
+    group_consumer_max_session_timeout_ms: Annotated[
+        int,
+        Setting(
+            "group.consumer.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 60_000
+    """Longest session timeout that the configs of a consumer group may ask for."""
+
+    group_consumer_min_heartbeat_interval_ms: Annotated[
+        int,
+        Setting(
+            "group.consumer.min.heartbeat.interval.ms",
+            Kind.DURATION,
+            1,
+            _INT32_MAX,
+            is_dynamic=True,
+        ),
+    ] = 5_000
+    """Shortest heartbeat interval that the configs of a consumer group may ask for."""
+
+    group_consumer_max_heartbeat_interval_ms: Annotated[
+        int,
+        Setting(
+            "group.consumer.max.heartbeat.interval.ms",
+            Kind.DURATION,
+            1,
+            _INT32_MAX,
+            is_dynamic=True,
+        ),
+    ] = 15_000
+    """Longest heartbeat interval that the configs of a consumer group may ask for."""
+
     group_consumer_max_size: Annotated[
-        int, Setting("group.consumer.max.size", Kind.INT, 1, _INT32_MAX)
+        int, Setting("group.consumer.max.size", Kind.INT, 1, _INT32_MAX, is_dynamic=True)
     ] = _INT32_MAX
     """Maximum number of members of one consumer group. Further ones are refused."""
 
     group_consumer_assignors: Annotated[
-        tuple[str, ...], Setting("group.consumer.assignors", Kind.LIST)
+        tuple[str, ...], Setting("group.consumer.assignors", Kind.LIST, is_dynamic=True)
     ] = CONSUMER_ASSIGNORS
     """Assignors that members of consumer groups may ask for: uniform and range. The first one is
     the default.
@@ -280,14 +343,118 @@ class BrokerConfig:
             "group.consumer.migration.policy",
             Kind.ENUM,
             choices=("disabled", "upgrade", "downgrade", "bidirectional"),
+            is_dynamic=True,
         ),
     ] = "bidirectional"
     """In which direction a group with members may change its protocol: upgrade, when a member of
     the consumer protocol joins a classic group; downgrade, when the last such member leaves.
     """
 
+    group_share_session_timeout_ms: Annotated[
+        int,
+        Setting("group.share.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),
+    ] = 45_000
+    """Session timeout of share groups without the config `share.session.timeout.ms`."""
+
+    group_share_min_session_timeout_ms: Annotated[
+        int,
+        Setting(
+            "group.share.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 45_000
+    """Shortest session timeout that the configs of a share group may ask for."""
+
+    group_share_max_session_timeout_ms: Annotated[
+        int,
+        Setting(
+            "group.share.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 60_000
+    """Longest session timeout that the configs of a share group may ask for."""
+
+    group_share_heartbeat_interval_ms: Annotated[
+        int,
+        Setting("group.share.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),
+    ] = 5_000
+    """Heartbeat interval of share groups without the config `share.heartbeat.interval.ms`."""
+
+    group_share_min_heartbeat_interval_ms: Annotated[
+        int,
+        Setting(
+            "group.share.min.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 5_000
+    """Shortest heartbeat interval that the configs of a share group may ask for."""
+
+    group_share_max_heartbeat_interval_ms: Annotated[
+        int,
+        Setting(
+            "group.share.max.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 15_000
+    """Longest heartbeat interval that the configs of a share group may ask for."""
+
+    group_share_record_lock_duration_ms: Annotated[
+        int,
+        Setting(
+            "group.share.record.lock.duration.ms", Kind.DURATION, 1_000, 3_600_000, is_dynamic=True
+        ),
+    ] = 30_000
+    """Lock of acquired records in share groups without `share.record.lock.duration.ms`."""
+
+    group_share_min_record_lock_duration_ms: Annotated[
+        int,
+        Setting(
+            "group.share.min.record.lock.duration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 15_000
+    """Shortest lock of acquired records that the configs of a share group may ask for."""
+
+    group_share_max_record_lock_duration_ms: Annotated[
+        int,
+        Setting(
+            "group.share.max.record.lock.duration.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 60_000
+    """Longest lock of acquired records that the configs of a share group may ask for."""
+
+    group_share_max_size: Annotated[int, Setting("group.share.max.size", Kind.INT, 1, 1_000)] = 200
+    """Maximum number of members of one share group. Further ones are refused."""
+
+    group_share_delivery_count_limit: Annotated[
+        int, Setting("group.share.delivery.count.limit", Kind.INT, 2, 10)
+    ] = 5
+    """How often a record is delivered to members of a share group before it is given up."""
+
+    group_share_partition_max_record_locks: Annotated[
+        int, Setting("group.share.partition.max.record.locks", Kind.INT, 100, 10_000)
+    ] = 2_000
+    """Records of one partition that a share group may have in work. At the limit no further ones
+    are delivered; a single batch may exceed it.
+    """
+
+    group_share_max_share_sessions: Annotated[
+        int, Setting("group.share.max.share.sessions", Kind.INT, 1, 100_000)
+    ] = 2_000
+    """Members of share groups that may fetch from this broker at the same time. Further ones are
+    refused.
+    """
+
+    share_coordinator_state_topic_num_partitions: Annotated[
+        int, Setting("share.coordinator.state.topic.num.partitions", Kind.INT, 1, 10_000)
+    ] = 50
+    """Partitions of `__share_group_state`. Cannot be changed once the topic exists."""
+
+    share_coordinator_snapshot_update_records_per_snapshot: Annotated[
+        int,
+        Setting("share.coordinator.snapshot.update.records.per.snapshot", Kind.INT, 0, 500),
+    ] = 500
+    """Update records of a share partition between two records with its whole state. More make
+    writes smaller and the load after a failover longer.
+    """
+
     topic_create_timeout_ms: Annotated[
-        int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000)
+        int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000, is_dynamic=True)
     ] = 30_000
     """Timeout of one metadata change at the controller when the client gives none."""
 
@@ -305,19 +472,14 @@ class BrokerConfig:
             raise SettingInvalid(
                 "buffered_request_bytes_max", self.buffered_request_bytes_max, allowed
             )
-        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            allowed = f"at most group_max_session_timeout_ms ({self.group_max_session_timeout_ms})"
-            raise SettingInvalid(
-                "group_min_session_timeout_ms", self.group_min_session_timeout_ms, allowed
-            )
-        self._check_consumer_groups()
+        self._check_groups()
         if not self.controllers:
             raise SettingInvalid(
                 "controllers", self.controllers, "name at least one controller as host:port"
             )
         self._check_listeners()
 
-    def _check_consumer_groups(self) -> None:
+    def _check_groups(self) -> None:
         names = self.group_consumer_assignors
         if not names or len(set(names)) < len(names) or not set(names) <= set(CONSUMER_ASSIGNORS):
             raise SettingInvalid(
@@ -325,16 +487,11 @@ class BrokerConfig:
                 names,
                 f"each of {', '.join(CONSUMER_ASSIGNORS)} at most once",
             )
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
-            allowed = (
-                "less than group_consumer_session_timeout_ms"
-                f" ({self.group_consumer_session_timeout_ms})"
-            )
-            raise SettingInvalid(
-                "group_consumer_heartbeat_interval_ms",
-                self.group_consumer_heartbeat_interval_ms,
-                allowed,
-            )
+        for low, high, is_equal_allowed in _ORDERED:
+            values = getattr(self, low), getattr(self, high)
+            if values[0] > values[1] or (values[0] == values[1] and not is_equal_allowed):
+                allowed = f"{'at most' if is_equal_allowed else 'less than'} {high} ({values[1]})"
+                raise SettingInvalid(low, values[0], allowed)
 
     @property
     def bound(self) -> tuple[Listener, ...]:

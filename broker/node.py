@@ -35,14 +35,23 @@ from base.listeners import Listener
 from broker import self_check
 from broker.cleaner_duty import CleanerDuty
 from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from broker.coordination.log import TopicLog
+from broker.dynamic_settings import BrokerSettings, changed_names, settle
+from broker.groups.configs import group_configs
 from broker.groups.consumer.model import ConsumerLimits
+from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
+from broker.groups.share.model import ShareLimits
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.share_requests import release
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import start_marker
 from broker.load_report import LoadReporter
@@ -52,6 +61,12 @@ from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
+from broker.share.coordinator import ShareCoordinator
+from broker.share.partitions import SharePartitions
+from broker.share.sessions import ShareSessions
+from broker.share.settings import ShareGroupConfig
+from broker.share.store import RoutedShareStates
+from broker.share.window import WindowLimits
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
@@ -70,6 +85,7 @@ from controller.api.messages import (
 )
 from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.api.version import product_version
+from controller.metadata.configs import BROKER_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
@@ -131,6 +147,8 @@ class Broker:
         self.config = config
         self.stream_config = stream_config
         self.compaction_config = compaction_config
+        """These change with the configs of brokers in the metadata."""
+        self.static_settings = BrokerSettings(config, stream_config, compaction_config)
         self.store = store
         self.server = Server(config)
         self.client = ControllerClient(config.controllers)
@@ -146,13 +164,19 @@ class Broker:
         self.partitions: PartitionManager
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
+        self.share_coordinator: ShareCoordinator
+        self.share_states: RoutedShareStates
         self.compactor: Compactor
         self.recoveries: RecoveryDuty
         self.retention: RetentionDuty
         self.cleaner: CleanerDuty
+        self.topics = ImageTopics()
+        """The topics as coordinators of groups see them."""
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
+        self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
+        self.shares: SharePartitions
         self._departed = DepartedBrokers()
         self._cleanup = AsyncExitStack()
         """Cleanup steps, run last in, first out. The listener closes before all of them."""
@@ -243,6 +267,7 @@ class Broker:
         self._cleanup.push_async_callback(self.follower.stop)
         self.client.bind(self.follower)
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
+        self._settle_settings()
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
         await self._start_storage(metadata, me)
         self._start_coordination(metadata, me)
@@ -255,6 +280,8 @@ class Broker:
         self._start_retention()
         self._start_cleaner(metadata, cleaner)
         self._start_load_reports(me)
+        self.follower.subscribe(self._on_configs)
+        self._on_configs(MetadataDelta(everything=True), self.image)
         await self.server.serve(
             RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
         )
@@ -297,8 +324,10 @@ class Broker:
             report=self._report_moves,
         )
         self._cleanup.push_async_callback(self.partitions.abandon)
+        self._start_share_coordinator()
         self._start_groups()
         self._start_transactions()
+        self._start_shares()
         self.partitions.add_leader_change_listener(self._on_leader_change)
         self._start_recoveries(metadata, me)
         self.follower.on_session(self._on_session)
@@ -364,8 +393,7 @@ class Broker:
     def _build_cleaner(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation, turn: asyncio.Lock
     ) -> LogCleaner:
-        config = self.config
-        return LogCleaner(
+        self._log_cleaner = LogCleaner(
             self.store,
             metadata,
             ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES)),
@@ -373,10 +401,14 @@ class Broker:
             owned=self.storage.open_handles,
             turn=turn,
             now_ms=self.now_ms,
-            config=CleanerConfig(
-                key_map_bytes_max=config.log_cleaner_dedupe_buffer_bytes,
-                bytes_per_s_max=config.log_cleaner_bytes_per_s_max,
-            ),
+            config=self._cleaner_config(),
+        )
+        return self._log_cleaner
+
+    def _cleaner_config(self) -> CleanerConfig:
+        return CleanerConfig(
+            key_map_bytes_max=self.config.log_cleaner_dedupe_buffer_bytes,
+            bytes_per_s_max=self.config.log_cleaner_bytes_per_s_max,
         )
 
     def _start_cleaner(self, metadata: ControllerStreamMetadata, cleaner: LogCleaner) -> None:
@@ -459,31 +491,60 @@ class Broker:
         )
         return BrokerIncarnation(self.node_id, self.node_epoch)
 
-    def _start_groups(self) -> None:
-        limits = GroupLimits(
-            session_timeout_min_ms=self.config.group_min_session_timeout_ms,
-            session_timeout_max_ms=self.config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=self.config.group_initial_rebalance_delay_ms,
-            members_max=self.config.group_max_size,
-            offsets_retention_ms=self.config.offsets_retention_minutes * 60_000,
+    def _start_share_coordinator(self) -> None:
+        self.topics.reset(self.image)
+        self.follower.subscribe(self.topics.on_batch)
+        self.share_coordinator = ShareCoordinator(
+            TopicLog(self, SHARE_STATES_TOPIC),
+            self.topics,
+            updates_max=self.config.share_coordinator_snapshot_update_records_per_snapshot,
+            now_ms=self.now_ms,
         )
+        self._cleanup.callback(self.share_coordinator.close)
+        self.share_states = RoutedShareStates(self, self.share_coordinator)
+        self._cleanup.callback(self.share_states.close)
+
+    def _group_limits(self) -> GroupLimits:
+        config = self.config
+        return GroupLimits(
+            session_timeout_min_ms=config.group_min_session_timeout_ms,
+            session_timeout_max_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            members_max=config.group_max_size,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        )
+
+    def _start_groups(self) -> None:
         self.groups = GroupCoordinator(
             TopicLog(self, OFFSETS_TOPIC),
-            limits,
+            self._group_limits(),
             now_ms=self._steady_clock(),
             new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
-            consumer_limits=ConsumerLimits(
-                session_timeout_ms=self.config.group_consumer_session_timeout_ms,
-                heartbeat_interval_ms=self.config.group_consumer_heartbeat_interval_ms,
-                members_max=self.config.group_consumer_max_size,
-                assignors=self.config.group_consumer_assignors,
-                migration=self.config.group_consumer_migration_policy,
-                classic_members_max=self.config.group_max_size,
-            ),
+            consumer_limits=self._consumer_limits,
+            topics=self.topics,
+            share_limits=self._share_limits,
+            share_states=self.share_states,
         )
-        self.groups.topics.reset(self.image)
-        self.follower.subscribe(self.groups.topics.on_batch)
         self._cleanup.callback(self.groups.close)
+
+    def _share_limits(self, group_id: str) -> ShareLimits:
+        group = group_configs(self.image, self.config).of(group_id)
+        return ShareLimits(
+            session_timeout_ms=group.share_session_timeout_ms,
+            heartbeat_interval_ms=group.share_heartbeat_interval_ms,
+            members_max=self.config.group_share_max_size,
+        )
+
+    def _consumer_limits(self, group_id: str) -> ConsumerLimits:
+        config, group = self.config, group_configs(self.image, self.config).of(group_id)
+        return ConsumerLimits(
+            session_timeout_ms=group.consumer_session_timeout_ms,
+            heartbeat_interval_ms=group.consumer_heartbeat_interval_ms,
+            members_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            migration=config.group_consumer_migration_policy,
+            classic_members_max=config.group_max_size,
+        )
 
     def _start_transactions(self) -> None:
         peers = MarkerPeers(self, partial(start_marker, self))
@@ -498,6 +559,32 @@ class Broker:
         )
         self._cleanup.callback(self.transactions.close)
 
+    def _start_shares(self) -> None:
+        self.shares = SharePartitions(
+            self.share_states, self._share_config, self.storage, self.now_ms
+        )
+        self.partitions.add_leader_change_listener(self.shares.on_leader_change)
+        self._cleanup.callback(self.shares.close)
+        self.server.on_closed = self._on_connection_closed
+
+    def _share_config(self, group_id: str) -> ShareGroupConfig:
+        config, group = self.config, group_configs(self.image, self.config).of(group_id)
+        reset = group.share_auto_offset_reset
+        return ShareGroupConfig(
+            lock_duration_ms=group.share_record_lock_duration_ms,
+            begins_earliest=reset.is_earliest,
+            begins_ms_ago=reset.duration_ms,
+            reads_committed=group.share_is_read_committed,
+            limits=WindowLimits(
+                records_max=config.group_share_partition_max_record_locks,
+                deliveries_max=config.group_share_delivery_count_limit,
+            ),
+        )
+
+    def _on_connection_closed(self, connection_id: int) -> None:
+        for session in self.share_sessions.close_connection(connection_id):
+            self._in_background(release(self, session))
+
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
         """See `broker.transactions.markers.LeaderOf`."""
         topic = self.image.topics.by_name(partition[0])
@@ -507,16 +594,51 @@ class Broker:
         return None if leader is None else leader.node_id
 
     def _on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:
-        if topic_name == OFFSETS_TOPIC:
-            (self.groups.partition_opened if opened else self.groups.partition_closed)(partition)
-        elif topic_name == TRANSACTIONS_TOPIC:
-            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(
-                partition
-            )
+        coordinators: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
+            OFFSETS_TOPIC: self.groups,
+            TRANSACTIONS_TOPIC: self.transactions,
+            SHARE_STATES_TOPIC: self.share_coordinator,
+        }
+        coordinator = coordinators.get(topic_name)
+        if coordinator is not None:
+            (coordinator.partition_opened if opened else coordinator.partition_closed)(partition)
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
+
+    # --- settings that change ---------------------------------------------------------------------
+
+    def _settle_settings(self) -> None:
+        """Take the settings that follow from the configs of brokers in the metadata."""
+        configs = self.image.configs
+        before = BrokerSettings(self.config, self.stream_config, self.compaction_config)
+        settings, problems = settle(
+            self.static_settings, configs.broker(""), configs.broker(str(self.node_id))
+        )
+        for name, problem in problems.items():
+            log.warning("config_of_broker_ignored", config=name, problem=problem)
+        self.config, self.compaction_config = settings.broker, settings.compaction
+        self.server.config = self.config
+        if names := changed_names(before, settings):
+            log.info("settings_changed", names=", ".join(names))
+
+    def _on_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Use the settings that have changed, where they are not read at each use."""
+        if not delta.everything and all(kind != BROKER_RESOURCE for kind, _ in delta.configs):
+            return
+        self._settle_settings()
+        config = self.config
+        self.groups.reconfigure(self._group_limits())
+        self.transactions.reconfigure(
+            timeout_max_ms=config.transaction_max_timeout_ms,
+            tick_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        )
+        self.compactor.config = self.compaction_config
+        self._log_cleaner.reconfigure(self._cleaner_config())
+        self.retention.interval.change(config.log_retention_check_interval_ms / 1_000)
+        self.cleaner.interval.change(config.log_cleaner_backoff_ms / 1_000)
 
     # --- lost sessions and fences -----------------------------------------------------------------
 

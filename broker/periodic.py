@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import Never
 
@@ -10,17 +11,39 @@ import structlog
 _log = structlog.get_logger()
 
 
+class IntervalWait:
+    """The time between two checks. A change also holds for the wait that has begun."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._changed = asyncio.Event()
+
+    def change(self, seconds: float) -> None:
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._changed.set()
+
+    async def wait(self, share: float = 1.0) -> None:
+        """Return after a share of the interval."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        while (left_s := begun + self._seconds * share - clock()) > 0:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
+
+
 async def check_periodically(
-    check: Callable[[], Awaitable[None]], interval_s: float, rng: Random, failed_event: str
+    check: Callable[[], Awaitable[None]], interval: IntervalWait, rng: Random, failed_event: str
 ) -> Never:
     """Call `check` at every interval, until cancelled. The first call comes earlier, at random, so
     that brokers that start together do not check together. A call that raises is logged as
     `failed_event`; the next one may succeed.
     """
-    await asyncio.sleep(interval_s * rng.random())
+    await interval.wait(rng.random())
     while True:
         try:
             await check()
         except Exception:  # noqa: BLE001 - the work of a check can wait for the next one
             _log.exception(failed_event)
-        await asyncio.sleep(interval_s)
+        await interval.wait()

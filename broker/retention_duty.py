@@ -17,7 +17,7 @@ import structlog
 from base.ids import Millis, ObjectId, Offset
 from broker.partition.partition import Partition
 from broker.partition.retention import Retention, retained_from
-from broker.periodic import check_periodically
+from broker.periodic import IntervalWait, check_periodically
 from controller.metadata.image import MetadataImage
 
 _log = structlog.get_logger()
@@ -48,7 +48,7 @@ class RetentionDuty:
         self._led = led
         self._trim = trim
         self._now_ms = now_ms
-        self._interval_s = interval_s
+        self.interval = IntervalWait(interval_s)
         self._rng = rng
         self.trimmed_partitions = 0
         """These only grow."""
@@ -56,7 +56,7 @@ class RetentionDuty:
 
     async def run(self) -> None:
         """Check at every interval, until cancelled."""
-        await check_periodically(self.check, self._interval_s, self._rng, "retention_check_failed")
+        await check_periodically(self.check, self.interval, self._rng, "retention_check_failed")
 
     async def check(self) -> None:
         """Trim every log that is led here and holds more than its topic keeps."""

@@ -21,7 +21,7 @@ import structlog
 
 from base.ids import NodeId
 from broker.config import BrokerConfig
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode
 from broker.network.server import PortTaken
 from broker.node import Broker
@@ -47,10 +47,9 @@ SESSION_GRACE_MS: Final = 100
 machine does, and then all do.
 """
 INTERNAL_PARTITIONS: Final = 4
-"""The number of partitions of `__consumer_offsets` and `__transaction_state`. The first group or
-transaction of a run waits until they exist.
+"""The number of partitions of each internal topic. The first group or transaction of a run waits
+until they exist.
 """
-_INTERNAL: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 GROUP_SESSION_MIN_MS: Final = 100
 SETTLE_S: Final = 20.0
 _POLL_S: Final = 0.001
@@ -250,6 +249,7 @@ class Nodes:
             controllers=(self._controller_address,),
             offsets_topic_num_partitions=INTERNAL_PARTITIONS,
             transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
+            share_coordinator_state_topic_num_partitions=INTERNAL_PARTITIONS,
             group_initial_rebalance_delay_ms=0,
             group_min_session_timeout_ms=GROUP_SESSION_MIN_MS,
             log_retention_check_interval_ms=_RETENTION_CHECK_INTERVAL_MS,
@@ -311,7 +311,7 @@ class Nodes:
             topic.topic_id
             for image in images
             for topic in image.topics
-            if topic.name not in _INTERNAL
+            if topic.name not in INTERNAL_TOPICS
         )
 
     async def _delete_topics(self) -> None:

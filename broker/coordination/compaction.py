@@ -4,8 +4,9 @@ everything before the first copy.
 The border of a pass is the stable offset of the log: everything below it is durable, decided and
 part of the state. The pass appends a copy of each live key, and trims the log to the border when
 all copies are durable.
-Invariants: a copy never follows a newer record of its key. A key with a record in flight or an open
-transaction is copied later, and not at all once a newer record is durable. Nothing is trimmed
+Invariants: a copy never follows a newer record of its key that it does not include. A key with a
+record in flight that the value does not include, or with an open transaction, is copied later, and
+not at all once a newer record is durable. Nothing is trimmed
 before every key that was live at the border has a durable record at or after it. A leader that
 stops in the middle leaves copies that repeat the log, so the next one may start again.
 Limits: `CompactionLimits`. A pass that cannot finish in time stops, trims nothing and is retried
@@ -64,6 +65,8 @@ class Live(NamedTuple):
     value: bytes
     is_open: bool = False
     """True if an open transaction may change it."""
+    includes_in_flight: bool = False
+    """True if the value includes the records in flight, so that a copy may follow them."""
 
 
 class LiveKeys(Protocol):
@@ -76,7 +79,9 @@ class LiveKeys(Protocol):
         ...
 
     def get(self, key: bytes) -> Live | None:
-        """Return the durable value of the key, or None if the key is not live any more."""
+        """Return the value of the key, or None if the key is not live any more. It is durable,
+        unless it says that it includes the records in flight.
+        """
         ...
 
 
@@ -237,7 +242,8 @@ class CoordinatorLogCompactor:
                 await asyncio.sleep(0)
 
     def _is_settled(self, key: bytes, found: Live) -> bool:
-        return not found.is_open and key not in self._usage.in_flight
+        is_newest = found.includes_in_flight or key not in self._usage.in_flight
+        return is_newest and not found.is_open
 
     async def _append(self, copies: Sequence[KeyValue]) -> None:
         """Append copies in the step in which they were the newest records of their keys."""

@@ -1,7 +1,7 @@
 """The internal topics of coordinators: names, settings, and creation on first use as in Kafka.
 
 Source: Kafka AutoTopicCreationManager, `GroupConfig`,
-`TransactionStateManager.transactionTopicConfigs`.
+`TransactionStateManager.transactionTopicConfigs`, ShareCoordinatorConfig.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,20 @@ from typing import Final
 
 from broker.partition.local_broker import LocalBroker
 from controller.api.messages import CreateTopics, NewTopic
-from controller.metadata.internal_topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from controller.metadata.internal_topics import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 
-__all__ = ["INTERNAL_TOPICS", "OFFSETS_TOPIC", "TRANSACTIONS_TOPIC", "ensure_topic"]
+__all__ = [
+    "INTERNAL_TOPICS",
+    "OFFSETS_TOPIC",
+    "SHARE_STATES_TOPIC",
+    "TRANSACTIONS_TOPIC",
+    "ensure_topic",
+]
 
 _CONFIGS: Final[Mapping[str, str | None]] = {
     "cleanup.policy": "compact",
@@ -27,12 +38,12 @@ async def ensure_topic(node: LocalBroker, name: str) -> None:
     if node.image.topics.by_name(name) is not None:
         return
     config = node.config
-    count = (
-        config.offsets_topic_num_partitions
-        if name == OFFSETS_TOPIC
-        else config.transaction_state_log_num_partitions
-    )
-    topic = NewTopic(name=name, partitions=count, configs=dict(_CONFIGS))
+    counts = {
+        OFFSETS_TOPIC: config.offsets_topic_num_partitions,
+        TRANSACTIONS_TOPIC: config.transaction_state_log_num_partitions,
+        SHARE_STATES_TOPIC: config.share_coordinator_state_topic_num_partitions,
+    }
+    topic = NewTopic(name=name, partitions=counts[name], configs=dict(_CONFIGS))
     await node.client.create_topics(
         CreateTopics(topics=[topic]), timeout_s=config.topic_create_timeout_ms / 1_000
     )

@@ -33,7 +33,7 @@ from broker.wire.error_codes import ErrorCode
 
 class ClassicGroup:
     """A consumer group. Each method returns the effects to execute, in order. Attributes are
-    read-only for callers.
+    read-only for callers, except the limits.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class ClassicGroup:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
-        self._limits = limits
+        self.limits = limits
+        """May be replaced between two steps."""
         self._new_member_id = new_member_id
         self._pending: dict[str, int] = {}
         """Member ids given under KIP-394 whose owners have not joined again yet -> deadline."""
@@ -75,7 +76,7 @@ class ClassicGroup:
         return self._join_known(request, token, now_ms)
 
     def _join_refusal(self, request: JoinRequest) -> ErrorCode:
-        limits = self._limits
+        limits = self.limits
         if (
             not limits.session_timeout_min_ms
             <= request.session_timeout_ms
@@ -169,7 +170,7 @@ class ClassicGroup:
             self.static_members[request.instance_id] = member_id
         if self._delay_until_ms is not None and self._rebalance_deadline_ms is not None:
             self._delay_until_ms = min(
-                now_ms + self._limits.initial_rebalance_delay_ms, self._rebalance_deadline_ms
+                now_ms + self.limits.initial_rebalance_delay_ms, self._rebalance_deadline_ms
             )
         return self._rebalance(now_ms)
 
@@ -248,7 +249,7 @@ class ClassicGroup:
             self._rebalance_deadline_ms = now_ms + max(
                 (member.rebalance_timeout_ms for member in self.members.values()), default=0
             )
-            delay_ms = self._limits.initial_rebalance_delay_ms
+            delay_ms = self.limits.initial_rebalance_delay_ms
             self._delay_until_ms = (
                 min(now_ms + delay_ms, self._rebalance_deadline_ms)
                 if was_empty and delay_ms > 0

@@ -9,10 +9,10 @@ Source: Kafka GroupCoordinatorService, CoordinatorRuntime.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
 
-from broker.coordination.log import Done, KeyValue
+from broker.coordination.log import KeyValue
 from broker.groups.classic import ClassicGroup
+from broker.groups.consumer.changes import GroupChanges
 from broker.groups.consumer.classic_members import (
     downgraded,
     heartbeat_classic,
@@ -21,7 +21,7 @@ from broker.groups.consumer.classic_members import (
     sync_classic,
     upgraded,
 )
-from broker.groups.consumer.group import ConsumerGroup, GroupChanges
+from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.model import (
     JOIN_EPOCH,
     NOTHING,
@@ -31,7 +31,6 @@ from broker.groups.consumer.model import (
     HeartbeatRefused,
     HeartbeatRequest,
     HeartbeatResult,
-    TopicsView,
 )
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
@@ -40,10 +39,17 @@ from broker.groups.consumer.records import (
     decode_consumer_key,
     decode_consumer_value,
     encode_consumer_key,
-    encode_consumer_value,
 )
+from broker.groups.consumer.topics import ImageTopics
 from broker.groups.consumer.validation import check_heartbeat
 from broker.groups.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
+from broker.groups.journal import (
+    RETRY_S,
+    GroupHome,
+    GroupJournal,
+    encoded,
+    failed_heartbeat,
+)
 from broker.groups.model import (
     GroupState,
     JoinRequest,
@@ -54,27 +60,8 @@ from broker.groups.model import (
 )
 from broker.groups.records import GroupKey, GroupSnapshot, encode_group_key, encode_group_value
 from broker.groups.state import Group, consumer_tombstones
+from broker.regular_expressions import RegexInvalid
 from broker.wire.error_codes import ErrorCode
-
-_RETRY_S: Final = 1.0
-"""Pause before a timeout is tried again whose records could not be written."""
-_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-
-
-class GroupHome(Protocol):
-    """The coordinator that has the groups."""
-
-    def find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode: ...
-
-    def begin_append(self, group: Group, records: Sequence[KeyValue], done: Done) -> None: ...
-
-    def reload(self, group: Group) -> None: ...
-
-    def retire_classic(self, group: Group) -> None: ...
-
-    def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None: ...
-
-    def forget(self, group: Group) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +83,17 @@ class ConsumerCoordinator:
     def __init__(
         self,
         home: GroupHome,
-        topics: TopicsView,
-        limits: ConsumerLimits,
+        topics: ImageTopics,
+        limits_of: Callable[[str], ConsumerLimits],
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str],
     ) -> None:
+        """limits_of: returns the limits of a group, which may change at any time."""
         self._home = home
+        self._journal = GroupJournal(home, now_ms)
         self._new_member_id = new_member_id
         self._topics = topics
-        self._limits = limits
+        self._limits_of = limits_of
         self._now_ms = now_ms
 
     # --- heartbeats -------------------------------------------------------------------------------
@@ -117,9 +106,10 @@ class ConsumerCoordinator:
         version: of the request. Members of version 0 get an id when they join.
         """
         try:
-            check_heartbeat(group_id, request, version, self._limits.assignors)
+            check_heartbeat(group_id, request, version, self._limits_of(group_id).assignors)
             if not request.member_id and request.member_epoch == JOIN_EPOCH:
                 request = replace(request, member_id=self._new_member_id(request.client_id))
+            await self._match_topics(group_id, request)
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
@@ -127,7 +117,26 @@ class ConsumerCoordinator:
         except HeartbeatRefused as refused:
             return refused.result
         code = await outcome
-        return result if code is ErrorCode.NONE else _failed(code)
+        return result if code is ErrorCode.NONE else failed_heartbeat(code)
+
+    async def _match_topics(self, group_id: str, request: HeartbeatRequest) -> None:
+        """Match regular expressions with thousands of topics in slices, so that other requests do
+        not wait for that. The heartbeat finds the results.
+        """
+        group = self._home.find(group_id, create=False, is_read=True)
+        consumer = None if isinstance(group, ErrorCode) else group.consumer
+        if consumer is None:
+            wanted = {request.subscribed_regex} if request.subscribed_regex else set()
+        else:
+            wanted = consumer.unresolved_regexes(request, self._topics)
+        regexes = self._topics.regexes
+        try:
+            for _ in range(regexes.slices_max(len(wanted))):
+                if not regexes.work(sorted(wanted)):
+                    return
+                await asyncio.sleep(0)
+        except RegexInvalid:
+            return  # the heartbeat is refused
 
     def _step(
         self, group: Group, request: HeartbeatRequest
@@ -135,7 +144,7 @@ class ConsumerCoordinator:
         """Change the group and begin to write that. Raises HeartbeatRefused."""
         if group.consumer is None:
             return self._begin(group, request)
-        consumer, now_ms = group.consumer, self._now_ms()
+        consumer, now_ms = self._current(group), self._now_ms()
         if request.member_epoch >= JOIN_EPOCH:
             result, changes = consumer.heartbeat(request, self._topics, now_ms)
         else:
@@ -144,18 +153,25 @@ class ConsumerCoordinator:
         self._set_timer(group)
         return result, outcome
 
+    def _current(self, group: Group) -> ConsumerGroup:
+        """Return the consumer group with the limits that hold now."""
+        assert group.consumer is not None
+        group.consumer.limits = self._limits_of(group.consumer.group_id)
+        return group.consumer
+
     def _begin(
         self, group: Group, request: HeartbeatRequest
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
         """Begin a consumer group with its first member, in place of a classic one. Raises
         HeartbeatRefused.
         """
-        consumer = ConsumerGroup(group.classic.group_id, self._limits)
+        group_id = group.classic.group_id
+        consumer = ConsumerGroup(group_id, self._limits_of(group_id))
         try:
             changes = self._upgraded(group, consumer, request)
             result, changes = consumer.heartbeat(request, self._topics, self._now_ms(), changes)
         except HeartbeatRefused:
-            if group.is_forgettable and group.record is None:
+            if group.is_unused:
                 self._home.forget(group)
             raise
         group.consumer = consumer
@@ -173,15 +189,15 @@ class ConsumerCoordinator:
         refused = HeartbeatRefused(
             ErrorCode.GROUP_ID_NOT_FOUND, f"Group {classic.group_id} is not a consumer group."
         )
-        if request.member_epoch != JOIN_EPOCH:
+        if request.member_epoch != JOIN_EPOCH or group.share is not None:
             raise refused
         if not classic.members:
             return GroupChanges(consumer)
         is_possible = (
-            self._limits.may_upgrade
+            consumer.limits.may_upgrade
             and classic.protocol_type == CONSUMER_PROTOCOL
             and classic.protocol is not None
-            and len(classic.members) <= self._limits.members_max
+            and len(classic.members) <= consumer.limits.members_max
         )
         if not is_possible:
             raise refused
@@ -197,8 +213,7 @@ class ConsumerCoordinator:
 
     async def join(self, group: Group, request: JoinRequest) -> JoinResult:
         """Handle JoinGroup of a classic member of a consumer group."""
-        consumer = group.consumer
-        assert consumer is not None
+        consumer = self._current(group)
         try:
             result, changes = join_classic(
                 consumer, request, self._new_member_id, self._topics, self._now_ms()
@@ -211,12 +226,11 @@ class ConsumerCoordinator:
             outcome = self._write_or_downgrade(group, consumer, changes)
         self._set_timer(group)
         code = await outcome
-        return result if code is ErrorCode.NONE else JoinResult(error=_failed(code).error)
+        return result if code is ErrorCode.NONE else JoinResult(error=failed_heartbeat(code).error)
 
     async def sync(self, group: Group, request: SyncRequest) -> SyncResult:
         """Handle SyncGroup of a classic member of a consumer group."""
-        consumer = group.consumer
-        assert consumer is not None
+        consumer = self._current(group)
         try:
             result = sync_classic(consumer, request, self._topics, self._now_ms())
         except HeartbeatRefused as refused:
@@ -224,12 +238,11 @@ class ConsumerCoordinator:
         finally:
             self._set_timer(group)
         code = await self._write(group, GroupChanges(consumer))
-        return result if code is ErrorCode.NONE else SyncResult(error=_failed(code).error)
+        return result if code is ErrorCode.NONE else SyncResult(error=failed_heartbeat(code).error)
 
     def heartbeat_classic(self, group: Group, member: tuple[str, str | None, int]) -> ErrorCode:
         """Handle Heartbeat of a classic member, given as (id, instance id, generation)."""
-        consumer = group.consumer
-        assert consumer is not None
+        consumer = self._current(group)
         changes = consumer.refresh(self._topics, self._now_ms())
         if changes.records:
             self._write(group, changes)
@@ -245,8 +258,7 @@ class ConsumerCoordinator:
 
     def leave(self, group: Group, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Handle LeaveGroup of members, given as (id, instance id)."""
-        consumer = group.consumer
-        assert consumer is not None
+        consumer = self._current(group)
         errors, changes = leave_classic(consumer, members, self._topics, self._now_ms())
         if changes.records:
             self._write_or_downgrade(group, consumer, changes)
@@ -254,9 +266,9 @@ class ConsumerCoordinator:
 
     def _may_downgrade(self, consumer: ConsumerGroup) -> bool:
         return (
-            self._limits.may_downgrade
+            consumer.limits.may_downgrade
             and consumer.is_classic
-            and len(consumer.members) <= self._limits.classic_members_max
+            and len(consumer.members) <= consumer.limits.classic_members_max
         )
 
     def _write_or_downgrade(
@@ -275,7 +287,7 @@ class ConsumerCoordinator:
         generation = consumer.epoch - is_bumped
         members = downgraded(consumer, self._topics)
         record = _classic_record(group.classic, generation, members, self._now_ms())
-        records = [*_encoded(changes), *_all_tombstones(group, consumer), record]
+        records = [*encoded(changes), *_all_tombstones(group, consumer), record]
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         is_accepted = False
 
@@ -316,35 +328,10 @@ class ConsumerCoordinator:
     def _write(
         self, group: Group, changes: GroupChanges, *, is_new: bool = False
     ) -> "asyncio.Future[ErrorCode]":
-        """Append the records of a step. Returns the outcome of this step and all before it."""
-        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        if not changes.records:
-            return _following(group.consumer_append, outcome)
-        records = _encoded(changes)
-        replaces_classic = is_new and (group.record is not None or group.appends_count > 0)
-        classic: list[KeyValue] = []
-        if replaces_classic:
-            classic.append((encode_group_key(GroupKey(group.classic.group_id)), None))
-        is_accepted = False
-
-        def done(code: ErrorCode) -> None:
-            outcome.set_result(code)
-            if code is ErrorCode.NONE:
-                _keep(group, records)
-                if replaces_classic:
-                    group.record = None
-            elif is_accepted:
-                self._home.reload(group)
-
-        before, group.consumer_append = group.consumer_append, outcome
-        self._home.begin_append(group, [*classic, *records], done)
-        if outcome.done() and outcome.result() is not ErrorCode.NONE:
-            changes.undo()
-            group.consumer_append = before
-            if is_new:
-                group.consumer = None
-        is_accepted = True
-        return asyncio.shield(outcome)
+        outcome = self._journal.write(group, changes, is_new=is_new)
+        if is_new and outcome.done() and outcome.result() is not ErrorCode.NONE:
+            group.consumer = None
+        return outcome
 
     def restore(self, group: Group) -> None:
         """Restore the group from its durable records."""
@@ -353,39 +340,28 @@ class ConsumerCoordinator:
             decoded = decode_consumer_key(key)
             if decoded is not None:
                 found.append((decoded, decode_consumer_value(decoded.kind, value)))
-        group.consumer = ConsumerGroup(group.classic.group_id, self._limits)
+        group_id = group.classic.group_id
+        group.consumer = ConsumerGroup(group_id, self._limits_of(group_id))
         group.consumer.restore(found, self._now_ms())
         self._set_timer(group)
 
     # --- time -------------------------------------------------------------------------------------
 
     def _set_timer(self, group: Group, *, delay_s: float = 0.0) -> None:
-        """Set the timer to the next deadline. One that fires earlier stays, and is set again when
-        it has fired: each heartbeat moves a deadline.
-        """
         deadline_ms = None if group.consumer is None else group.consumer.next_deadline_ms()
-        if deadline_ms is None:
-            return
-        loop = asyncio.get_running_loop()
-        due = loop.time() + max(delay_s, (deadline_ms - self._now_ms()) / 1000)
-        if group.consumer_timer is not None:
-            if group.consumer_timer.when() <= due:
-                return
-            group.consumer_timer.cancel()
-        group.consumer_timer = loop.call_at(due, self._tick, group)
+        self._journal.set_timer(group, deadline_ms, self._tick, delay_s=delay_s)
 
     def _tick(self, group: Group) -> None:
         group.consumer_timer = None
         if group.consumer is None:
             return
-        changes = group.consumer.tick(self._topics, self._now_ms())
-        outcome = (
-            self._write_or_downgrade(group, group.consumer, changes) if changes.records else None
-        )
+        consumer = self._current(group)
+        changes = consumer.tick(self._topics, self._now_ms())
+        outcome = self._write_or_downgrade(group, consumer, changes) if changes.records else None
         is_refused = (
             outcome is not None and outcome.done() and outcome.result() is not ErrorCode.NONE
         )
-        self._set_timer(group, delay_s=_RETRY_S if is_refused else 0.0)
+        self._set_timer(group, delay_s=RETRY_S if is_refused else 0.0)
 
     # --- describing -------------------------------------------------------------------------------
 
@@ -416,13 +392,6 @@ class ConsumerCoordinator:
         return described
 
 
-def _encoded(changes: GroupChanges) -> list[KeyValue]:
-    return [
-        (encode_consumer_key(key), None if value is None else encode_consumer_value(value))
-        for key, value in changes.records
-    ]
-
-
 def _all_tombstones(group: Group, consumer: ConsumerGroup) -> list[KeyValue]:
     """Return the tombstones of a consumer group with its members."""
     of_member = (ConsumerRecordKind.CURRENT, ConsumerRecordKind.TARGET, ConsumerRecordKind.MEMBER)
@@ -444,31 +413,8 @@ def _classic_record(
     return encode_group_key(GroupKey(empty.group_id)), encode_group_value(snapshot)
 
 
-def _following(
-    before: "asyncio.Future[ErrorCode] | None", outcome: "asyncio.Future[ErrorCode]"
-) -> "asyncio.Future[ErrorCode]":
-    if before is not None:
-        return asyncio.shield(before)
-    outcome.set_result(ErrorCode.NONE)
-    return outcome
-
-
-def _keep(group: Group, records: Sequence[KeyValue]) -> None:
-    """Note durable records."""
-    for key, value in records:
-        if value is None:
-            group.consumer_records.pop(key, None)
-        else:
-            group.consumer_records[key] = value
-
-
 def _not_found(code: ErrorCode, group_id: str, *, is_leaving: bool) -> HeartbeatResult:
     if code is ErrorCode.GROUP_ID_NOT_FOUND:
         kind = "Group" if is_leaving else "Consumer group"
         return HeartbeatResult(code, f"{kind} {group_id} not found.")
-    return _failed(code)
-
-
-def _failed(code: ErrorCode) -> HeartbeatResult:
-    known = ErrorCode.UNKNOWN_SERVER_ERROR if code in _TOO_LARGE else code
-    return HeartbeatResult(known, known.message)
+    return failed_heartbeat(code)

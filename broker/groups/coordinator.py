@@ -62,6 +62,8 @@ from broker.groups.records import (
     encode_group_value,
     encode_offset_key,
 )
+from broker.groups.share.model import ShareLimits
+from broker.groups.share_groups import ShareGroups
 from broker.groups.state import (
     ConsumerRecords,
     Group,
@@ -69,10 +71,12 @@ from broker.groups.state import (
     OffsetsPartition,
     complete_transaction,
     consumer_tombstones,
+    is_share,
     offset_records,
     replay,
     tombstones,
 )
+from broker.share.state import ShareStateStore
 from broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger()
@@ -114,7 +118,10 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str],
         compaction: CompactionLimits | None = None,
-        consumer_limits: ConsumerLimits | None = None,
+        consumer_limits: Callable[[str], ConsumerLimits] | None = None,
+        topics: ImageTopics | None = None,
+        share_limits: Callable[[str], ShareLimits] = lambda _: ShareLimits(),
+        share_states: ShareStateStore | None = None,
     ) -> None:
         self._limits = limits
         self._now_ms = now_ms
@@ -122,12 +129,14 @@ class GroupCoordinator:
         self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
             offsets_log, self._load, self._unload, LiveGroups, compaction
         )
-        self.topics = ImageTopics()
+        self.topics = ImageTopics() if topics is None else topics
         """The topics that consumer groups see. The owner keeps them up to date."""
         self.consumers = ConsumerCoordinator(
-            self, self.topics, consumer_limits or ConsumerLimits(), now_ms, new_member_id
+            self, self.topics, consumer_limits or _default_limits, now_ms, new_member_id
         )
         """The protocol of KIP-848."""
+        self.shares = ShareGroups(self, self.topics, share_limits, now_ms, share_states)
+        """The protocol of KIP-932."""
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended after the part of the log that the load reads."""
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
@@ -136,6 +145,13 @@ class GroupCoordinator:
         self._expiry: asyncio.TimerHandle | None = None
         self.transactional_commits = ConnectionOrder()
         """Late requests by group. Used by the handler of TxnOffsetCommit."""
+
+    def reconfigure(self, limits: GroupLimits) -> None:
+        """Use other limits, from the next step of each group on."""
+        self._limits = limits
+        for state in self._shards.loaded():
+            for group in state.groups.values():
+                group.classic.limits = limits
 
     # --- becoming and ceasing to be coordinator ---------------------------------------------------
 
@@ -161,6 +177,7 @@ class GroupCoordinator:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+        self.shares.close()
         self._shards.close()
 
     async def ready(self, group_id: str) -> None:
@@ -178,11 +195,14 @@ class GroupCoordinator:
             malformed_count += replay(batch, records, offsets, state.open_groups, consumers)
         await self._create_groups(state, records, offsets, consumers)
         # Everything below runs in one step: sessions begin when members can reach the group, and no
-        # marker is missed.
+        # marker and no new limits are missed.
+        for group in state.groups.values():
+            group.classic.limits = self._limits
         for group_id in records:
             self._restore(state.groups[group_id])
         for group_id in consumers:
-            self.consumers.restore(state.groups[group_id])
+            restored = state.groups[group_id]
+            (self.shares if is_share(restored) else self.consumers).restore(restored)
         for producer_id, committed in self._markers_while_loading.pop(partition, []):
             complete_transaction(state, producer_id, committed=committed)
         log.info(
@@ -257,6 +277,16 @@ class GroupCoordinator:
         state.groups[group_id] = self._new_group(group_id, state.partition)
         return state.groups[group_id]
 
+    def _find_with_offsets(
+        self, group_id: str, *, create: bool, is_read: bool = False
+    ) -> Group | ErrorCode:
+        """Return the group, unless it is a share group: those commit no offsets, and have members
+        of their own protocol only.
+        """
+        group = self.find(group_id, create=create, is_read=is_read)
+        is_share = isinstance(group, Group) and group.share is not None
+        return ErrorCode.GROUP_ID_NOT_FOUND if is_share else group
+
     def _new_group(self, group_id: str, partition: int) -> Group:
         return Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition)
 
@@ -270,6 +300,10 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
+        if group.share is not None:
+            return JoinResult(
+                error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id
+            )
         if group.consumer is not None and group.consumer.members:
             return await self.consumers.join(group, request)
         self.consumers.make_classic(group)
@@ -281,7 +315,7 @@ class GroupCoordinator:
             self._joins.pop(token, None)
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
-        group = self.find(group_id, create=False)
+        group = self._find_with_offsets(group_id, create=False)
         if isinstance(group, ErrorCode):
             return SyncResult(
                 error=ErrorCode.UNKNOWN_MEMBER_ID
@@ -300,7 +334,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        group = self.find(group_id, create=False)
+        group = self._find_with_offsets(group_id, create=False)
         if isinstance(group, ErrorCode):
             return ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         if group.consumer is not None:
@@ -315,7 +349,7 @@ class GroupCoordinator:
         """Remove members, given as (id, instance id). Returns one error for the whole request, or
         one per member.
         """
-        group = self.find(group_id, create=False)
+        group = self._find_with_offsets(group_id, create=False)
         if isinstance(group, ErrorCode):
             return (
                 [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
@@ -403,7 +437,7 @@ class GroupCoordinator:
         knows_epochs: bool = True,
     ) -> Group | ErrorCode:
         """Check whether this member may commit so many offsets."""
-        group = self.find(group_id, create=create)
+        group = self._find_with_offsets(group_id, create=create)
         if isinstance(group, ErrorCode):
             return group
         member_id, _, generation = member
@@ -460,7 +494,7 @@ class GroupCoordinator:
 
         member_id, member_epoch: of a member of a consumer group (KIP-848), which is checked.
         """
-        group = self.find(group_id, create=False, is_read=True)
+        group = self._find_with_offsets(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return GroupOffsets() if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         if group.consumer is not None:
@@ -523,20 +557,31 @@ class GroupCoordinator:
     def states(self) -> Iterator[GroupState]:
         """Return the state of every group that is coordinated here."""
         return (
-            group.classic.state if group.consumer is None else group.consumer.state
-            for loaded in self._shards.loaded()
-            for group in loaded.groups.values()
+            _state(group) for loaded in self._shards.loaded() for group in loaded.groups.values()
         )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
-        """Describe a classic group. An unknown group and a consumer group (KIP-848) are described
-        as dead, without an error (DescribeGroups up to version 5).
+        """Describe a classic group. An unknown group, a consumer group (KIP-848) and a share group
+        (KIP-932) are described as dead, without an error (DescribeGroups up to version 5).
         """
         group = self.find(group_id, create=False)
-        is_unknown = isinstance(group, Group) and group.consumer is not None
+        is_unknown = isinstance(group, Group) and (
+            group.consumer is not None or group.share is not None
+        )
         if group is ErrorCode.GROUP_ID_NOT_FOUND or is_unknown:
             return GroupDescription(group_id, GroupState.DEAD, "", "", ())
         return group if isinstance(group, ErrorCode) else _describe(group)
+
+    def unknown_group(self, group_id: str) -> str | None:
+        """Return why there is no classic group with this id here, in Kafka's words; None if there
+        is one, or if this broker does not know.
+        """
+        group = self.find(group_id, create=False)
+        if group is ErrorCode.GROUP_ID_NOT_FOUND:
+            return f"Group {group_id} not found."
+        if isinstance(group, Group) and group.consumer is not None:
+            return f"Group {group_id} is not a classic group."
+        return None
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         group = self.find(group_id, create=False)
@@ -544,6 +589,10 @@ class GroupCoordinator:
             return group
         if group.has_members or group.offsets.has_pending:
             return ErrorCode.NON_EMPTY_GROUP
+        if group.share is not None:
+            code = await self.shares.delete_all_states(group)
+            if code is not ErrorCode.NONE or group.has_members:
+                return ErrorCode.NON_EMPTY_GROUP if group.has_members else code
         keys = [*group.offsets.committed, *self._commits_in_flight(group)]
         return await self._append(
             group,
@@ -562,7 +611,7 @@ class GroupCoordinator:
         """
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
-        group = self.find(group_id, create=False, is_read=True)
+        group = self._find_with_offsets(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return group
         members = group.classic.members
@@ -622,6 +671,7 @@ class GroupCoordinator:
             group.record = None
             group.consumer_records.clear()
             if group.is_forgettable:
+                group.share = None
                 self.forget(group)
 
     # --- expiry -----------------------------------------------------------------------------------
@@ -634,12 +684,14 @@ class GroupCoordinator:
 
     def expire(self) -> None:
         """Append tombstones for offsets past their retention, and for groups without members and
-        offsets.
+        offsets. Share groups stay until they are deleted.
         """
         oldest_ms = self._now_ms() - self._limits.offsets_retention_ms
         for state in self._shards.loaded():
             for group in list(state.groups.values()):
-                is_in_use = group.classic.members or group.offsets.has_pending
+                is_in_use = (
+                    group.classic.members or group.offsets.has_pending or group.share is not None
+                )
                 if not is_in_use:
                     self._expire_group(group, oldest_ms)
 
@@ -759,6 +811,10 @@ class GroupCoordinator:
         self._apply(group, group.classic.tick(self._now_ms()))
 
 
+def _default_limits(group_id: str) -> ConsumerLimits:
+    return ConsumerLimits()
+
+
 def _check_metadata(
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
@@ -774,13 +830,23 @@ def _check_metadata(
 def _tombstones(
     group: Group, keys: Iterable[TopicPartition], *, with_group: bool
 ) -> list[KeyValue]:
+    if group.share is not None:
+        return consumer_tombstones(group)
     records = tombstones(group.classic.group_id, keys, with_group=with_group)
     if with_group and (group.consumer is not None or group.consumer_records):
         records += consumer_tombstones(group)
     return records
 
 
+def _state(group: Group) -> GroupState:
+    return (group.consumer or group.share or group.classic).state
+
+
 def _describe(group: Group) -> GroupDescription:
+    if group.share is not None:
+        return GroupDescription(
+            group.classic.group_id, group.share.state, "share", "", (), GroupType.SHARE
+        )
     if group.consumer is not None:
         return GroupDescription(
             group.classic.group_id,

@@ -10,7 +10,7 @@ Source: Kafka GroupMetadataManager, OffsetMetadataManager (replay).
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from broker.coordination.compaction import Live
 from broker.coordination.log import KeyValue, LogBatch
@@ -36,12 +36,15 @@ from broker.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
+from broker.groups.share.group import ShareGroup
 from broker.wire.error_codes import ErrorCode
 
 
 @dataclass(slots=True)
 class Group:
-    """A group of either protocol. While `consumer` is set, `classic` is empty and not used."""
+    """A group of any protocol. While `consumer` or `share` is set, `classic` is empty and not
+    used.
+    """
 
     classic: ClassicGroup
     partition: int
@@ -57,13 +60,25 @@ class Group:
     """The members, if they use the protocol of KIP-848."""
     consumer_timer: asyncio.TimerHandle | None = None
     consumer_records: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """The newest durable records of `consumer`."""
+    """The newest durable records of `consumer` or `share`."""
     consumer_append: asyncio.Future[ErrorCode] | None = None
-    """The last append of `consumer`."""
+    """The last append of `consumer` or `share`."""
+    share: ShareGroup | None = None
+    """The members, if they share partitions (KIP-932)."""
 
     @property
     def has_members(self) -> bool:
-        return bool(self.classic.members or (self.consumer is not None and self.consumer.members))
+        return bool(
+            self.classic.members
+            or (self.consumer is not None and self.consumer.members)
+            or (self.share is not None and self.share.members)
+        )
+
+    @property
+    def is_unused(self) -> bool:
+        """Return True if the group was just created, so that it has no type yet."""
+        is_typed = self.consumer is not None or self.share is not None or self.record is not None
+        return not is_typed and not self.consumer_records and self.is_forgettable
 
     @property
     def is_forgettable(self) -> bool:
@@ -166,12 +181,27 @@ ConsumerRecords: TypeAlias = dict[str, dict[bytes, bytes]]
 """Values by group and key."""
 
 
+_CONSUMER_KINDS: Final = (ConsumerRecordKind.TARGET_EPOCH, ConsumerRecordKind.GROUP)
+_SHARE_KINDS: Final = (
+    ConsumerRecordKind.SHARE_TARGET_EPOCH,
+    ConsumerRecordKind.SHARE_PARTITIONS,
+    ConsumerRecordKind.SHARE_GROUP,
+)
+"""Records of a group without members, in the order in which Kafka deletes them."""
+
+
 def consumer_tombstones(group: Group) -> list[KeyValue]:
-    """Return the tombstones of a consumer group without members."""
+    """Return the tombstones of a consumer group or share group without members."""
     group_id = group.classic.group_id
-    always = (ConsumerRecordKind.TARGET_EPOCH, ConsumerRecordKind.GROUP)
+    always = _SHARE_KINDS if group.share is not None else _CONSUMER_KINDS
     own = [encode_consumer_key(ConsumerRecordKey(kind, group_id)) for kind in always]
     return [(key, None) for key in (*(k for k in group.consumer_records if k not in own), *own)]
+
+
+def is_share(group: Group) -> bool:
+    """Return True if the durable records are those of a share group."""
+    keys = map(decode_consumer_key, group.consumer_records)
+    return any(key is not None and key.kind.is_share for key in keys)
 
 
 def replay(

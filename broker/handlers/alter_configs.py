@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs and AlterConfigs: change configs of topics at the controller.
+"""IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers and groups at the
+controller.
 
 AlterConfigs is the older API: the request names all configs of a resource, and those that it does
 not name get their defaults, except the source of a fork. The controller decides which ones these
@@ -11,10 +12,17 @@ Source: KIP-133, KIP-339; Kafka `ConfigurationControlManager`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from broker.errors import ErrorCode, code_of, code_of_status
+from broker.groups.configs import group_problem
+from broker.handlers.broker_configs import (
+    BrokerConfigRefused,
+    check_altered_name,
+    checked_values,
+    list_default,
+)
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -22,8 +30,8 @@ from broker.wire import framing
 from broker.wire.gen import alter_configs as replacing
 from broker.wire.gen import incremental_alter_configs as wire
 from controller.api.errors import ControllerError
-from controller.api.messages import AlterConfigs, ConfigChange, ItemResult
-from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from controller.api.messages import AlterConfigs, ConfigChange, ConfiguredResource, ItemResult
+from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
 
 _SET: Final = 0
@@ -32,82 +40,139 @@ _APPEND: Final = 2
 _SUBTRACT: Final = 3
 _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
-_Outcomes: TypeAlias = dict[str, _Outcome]
+_Resource: TypeAlias = tuple[int, str]
 _DONE: Final = ErrorCode.NONE, None
+_ALTERED: Final = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE})
+_NO_DEFAULTS: Final = {
+    TOPIC_RESOURCE: "there are no configs for all topics: name one",
+    GROUP_RESOURCE: "Default group resources are not allowed.",
+}
+
+
+class _Refused(Exception):
+    """Raised for a resource that is not changed, with the answer."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.outcome = code, message
 
 
 async def handle_incremental_alter_configs(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     responses: list[wire.AlterConfigsResourceResponse] = []
     for resource in request.resources:
-        response = wire.AlterConfigsResourceResponse(
-            0, None, resource.resource_type, resource.resource_name
+        outcome = await _alter(node, resource, validate_only=request.validate_only)
+        responses.append(
+            wire.AlterConfigsResourceResponse(
+                *outcome, resource.resource_type, resource.resource_name
+            )
         )
-        response.error_code, response.error_message = await _alter(
-            node, resource, validate_only=request.validate_only
-        )
-        responses.append(response)
     return encode_response(ctx, wire.IncrementalAlterConfigsResponse(responses=responses))
 
 
 async def _alter(
     node: Node, resource: wire.AlterConfigsResource, *, validate_only: bool
-) -> tuple[ErrorCode, str | None]:
-    changes: list[ConfigChange] = []
-    for config in resource.configs:
-        value = _value(node, resource, config)
-        if isinstance(value, ErrorCode):
-            return (
-                value,
-                (
-                    f"config {config.name!r}: operation {config.config_operation} with value"
-                    f" {config.value!r} is not allowed"
-                ),
-            )
-        changes.append(
-            ConfigChange(
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-                name=config.name,
-                value=value,
-            )
-        )
-    if not changes:
-        return ErrorCode.NONE, None
+) -> _Outcome:
+    named = resource.resource_type, resource.resource_name
     try:
-        items = (
-            await node.client.alter_configs(
-                AlterConfigs(changes=changes, validate_only=validate_only), timeout_s=_TIMEOUT_S
-            )
-        ).items
+        _check_resource(node, named)
+        asked = [(config.name, _value(node, named, config)) for config in resource.configs]
+        values = _checked(node, named, node.image.configs.get(*named), asked)
+    except _Refused as refused:
+        return refused.outcome
+    if not values:
+        return _DONE
+    request = AlterConfigs(changes=_changes(named, values), validate_only=validate_only)
+    try:
+        answer = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:
         return code_of(error), str(error)
-    return code_of_status(items[0].status), items[0].detail or None
+    return _outcome(answer.items[0])
 
 
-def _value(
-    node: Node, resource: wire.AlterConfigsResource, config: wire.AlterableConfig
-) -> str | ErrorCode | None:
-    """Return the value to set, None for the default, or an error."""
+def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str | None:
+    """Return the value to set, None for the default. Raises _Refused."""
     if config.config_operation == _DELETE:
         return None
-    if config.value is None or config.config_operation not in {_SET, _APPEND, _SUBTRACT}:
-        return ErrorCode.INVALID_REQUEST
+    if config.value is None:
+        problem = f"Null value not supported for : {config.name}"
+        raise _Refused(ErrorCode.INVALID_REQUEST, problem)
     if config.config_operation == _SET:
         return config.value
-    known = TOPIC_CONFIGS.get(config.name)
-    if (
-        resource.resource_type != TOPIC_RESOURCE
-        or known is None
-        or known.type is not ConfigType.LIST
-    ):
-        return ErrorCode.INVALID_CONFIG
-    present = node.image.configs.topic(resource.resource_name).get(config.name, known.default)
+    if config.config_operation not in {_APPEND, _SUBTRACT}:
+        problem = f"config {config.name}: operation {config.config_operation} does not exist"
+        raise _Refused(ErrorCode.INVALID_REQUEST, problem)
+    default = _list_default(node, resource[0], config.name)
+    if default is None:
+        verb = "APPEND" if config.config_operation == _APPEND else "SUBTRACT"
+        problem = f"Can't {verb} to key {config.name} because its type is not LIST."
+        raise _Refused(ErrorCode.INVALID_CONFIG, problem)
+    present = node.image.configs.get(*resource).get(config.name, default)
     items = [item for item in present.split(",") if item]
     named = [item for item in config.value.split(",") if item]
     if config.config_operation == _APPEND:
         return ",".join([*items, *(item for item in named if item not in items)])
     return ",".join(item for item in items if item not in named)
+
+
+def _list_default(node: Node, resource_type: int, name: str) -> str | None:
+    """Return the default of a list; None if the config is none."""
+    if resource_type == BROKER_RESOURCE:
+        return list_default(node, name)
+    known = TOPIC_CONFIGS.get(name) if resource_type == TOPIC_RESOURCE else None
+    return known.default if known is not None and known.type is ConfigType.LIST else None
+
+
+def _check_resource(node: Node, resource: _Resource) -> None:
+    """Raises _Refused if the controller is not asked about this resource."""
+    resource_type, name = resource
+    if resource_type not in _ALTERED:
+        problem = f"resource type {resource_type} has no configs that can be altered"
+        raise _Refused(ErrorCode.INVALID_REQUEST, problem)
+    if not name and resource_type in _NO_DEFAULTS:
+        raise _Refused(ErrorCode.INVALID_REQUEST, _NO_DEFAULTS[resource_type])
+    if resource_type == BROKER_RESOURCE:
+        try:
+            check_altered_name(node, name)
+        except BrokerConfigRefused as refused:
+            raise _Refused(ErrorCode.INVALID_REQUEST, str(refused)) from refused
+
+
+def _checked(
+    node: Node,
+    resource: _Resource,
+    present: Mapping[str, str],
+    values: Sequence[tuple[str, str | None]],
+) -> Sequence[tuple[str, str | None]]:
+    """Check what depends on the settings of this broker. Return the values to store. Raises
+    _Refused.
+    """
+    resource_type, name = resource
+    if resource_type == TOPIC_RESOURCE:
+        return values
+    if len(dict(values)) != len(values):
+        raise _Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if resource_type == BROKER_RESOURCE:
+        try:
+            return checked_values(node, name, present, values)
+        except BrokerConfigRefused as refused:
+            raise _Refused(ErrorCode.INVALID_REQUEST, str(refused)) from refused
+    changed = {**present, **dict(values)}
+    kept = {config: value for config, value in changed.items() if value is not None}
+    if problem := group_problem(node.config, kept):
+        raise _Refused(ErrorCode.INVALID_CONFIG, problem)
+    return values
+
+
+def _changes(resource: _Resource, values: Sequence[tuple[str, str | None]]) -> list[ConfigChange]:
+    return [
+        ConfigChange(resource_type=resource[0], resource_name=resource[1], name=name, value=value)
+        for name, value in values
+    ]
+
+
+def _outcome(result: ItemResult) -> _Outcome:
+    return code_of_status(result.status), result.detail or None
 
 
 # --- AlterConfigs ---------------------------------------------------------------------------------
@@ -119,21 +184,21 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
         replacing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     named = Counter((item.resource_type, item.resource_name) for item in request.resources)
-    outcomes = [
-        _refusal(item, is_repeated=named[item.resource_type, item.resource_name] > 1)
-        for item in request.resources
-    ]
-    asked = [
-        item
-        for item, outcome in zip(request.resources, outcomes, strict=True)
-        if outcome is None and item.resource_type == TOPIC_RESOURCE
-    ]
-    results = (
-        await _replace(node, asked, validate_only=request.validate_only) if asked else _Outcomes()
-    )
+    outcomes: list[_Outcome | None] = []
+    asked: dict[_Resource, Sequence[tuple[str, str | None]]] = {}
+    for item in request.resources:
+        resource = item.resource_type, item.resource_name
+        try:
+            values = _replacement(node, item, is_repeated=named[resource] > 1)
+        except _Refused as refused:
+            outcomes.append(refused.outcome)
+        else:
+            outcomes.append(None)
+            asked[resource] = values
+    results = await _replace(node, asked, validate_only=request.validate_only) if asked else {}
     responses = [
         replacing.AlterConfigsResourceResponse(
-            *(outcome or results.get(item.resource_name, _DONE)),
+            *(outcome or results[item.resource_type, item.resource_name]),
             item.resource_type,
             item.resource_name,
         )
@@ -142,49 +207,45 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, replacing.AlterConfigsResponse(responses=responses))
 
 
-def _refusal(item: replacing.AlterConfigsResource, *, is_repeated: bool) -> _Outcome | None:
-    """Return why the controller is not asked about this resource; None if it is, or if there is
-    nothing to do.
-    """
+def _replacement(
+    node: Node, item: replacing.AlterConfigsResource, *, is_repeated: bool
+) -> Sequence[tuple[str, str | None]]:
+    """Return the values that the resource has in the end. Raises _Refused."""
     invalid = ErrorCode.INVALID_REQUEST
     if is_repeated:
-        return invalid, "the request names this resource more than once"
-    if item.resource_type == BROKER_RESOURCE:
-        problem = "brokers are configured by their file and restarted; they have no dynamic configs"
-        return (ErrorCode.INVALID_CONFIG, problem) if item.configs else None
-    if item.resource_type != TOPIC_RESOURCE:
-        return invalid, f"resource type {item.resource_type} has no configs that can be altered"
-    if not item.resource_name:
-        return invalid, "there are no configs for all topics: name one"
+        raise _Refused(invalid, "the request names this resource more than once")
+    named = item.resource_type, item.resource_name
+    _check_resource(node, named)
     null = next((config.name for config in item.configs if config.value is None), None)
-    return None if null is None else (invalid, f"config {null!r}: null is not a value")
+    if null is not None:
+        raise _Refused(invalid, f"Null value not supported for : {null}")
+    return _checked(node, named, {}, [(config.name, config.value) for config in item.configs])
 
 
 async def _replace(
-    node: Node, items: Sequence[replacing.AlterConfigsResource], *, validate_only: bool
-) -> _Outcomes:
-    """Replace the configs of topics. Returns the outcomes by topic."""
+    node: Node,
+    wanted: Mapping[_Resource, Sequence[tuple[str, str | None]]],
+    *,
+    validate_only: bool,
+) -> dict[_Resource, _Outcome]:
+    """Replace the configs of resources. Returns the outcomes by resource."""
+    topics = [name for kind, name in wanted if kind == TOPIC_RESOURCE]
+    others = [resource for resource in wanted if resource[0] != TOPIC_RESOURCE]
     changes = [
-        ConfigChange(
-            resource_type=TOPIC_RESOURCE,
-            resource_name=item.resource_name,
-            name=config.name,
-            value=config.value,
-        )
-        for item in items
-        for config in item.configs
+        change for resource, values in wanted.items() for change in _changes(resource, values)
     ]
-    topics = [item.resource_name for item in items]
+    request = AlterConfigs(
+        changes=changes,
+        validate_only=validate_only,
+        replaced_topics=topics,
+        replaced=[
+            ConfiguredResource(resource_type=kind, resource_name=name) for kind, name in others
+        ],
+    )
+    resources = [*((TOPIC_RESOURCE, name) for name in topics), *others]
     try:
-        answer = await node.client.alter_configs(
-            AlterConfigs(changes=changes, validate_only=validate_only, replaced_topics=topics),
-            timeout_s=_TIMEOUT_S,
-        )
+        answer = await node.client.alter_configs(request, timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:
-        return dict.fromkeys(topics, (code_of(error), str(error)))
+        return dict.fromkeys(resources, (code_of(error), str(error)))
     results = answer.items[len(changes) :]
-    return {topic: _outcome(result) for topic, result in zip(topics, results, strict=True)}
-
-
-def _outcome(result: ItemResult) -> _Outcome:
-    return code_of_status(result.status), result.detail or None
+    return {resource: _outcome(result) for resource, result in zip(resources, results, strict=True)}

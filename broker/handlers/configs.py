@@ -1,23 +1,29 @@
-"""DescribeConfigs: return the configs of topics and of this broker, with the source of each value.
+"""DescribeConfigs: return the configs of topics, groups and of this broker, with the source of each
+value.
 
 Invariant: every config that has an effect (or that tools expect) is listed, whether it is set or
-not. Broker settings are read-only, because they come from the process configuration. A broker
-describes only itself, as in Kafka.
+not. Settings that a broker cannot change while it runs are read-only. A broker describes only
+itself and what is set for all brokers, as in Kafka.
 
 Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
 
-from base.settings import (
-    Field,
-    Kind,
-    fields_of,
-    text_of,
-)
 from broker.errors import ErrorCode
+from broker.groups.configs import group_defaults
+from broker.handlers.broker_configs import (
+    broker_entries,
+    common_entries,
+    described_name_problem,
+)
+from broker.handlers.config_entry import (
+    DEFAULT,
+    DYNAMIC_GROUP,
+    DYNAMIC_TOPIC,
+    ConfigEntry,
+    synonyms_of,
+)
 from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
@@ -31,27 +37,9 @@ from broker.wire.gen.describe_configs import (
     DescribeConfigsSynonym,
     decode_request,
 )
-from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
-from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
-
-DYNAMIC_TOPIC: Final = 1
-STATIC_BROKER: Final = 4
-DEFAULT: Final = 5
-"""Values of Kafka's DescribeConfigsResponse.ConfigSource."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One config in the responses of DescribeConfigs and CreateTopics."""
-
-    name: str
-    value: str
-    default: str
-    source: int
-    type: ConfigType
-    doc: str
-    is_read_only: bool = False
-    is_sensitive: bool = False
+from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.group_configs import GROUP_CONFIGS
+from controller.metadata.topic_configs import TOPIC_CONFIGS
 
 
 def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
@@ -60,43 +48,33 @@ def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """
     return [
         ConfigEntry(
-            name=config.name,
-            value=overrides.get(config.name, config.default),
-            default=config.default,
-            source=DYNAMIC_TOPIC if config.name in overrides else DEFAULT,
-            type=config.type,
-            doc=config.doc,
+            config.name,
+            synonyms_of(
+                config.name, (overrides.get(config.name), DYNAMIC_TOPIC), (config.default, DEFAULT)
+            ),
+            config.type,
+            config.doc,
         )
         for config in TOPIC_CONFIGS.values()
         if not config.is_internal or config.name in overrides
     ]
 
 
-_TYPES: Final = {
-    Kind.BOOL: ConfigType.BOOLEAN,
-    Kind.INT: ConfigType.LONG,
-    Kind.DURATION: ConfigType.LONG,
-    Kind.BYTES: ConfigType.LONG,
-    Kind.LIST: ConfigType.LIST,
-    Kind.LISTENERS: ConfigType.LIST,
-}
-
-
-def broker_entries(parts: Iterable[object], node_id: int) -> list[ConfigEntry]:
-    """Return the settings of a broker's config objects."""
+def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return all configs of a group. As in Kafka, one that is set has no default among its
+    synonyms.
+    """
     return [
-        _broker_entry(field, getattr(part, field.field), node_id)
-        for part in parts
-        for field in fields_of(type(part))
+        ConfigEntry(
+            config.name,
+            ((config.name, overrides[config.name], DYNAMIC_GROUP),)
+            if config.name in overrides
+            else ((config.name, defaults[config.name], DEFAULT),),
+            config.type,
+            config.doc,
+        )
+        for config in GROUP_CONFIGS.values()
     ]
-
-
-def _broker_entry(field: Field, value: object, node_id: int) -> ConfigEntry:
-    text, default = text_of(field.setting, value), text_of(field.setting, field.default)
-    source = DEFAULT if text == default else STATIC_BROKER
-    shown = str(node_id) if field.name == "node.id" else text
-    kind = _TYPES.get(field.setting.kind, ConfigType.STRING)
-    return ConfigEntry(field.name, shown, default, source, kind, field.doc, is_read_only=True)
 
 
 def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
@@ -119,7 +97,7 @@ def _describe(
     result = DescribeConfigsResult(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
-        error_message=None,
+        error_message="",
     )
     found = _entries(node, resource.resource_type, resource.resource_name)
     if isinstance(found, list):
@@ -144,15 +122,14 @@ def _entries(
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
         return topic_entries(node.image.configs.topic(name))
     if resource_type == BROKER_RESOURCE:
-        if name not in {"", str(node.node_id)}:
-            return (
-                ErrorCode.INVALID_REQUEST,
-                f"this is broker {node.node_id}: ask broker {name}, or use an empty name",
-            )
-        return broker_entries(
-            (node.config, node.stream_config, node.compaction_config), node.node_id
-        )
-    allowed = f"{TOPIC_RESOURCE} (topic) and {BROKER_RESOURCE} (broker)"
+        if problem := described_name_problem(node, name):
+            return ErrorCode.INVALID_REQUEST, problem
+        return broker_entries(node) if name else common_entries(node)
+    if resource_type == GROUP_RESOURCE:
+        if not name:
+            return ErrorCode.INVALID_REQUEST, "Group name must not be empty"
+        return group_entries(node.image.configs.group(name), group_defaults(node.config))
+    allowed = f"{TOPIC_RESOURCE} (topic), {BROKER_RESOURCE} (broker) and {GROUP_RESOURCE} (group)"
     return (
         ErrorCode.INVALID_REQUEST,
         f"resource type {resource_type} has no configs; allowed are {allowed}",
@@ -162,18 +139,14 @@ def _entries(
 def _config_result(
     entry: ConfigEntry, *, with_synonyms: bool, with_docs: bool
 ) -> DescribeConfigsResourceResult:
-    synonyms: list[DescribeConfigsSynonym] = []
-    if with_synonyms:
-        if entry.source != DEFAULT:
-            synonyms.append(DescribeConfigsSynonym(entry.name, entry.value, entry.source))
-        synonyms.append(DescribeConfigsSynonym(entry.name, entry.default, DEFAULT))
+    synonyms = [DescribeConfigsSynonym(*synonym) for synonym in entry.synonyms]
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
         read_only=entry.is_read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
-        synonyms=synonyms,
+        synonyms=synonyms if with_synonyms else [],
         config_type=entry.type,
         documentation=entry.doc or None if with_docs else None,
     )

@@ -29,8 +29,10 @@ from broker.wire.errors import WireError
 from broker.wire.gen import (
     add_offsets_to_txn,
     alter_partition_reassignments,
+    alter_share_group_offsets,
     api_versions,
     consumer_group_heartbeat,
+    delete_share_group_offsets,
     describe_client_quotas,
     describe_cluster,
     describe_log_dirs,
@@ -50,6 +52,9 @@ from broker.wire.gen import (
     list_transactions,
     offset_delete,
     offset_fetch,
+    share_acknowledge,
+    share_fetch,
+    share_group_heartbeat,
     sync_group,
     unregister_broker,
     update_features,
@@ -71,6 +76,19 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.LEAVE_GROUP.key: lambda code: leave_group.LeaveGroupResponse(error_code=code),
     apis.CONSUMER_GROUP_HEARTBEAT.key: lambda code: (
         consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(error_code=code)
+    ),
+    apis.SHARE_FETCH.key: lambda code: share_fetch.ShareFetchResponse(error_code=code),
+    apis.SHARE_ACKNOWLEDGE.key: lambda code: share_acknowledge.ShareAcknowledgeResponse(
+        error_code=code
+    ),
+    apis.SHARE_GROUP_HEARTBEAT.key: lambda code: share_group_heartbeat.ShareGroupHeartbeatResponse(
+        error_code=code
+    ),
+    apis.ALTER_SHARE_GROUP_OFFSETS.key: lambda code: (
+        alter_share_group_offsets.AlterShareGroupOffsetsResponse(error_code=code)
+    ),
+    apis.DELETE_SHARE_GROUP_OFFSETS.key: lambda code: (
+        delete_share_group_offsets.DeleteShareGroupOffsetsResponse(error_code=code)
     ),
     apis.LIST_GROUPS.key: lambda code: list_groups.ListGroupsResponse(error_code=code),
     apis.ELECT_LEADERS.key: lambda code: elect_leaders.ElectLeadersResponse(error_code=code),

@@ -1,25 +1,41 @@
-"""FindCoordinator (10): return the broker that coordinates a group or a transactional id. Creates
-their internal topic on the first request, as Kafka does.
+"""FindCoordinator (10): return the broker that coordinates a group, a transactional id or a share
+partition. Creates their internal topic on the first request, as Kafka does.
 
-Versions up to 3 have one key; later ones have a list with an error each. Share coordinators (key
-type 2) are not served: INVALID_REQUEST.
-Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699.
+Versions up to 3 have one key; later ones have a list with an error each. The key of a share
+partition is group:topicId:partition, from version 6 on.
+Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699, KIP-932.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ensure_topic
+from broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+    ensure_topic,
+)
+from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.advertised import address_of
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
+from broker.share.coordinator import ShareCoordinator
+from broker.share.state import is_coordinator_key
+from broker.transactions.coordinator import TransactionCoordinator
 from broker.wire.error_codes import ErrorCode
 from broker.wire.framing import decode_body
 from broker.wire.gen import find_coordinator
 
 GROUP_KEY_TYPE: Final = 0
 TRANSACTION_KEY_TYPE: Final = 1
-_TOPICS: Final = {GROUP_KEY_TYPE: OFFSETS_TOPIC, TRANSACTION_KEY_TYPE: TRANSACTIONS_TOPIC}
+SHARE_KEY_TYPE: Final = 2
+_FIRST_WITH_SHARE: Final = 6
+_TOPICS: Final = {
+    GROUP_KEY_TYPE: OFFSETS_TOPIC,
+    TRANSACTION_KEY_TYPE: TRANSACTIONS_TOPIC,
+    SHARE_KEY_TYPE: SHARE_STATES_TOPIC,
+}
 
 
 async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
@@ -28,10 +44,12 @@ async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
     )
     keys = request.coordinator_keys if ctx.api_version >= 4 else [request.key]
     topic_name = _TOPICS.get(request.key_type)
-    if topic_name is None:
+    if topic_name is None or (
+        request.key_type == SHARE_KEY_TYPE and ctx.api_version < _FIRST_WITH_SHARE
+    ):
         why = (
-            f"coordinators of key type {request.key_type} are not served; 0 (consumer groups) and 1"
-            " (transactional ids) are"
+            f"coordinators of key type {request.key_type} are not served; 0 (groups), 1"
+            " (transactional ids) and, from version 6 on, 2 (share partitions) are"
         )
         coordinators = [_refused(key, ErrorCode.INVALID_REQUEST, why) for key in keys]
     else:
@@ -54,8 +72,15 @@ async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
 def _coordinator(
     node: Node, ctx: RequestContext, key: str, topic_name: str
 ) -> find_coordinator.Coordinator:
-    coordinator = node.groups if topic_name == OFFSETS_TOPIC else node.transactions
-    partition = coordinator.partition_of(key)
+    if topic_name == SHARE_STATES_TOPIC and not is_coordinator_key(key):
+        why = f"{key!r} is no share partition: name it as group:topicId:partition"
+        return _refused(key, ErrorCode.INVALID_REQUEST, why)
+    coordinators: Mapping[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
+        OFFSETS_TOPIC: node.groups,
+        TRANSACTIONS_TOPIC: node.transactions,
+        SHARE_STATES_TOPIC: node.share_coordinator,
+    }
+    partition = coordinators[topic_name].partition_of(key)
     topic = node.image.topics.by_name(topic_name)
     if partition is None or topic is None:
         return _refused(

@@ -4,15 +4,17 @@ all rules.
 Versions differ: JoinGroup up to 3 admits a member without an id immediately (KIP-394 begins with
 4). LeaveGroup and OffsetFetch have a single form and a list form. OffsetFetch answers unknown
 groups and partitions with offset -1 and error 0. If the client requires stable offsets, partitions
-that an open transaction may change get UNSTABLE_OFFSET_COMMIT (KIP-447).
+that an open transaction may change get UNSTABLE_OFFSET_COMMIT (KIP-447). From version 10 on,
+OffsetCommit and OffsetFetch name topics by their ids; groups keep names.
 Source: Kafka `KafkaApis`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from broker.groups.coordinator import GroupDescription
-from broker.groups.model import JoinRequest, Protocol, SyncRequest
+from broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import CommittedOffset
 from broker.handlers.dispatch import encode_response
@@ -36,6 +38,10 @@ _FIRST_WITH_MEMBER_EPOCH: Final = 9
 """The first version of OffsetCommit for members of consumer groups (KIP-848)."""
 _FIRST_WITH_GROUP_ERROR: Final = 2
 """The first version of OffsetFetch in which an error stands for all partitions."""
+_FIRST_WITH_TOPIC_IDS: Final = 10
+"""The first version of OffsetCommit and OffsetFetch with ids in place of names of topics."""
+_FIRST_WITH_UNKNOWN_GROUPS: Final = 6
+"""The first version of DescribeGroups with an error for a group that does not exist (KIP-1043)."""
 
 
 async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
@@ -138,7 +144,8 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
 async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     """OffsetCommit (8). Unknown topics and partitions are refused individually."""
     request = decode_body(offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    offsets = _offsets_to_commit(node, request)
+    names = [_name_of(node, ctx, topic.topic_id, topic.name) for topic in request.topics]
+    offsets = _offsets_to_commit(node, request, names)
     await node.groups.ready(request.group_id)
     results: Mapping[TopicPartition, ErrorCode] = await node.groups.commit_offsets(
         request.group_id,
@@ -150,36 +157,50 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     )
     topics = [
         offset_commit.OffsetCommitResponseTopic(
+            topic.topic_id,
             topic.name,
             [
                 offset_commit.OffsetCommitResponsePartition(
                     partition.partition_index,
-                    results.get(
-                        (topic.name, partition.partition_index),
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    ErrorCode.UNKNOWN_TOPIC_ID
+                    if name is None
+                    else results.get(
+                        (name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     ),
                 )
                 for partition in topic.partitions
             ],
         )
-        for topic in request.topics
+        for topic, name in zip(request.topics, names, strict=True)
     ]
     response = offset_commit.OffsetCommitResponse(topics=topics)
     return encode_response(ctx, response)
 
 
+def _name_of(node: Node, ctx: RequestContext, topic_id: UUID | None, name: str) -> str | None:
+    """Return the name of a requested topic; None for an id that no topic has."""
+    if ctx.api_version < _FIRST_WITH_TOPIC_IDS:
+        return name
+    topic = None if topic_id is None else node.image.topics.by_id(topic_id)
+    return None if topic is None else topic.name
+
+
 def _offsets_to_commit(
-    node: Node, request: offset_commit.OffsetCommitRequest
+    node: Node, request: offset_commit.OffsetCommitRequest, names: Sequence[str | None]
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the offsets of the request, without unknown topics and partitions."""
+    """Return the offsets of the request, without unknown topics and partitions. names: those of its
+    topics.
+    """
     now_ms = node.now_ms()
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    for topic in request.topics:
-        partition_count = _partition_count(node, topic.name)
+    for topic, name in zip(request.topics, names, strict=True):
+        if name is None:
+            continue
+        partition_count = _partition_count(node, name)
         for partition in topic.partitions:
             if not 0 <= partition.partition_index < partition_count:
                 continue
-            offsets[topic.name, partition.partition_index] = CommittedOffset(
+            offsets[name, partition.partition_index] = CommittedOffset(
                 partition.committed_offset,
                 partition.committed_leader_epoch,
                 partition.committed_metadata or "",
@@ -238,24 +259,57 @@ async def _fetch_group(
     if error is not ErrorCode.NONE and ctx.api_version >= _FIRST_WITH_GROUP_ERROR:
         return offset_fetch.OffsetFetchResponseGroup(group_id, [], error)
     offsets = GroupOffsets() if isinstance(found, ErrorCode) else found
-    wanted: dict[str, list[int]] = {}
     if topics is None:
+        by_name: dict[str, list[int]] = {}
         for topic, partition in offsets.committed:
-            wanted.setdefault(topic, []).append(partition)
+            by_name.setdefault(topic, []).append(partition)
+        wanted = [(_id_of(node, topic), topic, indexes) for topic, indexes in by_name.items()]
+        if ctx.api_version >= _FIRST_WITH_TOPIC_IDS:  # a deleted topic has offsets for a moment
+            wanted = [item for item in wanted if item[0] is not None]
     else:
-        for requested in topics:
-            wanted.setdefault(requested.name, []).extend(requested.partition_indexes)
+        wanted = _requested(topics)
     answers = [
         offset_fetch.OffsetFetchResponseTopics(
-            topic,
-            [
-                _committed_partition(offsets, (topic, index), require_stable=require_stable)
-                for index in partitions
-            ],
+            topic_id,
+            name,
+            _fetched(
+                offsets, _name_of(node, ctx, topic_id, name), indexes, require_stable=require_stable
+            ),
         )
-        for topic, partitions in wanted.items()
+        for topic_id, name, indexes in wanted
     ]
     return offset_fetch.OffsetFetchResponseGroup(group_id, answers, error)
+
+
+def _id_of(node: Node, name: str) -> UUID | None:
+    topic = node.image.topics.by_name(name)
+    return None if topic is None else topic.topic_id
+
+
+def _requested(
+    topics: Sequence[offset_fetch.OffsetFetchRequestTopic | offset_fetch.OffsetFetchRequestTopics],
+) -> list[tuple[UUID | None, str, list[int]]]:
+    """Return id, name and partitions of each topic. One that is named twice is answered once."""
+    found: dict[tuple[UUID | None, str], list[int]] = {}
+    for topic in topics:
+        topic_id = getattr(topic, "topic_id", None)
+        found.setdefault((topic_id, topic.name), []).extend(topic.partition_indexes)
+    return [(*named, indexes) for named, indexes in found.items()]
+
+
+def _fetched(
+    offsets: GroupOffsets, name: str | None, indexes: Sequence[int], *, require_stable: bool
+) -> list[offset_fetch.OffsetFetchResponsePartitions]:
+    if name is None:
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        return [
+            offset_fetch.OffsetFetchResponsePartitions(index, -1, -1, "", unknown)
+            for index in indexes
+        ]
+    return [
+        _committed_partition(offsets, (name, index), require_stable=require_stable)
+        for index in indexes
+    ]
 
 
 def _committed_partition(
@@ -300,14 +354,25 @@ async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
     groups: list[describe_groups.DescribedGroup] = []
     for group_id in request.groups:
         await node.groups.ready(group_id)
-        groups.append(_described(group_id, node.groups.describe_group(group_id)))
+        described: GroupDescription | ErrorCode | str = node.groups.describe_group(group_id)
+        if ctx.api_version >= _FIRST_WITH_UNKNOWN_GROUPS:
+            described = node.groups.unknown_group(group_id) or described
+        groups.append(_described(group_id, described))
     response = describe_groups.DescribeGroupsResponse(groups=groups)
     return encode_response(ctx, response)
 
 
 def _described(
-    group_id: str, group: GroupDescription | ErrorCode
+    group_id: str, group: GroupDescription | ErrorCode | str
 ) -> describe_groups.DescribedGroup:
+    """Describe a group in the answer. group: a text says why there is no such classic group."""
+    if isinstance(group, str):
+        return describe_groups.DescribedGroup(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=group,
+            group_id=group_id,
+            group_state=GroupState.DEAD.value,
+        )
     if isinstance(group, ErrorCode):
         return describe_groups.DescribedGroup(error_code=group, group_id=group_id)
     return describe_groups.DescribedGroup(

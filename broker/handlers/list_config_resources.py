@@ -1,7 +1,7 @@
-"""ListConfigResources: name the resources that have configs: topics and brokers.
+"""ListConfigResources: name the resources that have configs: topics, brokers and groups.
 
-Kafka also has configs of loggers, client metrics and groups. Here there are none, so these types
-are empty. Version 0 knows client metrics alone.
+Of groups, those that have configs are named. Kafka also has configs of loggers and client metrics.
+Here there are none, so these types are empty. Version 0 knows client metrics alone.
 Source: KIP-1142 (version 1), KIP-1000 (version 0); Kafka
 `KafkaApis.handleListConfigResources`.
 """
@@ -20,13 +20,12 @@ from broker.wire.gen.list_config_resources import (
     ListConfigResourcesResponse,
     decode_request,
 )
-from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 
 _BROKER_LOGGER: Final = 8
 _CLIENT_METRICS: Final = 16
-_GROUP: Final = 32
 _TYPES: Final = frozenset(
-    {TOPIC_RESOURCE, BROKER_RESOURCE, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP}
+    {TOPIC_RESOURCE, BROKER_RESOURCE, _BROKER_LOGGER, _CLIENT_METRICS, GROUP_RESOURCE}
 )
 _FIRST_WITH_TYPES: Final = 1
 
@@ -52,3 +51,6 @@ def _resources(node: Node, wanted: Collection[int]) -> Iterator[ConfigResource]:
     if TOPIC_RESOURCE in wanted:
         for topic in node.image.topics:
             yield ConfigResource(topic.name, TOPIC_RESOURCE)
+    if GROUP_RESOURCE in wanted:
+        for name in node.image.configs.names(GROUP_RESOURCE):
+            yield ConfigResource(name, GROUP_RESOURCE)

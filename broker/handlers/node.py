@@ -6,10 +6,15 @@ Must not: import a handler, the server, or `broker.node`.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from broker.dynamic_settings import BrokerSettings
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
+from broker.share.coordinator import ShareCoordinator
+from broker.share.partitions import SharePartitions
+from broker.share.sessions import ShareSessions
+from broker.share.state import ShareStateStore
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
 from stream.compaction.plan import CompactionConfig
@@ -29,6 +34,11 @@ class Node(LocalBroker, Protocol):
         ...
 
     @property
+    def static_settings(self) -> BrokerSettings:
+        """Return the settings of the process, over which configs of brokers lie."""
+        ...
+
+    @property
     def stream_config(self) -> StreamConfig: ...
 
     @property
@@ -41,10 +51,26 @@ class Node(LocalBroker, Protocol):
     def fetch_sessions(self) -> FetchSessions: ...
 
     @property
+    def share_sessions(self) -> ShareSessions: ...
+
+    @property
+    def shares(self) -> SharePartitions: ...
+
+    @property
     def groups(self) -> GroupCoordinator: ...
 
     @property
     def transactions(self) -> TransactionCoordinator: ...
+
+    @property
+    def share_coordinator(self) -> ShareCoordinator:
+        """Return the share coordinator of what this broker leads."""
+        ...
+
+    @property
+    def share_states(self) -> ShareStateStore:
+        """Return the states of all share partitions, wherever they are coordinated."""
+        ...
 
     @property
     def producer_ids(self) -> ProducerIds: ...

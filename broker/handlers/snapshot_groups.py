@@ -28,6 +28,8 @@ from controller.metadata.records import GroupOffsets
 
 _GROUPS_PER_REQUEST_COUNT: Final = 20
 _RETRY_PAUSE_S: Final = 0.1
+_LAST_WITH_NAMES: Final = 9
+"""The last version of OffsetFetch with names of topics; brokers of every version serve it."""
 _NOT_FOUND: Final = int(ErrorCode.GROUP_ID_NOT_FOUND)
 
 Committed: TypeAlias = dict[str, list[GroupOffsets]]
@@ -140,7 +142,7 @@ async def _fetch(
     answer = await peers.ask(
         leader,
         apis.OFFSET_FETCH,
-        apis.OFFSET_FETCH.max,
+        _LAST_WITH_NAMES,
         request,
         offset_fetch.OffsetFetchResponse,
     )

@@ -26,6 +26,11 @@ from broker.handlers import (
     quorum,
     reassignments,
     scram_credentials,
+    share_acknowledge,
+    share_fetch,
+    share_groups,
+    share_offsets,
+    share_states,
     topics,
     transactions,
     txn_markers,
@@ -88,6 +93,18 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.DESCRIBE_TOPIC_PARTITIONS.key: (
         describe_topic_partitions.handle_describe_topic_partitions
     ),
+    apis.SHARE_GROUP_HEARTBEAT.key: share_groups.handle_share_group_heartbeat,
+    apis.SHARE_GROUP_DESCRIBE.key: share_groups.handle_share_group_describe,
+    apis.SHARE_FETCH.key: share_fetch.handle_share_fetch,
+    apis.SHARE_ACKNOWLEDGE.key: share_acknowledge.handle_share_acknowledge,
+    apis.INITIALIZE_SHARE_GROUP_STATE.key: share_states.handle_initialize_share_group_state,
+    apis.READ_SHARE_GROUP_STATE.key: share_states.handle_read_share_group_state,
+    apis.WRITE_SHARE_GROUP_STATE.key: share_states.handle_write_share_group_state,
+    apis.DELETE_SHARE_GROUP_STATE.key: share_states.handle_delete_share_group_state,
+    apis.READ_SHARE_GROUP_STATE_SUMMARY.key: share_states.handle_read_share_group_state_summary,
+    apis.DESCRIBE_SHARE_GROUP_OFFSETS.key: share_offsets.handle_describe_share_group_offsets,
+    apis.ALTER_SHARE_GROUP_OFFSETS.key: share_offsets.handle_alter_share_group_offsets,
+    apis.DELETE_SHARE_GROUP_OFFSETS.key: share_offsets.handle_delete_share_group_offsets,
 }
 
 

@@ -15,7 +15,7 @@ Source: Kafka's SocketServer and Selector (muting), queued.max.request.bytes.
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -327,6 +327,8 @@ class Server:
         not list all of them.
         """
         self.requests = RequestMeter()
+        self.on_closed: Callable[[int], None] | None = None
+        """Called with the id of each connection that has closed."""
         self._dispatcher: Dispatcher | None = None
         self._listeners: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
@@ -405,6 +407,8 @@ class Server:
         self._connections.discard(connection)
         self._memory_waiters.pop(connection, None)
         self._dispatcher_waiters.pop(connection, None)
+        if self.on_closed is not None:
+            self.on_closed(connection.id)
 
     @property
     def is_over_limit(self) -> bool:

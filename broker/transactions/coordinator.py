@@ -18,7 +18,7 @@ Source: Kafka TransactionCoordinator, TransactionStateManager.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import structlog
@@ -103,6 +103,11 @@ class TransactionCoordinator:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._requests = ConnectionOrder()
+
+    def reconfigure(self, *, timeout_max_ms: int, tick_interval_ms: int) -> None:
+        """Use other limits: of timeouts from the next request on, of ticks after the next one."""
+        self._limits = replace(self._limits, timeout_max_ms=timeout_max_ms)
+        self._tick_interval_s = tick_interval_ms / 1_000
 
     # --- becoming and ceasing to be coordinator ---------------------------------------------------
 

@@ -44,14 +44,14 @@ PRODUCE: Final = ApiSpec(0, "Produce", "produce", 0, 3, 11, 9)
 FETCH: Final = _api(1, "Fetch", "fetch", (4, 16), 12)
 LIST_OFFSETS: Final = _api(2, "ListOffsets", "list_offsets", (1, 11), 6)
 METADATA: Final = _api(3, "Metadata", "metadata", (0, 13), 9)
-OFFSET_COMMIT: Final = _api(8, "OffsetCommit", "offset_commit", (2, 9), 8)
-OFFSET_FETCH: Final = _api(9, "OffsetFetch", "offset_fetch", (1, 9), 6)
+OFFSET_COMMIT: Final = _api(8, "OffsetCommit", "offset_commit", (2, 10), 8)
+OFFSET_FETCH: Final = _api(9, "OffsetFetch", "offset_fetch", (1, 10), 6)
 FIND_COORDINATOR: Final = _api(10, "FindCoordinator", "find_coordinator", (0, 6), 3)
 JOIN_GROUP: Final = _api(11, "JoinGroup", "join_group", (0, 9), 6)
 HEARTBEAT: Final = _api(12, "Heartbeat", "heartbeat", (0, 4), 4)
 LEAVE_GROUP: Final = _api(13, "LeaveGroup", "leave_group", (0, 5), 4)
 SYNC_GROUP: Final = _api(14, "SyncGroup", "sync_group", (0, 5), 4)
-DESCRIBE_GROUPS: Final = _api(15, "DescribeGroups", "describe_groups", (0, 5), 5)
+DESCRIBE_GROUPS: Final = _api(15, "DescribeGroups", "describe_groups", (0, 6), 5)
 LIST_GROUPS: Final = _api(16, "ListGroups", "list_groups", (0, 5), 3)
 API_VERSIONS: Final = _api(18, "ApiVersions", "api_versions", (0, 4), 3)
 CREATE_TOPICS: Final = _api(19, "CreateTopics", "create_topics", (2, 7), 5)
@@ -106,6 +106,32 @@ LIST_CONFIG_RESOURCES: Final = _api(74, "ListConfigResources", "list_config_reso
 DESCRIBE_TOPIC_PARTITIONS: Final = _api(
     75, "DescribeTopicPartitions", "describe_topic_partitions", (0, 0), 0
 )
+SHARE_GROUP_HEARTBEAT: Final = _api(76, "ShareGroupHeartbeat", "share_group_heartbeat", (1, 1), 0)
+SHARE_GROUP_DESCRIBE: Final = _api(77, "ShareGroupDescribe", "share_group_describe", (1, 1), 0)
+SHARE_FETCH: Final = _api(78, "ShareFetch", "share_fetch", (1, 2), 0)
+SHARE_ACKNOWLEDGE: Final = _api(79, "ShareAcknowledge", "share_acknowledge", (1, 2), 0)
+INITIALIZE_SHARE_GROUP_STATE: Final = _api(
+    83, "InitializeShareGroupState", "initialize_share_group_state", (0, 0), 0
+)
+READ_SHARE_GROUP_STATE: Final = _api(84, "ReadShareGroupState", "read_share_group_state", (0, 0), 0)
+WRITE_SHARE_GROUP_STATE: Final = _api(
+    85, "WriteShareGroupState", "write_share_group_state", (0, 1), 0
+)
+DELETE_SHARE_GROUP_STATE: Final = _api(
+    86, "DeleteShareGroupState", "delete_share_group_state", (0, 0), 0
+)
+READ_SHARE_GROUP_STATE_SUMMARY: Final = _api(
+    87, "ReadShareGroupStateSummary", "read_share_group_state_summary", (0, 1), 0
+)
+DESCRIBE_SHARE_GROUP_OFFSETS: Final = _api(
+    90, "DescribeShareGroupOffsets", "describe_share_group_offsets", (0, 1), 0
+)
+ALTER_SHARE_GROUP_OFFSETS: Final = _api(
+    91, "AlterShareGroupOffsets", "alter_share_group_offsets", (0, 0), 0
+)
+DELETE_SHARE_GROUP_OFFSETS: Final = _api(
+    92, "DeleteShareGroupOffsets", "delete_share_group_offsets", (0, 0), 0
+)
 
 APIS: Final[dict[int, ApiSpec]] = {
     api.key: api
@@ -158,6 +184,18 @@ APIS: Final[dict[int, ApiSpec]] = {
         CONSUMER_GROUP_DESCRIBE,
         LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
+        SHARE_GROUP_HEARTBEAT,
+        SHARE_GROUP_DESCRIBE,
+        SHARE_FETCH,
+        SHARE_ACKNOWLEDGE,
+        INITIALIZE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE,
+        WRITE_SHARE_GROUP_STATE,
+        DELETE_SHARE_GROUP_STATE,
+        READ_SHARE_GROUP_STATE_SUMMARY,
+        DESCRIBE_SHARE_GROUP_OFFSETS,
+        ALTER_SHARE_GROUP_OFFSETS,
+        DELETE_SHARE_GROUP_OFFSETS,
     )
 }
 """The APIs by key, in the order in which ApiVersions lists them."""

@@ -334,7 +334,12 @@ class ErrorCode(IntEnum):
     INVALID_RECORD_STATE = 121, False, "The record state is invalid."
     SHARE_SESSION_NOT_FOUND = 122, True, "The share session was not found."
     INVALID_SHARE_SESSION_EPOCH = 123, True, "The share session epoch is invalid."
-    FENCED_STATE_EPOCH = 124, False, "The share-group state epoch did not match."
+    FENCED_STATE_EPOCH = (
+        124,
+        False,
+        "The share coordinator rejected the request because the share-group state epoch did not"
+        " match.",
+    )
     INVALID_VOTER_KEY = 125, False, "The voter key doesn't match the receiving replica's key."
     DUPLICATE_VOTER = 126, False, "The voter is already part of the set of voters."
     VOTER_NOT_FOUND = 127, False, "The voter is not part of the set of voters."

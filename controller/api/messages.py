@@ -503,16 +503,24 @@ class ConfigChange(Message, frozen=True, kw_only=True):
     value: str | None
 
 
+class ConfiguredResource(Message, frozen=True, kw_only=True):
+    """Name what can have configs. The type is Kafka's."""
+
+    resource_type: int
+    resource_name: str
+
+
 class AlterConfigs(Message, frozen=True, kw_only=True):
     """Change configs. Of each resource, either all changes are made or none.
 
-    replaced_topics: topics whose other configs get their defaults. Their answers come behind those
-    of the changes.
+    replaced_topics: topics whose other configs get their defaults. replaced: other resources to
+    which this happens. Their answers come behind those of the changes, in this order.
     """
 
     changes: list[ConfigChange]
     validate_only: bool = False
     replaced_topics: list[str] = []
+    replaced: list[ConfiguredResource] = []
 
 
 class AllocateProducerIds(Message, frozen=True, kw_only=True):

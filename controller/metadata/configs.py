@@ -12,6 +12,9 @@ TOPIC_RESOURCE = 2
 """Resource types have the numbers of Kafka's protocol."""
 
 BROKER_RESOURCE = 4
+"""A broker by its node id, or all brokers by the empty name."""
+
+GROUP_RESOURCE = 32
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -24,12 +27,23 @@ class ConfigsImage:
 
     def get(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
         """Return the configs set for one resource; empty if there are none. Defaults are in
-        `topic_configs`.
+        `topic_configs`, in `group_configs` and in the settings of brokers.
         """
         return self._values.get((resource_type, resource_name), _NOTHING)
 
     def topic(self, name: str) -> Mapping[str, str]:
         return self.get(TOPIC_RESOURCE, name)
+
+    def group(self, group_id: str) -> Mapping[str, str]:
+        return self.get(GROUP_RESOURCE, group_id)
+
+    def broker(self, name: str) -> Mapping[str, str]:
+        """Return the configs of one broker by its node id, or of all brokers by the empty name."""
+        return self.get(BROKER_RESOURCE, name)
+
+    def names(self, resource_type: int) -> list[str]:
+        """Return the names of the resources of one type that have configs."""
+        return [name for kind, name in self._values if kind == resource_type]
 
     def items(self) -> Iterator[tuple[int, str, str, str]]:
         """Yield (resource type, resource name, config name, value) of every config that is set."""

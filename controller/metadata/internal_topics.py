@@ -14,7 +14,8 @@ from controller.metadata.topic_configs import TOPIC_CONFIGS
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+SHARE_STATES_TOPIC: Final = "__share_group_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATES_TOPIC})
 
 CLEANUP_POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
@@ -30,7 +31,7 @@ def config_problem(name: str, value: str) -> str:
     """
     if name == CLEANUP_POLICY and value != COMPACT:
         return (
-            f"config {name}={value!r} would lose committed offsets or transactions: an internal"
+            f"config {name}={value!r} would lose offsets, transactions or states: an internal"
             f" topic must have {COMPACT!r}"
         )
     if name in _NUMBERS_NOT_BELOW_DEFAULT and int(value) < int(TOPIC_CONFIGS[name].default):

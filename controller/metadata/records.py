@@ -429,8 +429,8 @@ class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
 
 
 class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
-    """One dynamic config. `resource_type` is Kafka's (2 topic, 4 broker); a `value` of None removes
-    the config.
+    """One dynamic config. `resource_type` is Kafka's (2 topic, 4 broker, 32 group); the empty name
+    of a broker stands for all of them. A `value` of None removes the config.
     """
 
     resource_type: int

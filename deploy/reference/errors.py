@@ -114,13 +114,17 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "Nothing: the broker has started again, or gave the session to another client. Clients then send full requests.",
     ErrorCode.INVALID_FETCH_SESSION_EPOCH: "Nothing: a request was lost or repeated. Clients begin a new session.",
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: "Nothing: the client changed between topic names and topic ids within a session. It begins a new one.",
+    ErrorCode.SHARE_SESSION_NOT_FOUND: "Nothing: the broker has started again, or the connection was closed. Consumers begin a new session; what they had is delivered again.",
+    ErrorCode.INVALID_SHARE_SESSION_EPOCH: "Nothing: a request was lost or repeated. Consumers begin a new session.",
+    ErrorCode.SHARE_SESSION_LIMIT_REACHED: "Run fewer consumers of share groups, raise `group.share.max.share.sessions`, or add brokers.",
+    ErrorCode.INVALID_RECORD_STATE: "The record was not locked for this consumer any more, and may be delivered again: work faster, renew the lock, or raise `share.record.lock.duration.ms`.",
     ErrorCode.FENCED_LEADER_EPOCH: _ASK_LEADER,
     ErrorCode.UNKNOWN_LEADER_EPOCH: "Wait: the broker has not learned of this leader epoch yet. Clients try again.",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "Compress with gzip, snappy, lz4 or zstd.",
     ErrorCode.STALE_BROKER_EPOCH: "The broker was fenced and restarts. Try again.",
     ErrorCode.MEMBER_ID_REQUIRED: "Nothing: clients join again with the member id from the answer.",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Start the preferred leader, or reassign the partition.",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size` or `group.consumer.max.size`.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size`, `group.consumer.max.size` or `group.share.max.size`.",
     ErrorCode.FENCED_INSTANCE_ID: "Give each consumer a `group.instance.id` of its own.",
     ErrorCode.FENCED_MEMBER_EPOCH: _REJOIN,
     ErrorCode.UNRELEASED_INSTANCE_ID: (
@@ -128,6 +132,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ),
     ErrorCode.UNSUPPORTED_ASSIGNOR: "Use `uniform` or `range` as `group.remote.assignor`; `group.consumer.assignors` has the allowed ones.",
     ErrorCode.STALE_MEMBER_EPOCH: "The group has moved on. Clients repeat the commit after their next heartbeat.",
+    ErrorCode.FENCED_STATE_EPOCH: "Nothing: the share group was altered, and the broker that leads the share partition reads its state again.",
     ErrorCode.INVALID_REGULAR_EXPRESSION: (
         "Correct the regular expression of the subscription. The syntax is that of RE2, without look-ahead and back-references."
     ),

@@ -32,14 +32,24 @@ Two APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip
 
 Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
-Groups have no configs of their own, and racks do not influence assignments.
+Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat; those of streams groups have no effect.
+Racks do not influence assignments.
+Share groups (KIP-932) have the assignor `simple`.
+ShareFetch of a partition whose topic does not exist gets UNKNOWN_TOPIC_ID for the partition, where Kafka 4.2 fails the request.
+The first start offset of a group in a partition is stored before anything is delivered: in Kafka a group that begins at the end may pass over records when its leader fails early.
+AlterShareGroupOffsets begins a new epoch of the group, unlike in Kafka, and refuses negative offsets; InitializeShareGroupState changes nothing in the epoch that a state already has ([ADR 0053](../adr/0053-share-groups.md)).
+
+Brokers have configs of their own and configs for all of them (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
+Live settings of Penstock change at once, also some that Kafka refuses, such as `num.partitions`.
+The rates of `kafka-reassign-partitions.sh --throttle` and a few sizes of thread pools are stored and have no effect.
+Unlike Kafka, brokers refuse names that they do not know, and there are no defaults for all topics.
 
 A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
 
 Some APIs answer about things that brokers do not have.
 UpdateFeatures refuses every feature, because none has a level: transactions use version 1 of their protocol (no KIP-890).
 AlterReplicaLogDirs knows one log directory, the object store.
-DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources names topics and brokers alone.
+DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources finds no loggers and no client metrics.
 DescribeProducers is answered by the leader of a partition, because no other broker knows producers: `kafka-transactions.sh find-hanging --broker-id` fails if another broker leads a partition of which this one is a candidate, so use `--topic`, or `penstock transactions find-hanging`.
 
 ## Not served
@@ -54,7 +64,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "No ACLs: every client that reaches a listener has all rights.",
     ),
     (("AlterClientQuotas",), "No quotas: DescribeClientQuotas finds none."),
-    (("ShareFetch", "ShareGroupHeartbeat"), "No share groups (KIP-932)."),
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
     (
         ("CreateDelegationToken", "AlterUserScramCredentials"),

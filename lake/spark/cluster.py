@@ -20,7 +20,7 @@ from lake.spark.options import Topics
 from lake.spark.ranges import Bounds
 from objectstore.errors import InvalidStoreUrl, ObjectStoreError
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """As for Kafka's consumers, patterns do not match them."""
 
 

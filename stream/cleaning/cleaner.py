@@ -152,6 +152,11 @@ class LogCleaner:
         self._config = config or CleanerConfig()
         self._pace = _Pace(self._config.bytes_per_s_max)
 
+    def reconfigure(self, config: CleanerConfig) -> None:
+        """Use other limits. That of the bytes per second also holds for a pass that has begun."""
+        self._config = config
+        self._pace.change(config.bytes_per_s_max)
+
     async def clean(self, task: CleaningTask) -> CleaningReport:
         """Run one pass. Raises ObjectCorrupt, NotContiguous, StreamFenced, and errors of the store
         and the metadata.
@@ -473,6 +478,12 @@ class _Pace:
         self._bytes = 0
         self._began = 0.0
         self._slice_end = 0.0
+
+    def change(self, bytes_per_s_max: int) -> None:
+        """Use another limit from now on, whatever was handled before."""
+        if bytes_per_s_max != self._bytes_per_s_max:
+            self._bytes_per_s_max = bytes_per_s_max
+            self.begin()
 
     def begin(self) -> float:
         """Begin a pass. Return the time."""

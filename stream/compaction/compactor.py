@@ -117,7 +117,8 @@ class Compactor:
         self._owned = owned
         self._now_ms = now_ms
         self._cached = cached
-        self._config = config or CompactionConfig()
+        self.config = config or CompactionConfig()
+        """May be replaced at any time; the next step uses it."""
         self._turn = turn or asyncio.Lock()
         self._settled: dict[StreamId, Offset] = {}
         self._set_aside: set[StreamId] = set()
@@ -138,14 +139,14 @@ class Compactor:
             except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans again
                 self.counts.failures += 1
                 _log.warning("compaction_round_failed", error=repr(error))
-            await asyncio.sleep(0 if compacted else self._config.interval_ms / 1000)
+            await asyncio.sleep(0 if compacted else self.config.interval_ms / 1000)
 
     async def run_round(self) -> RoundReport | None:
         """Run one exchange, or return None if none is worthwhile.
 
         Raises errors of the store and the metadata. Streams with damaged sources are set aside.
         """
-        outputs = plan_round(await self._find(), self._config)
+        outputs = plan_round(await self._find(), self.config)
         if not outputs:
             self.counts.settled_at = asyncio.get_running_loop().time()
             return None
@@ -212,14 +213,14 @@ class Compactor:
         end = self._metadata.committed_end(stream.stream_id)
         for _ in range(_PAGES_PER_LOOK):
             ranges = (
-                self._metadata.objects(stream.stream_id, start, end, self._config.page_ranges)
+                self._metadata.objects(stream.stream_id, start, end, self.config.page_ranges)
                 if start < end
                 else []
             )
             if not ranges:
                 break
-            compaction, settled = plan_stream(ranges, self._config)
-            if compaction is not None or settled <= start or len(ranges) < self._config.page_ranges:
+            compaction, settled = plan_stream(ranges, self.config)
+            if compaction is not None or settled <= start or len(ranges) < self.config.page_ranges:
                 return compaction, max(start, settled)
             start = settled
         return None, start

@@ -21,29 +21,29 @@ from stream.ports import ObjectRange, ObjectRole, ReplacedRange, StreamRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionConfig:
-    interval_ms: Annotated[int, Setting("compaction.interval.ms", Kind.DURATION, 1, 3_600_000)] = (
-        20_000
-    )
+    interval_ms: Annotated[
+        int, Setting("compaction.interval.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True)
+    ] = 20_000
     """Pause between two searches for work. A WAL object that was committed in place occupies its
     full size until compaction.
     """
 
-    small_bytes_max: Annotated[int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1)] = (
-        4 << 20
-    )
+    small_bytes_max: Annotated[
+        int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1, is_dynamic=True)
+    ] = 4 << 20
     """Ranges of this size or more outside WAL objects are never compacted, because readers get 4
     MiB with one GET.
     """
 
     small_count_min: Annotated[
-        int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000)
+        int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000, is_dynamic=True)
     ] = 8
     """Neighboring small ranges that are worth one rewrite. A smaller value gives fewer GETs to
     catch-up readers and rewrites more.
     """
 
     round_bytes_max: Annotated[
-        int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30)
+        int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30, is_dynamic=True)
     ] = 64 << 20
     """Bytes that one round reads, holds in memory and writes."""
 
@@ -51,7 +51,7 @@ class CompactionConfig:
     """Sources in one commit; the controller accepts 20,000."""
 
     object_bytes_max: Annotated[
-        int, Setting("compaction.object.max.bytes", Kind.BYTES, 1, 1 << 30)
+        int, Setting("compaction.object.max.bytes", Kind.BYTES, 1, 1 << 30, is_dynamic=True)
     ] = 32 << 20
     """Objects grow up to this size. One range may be larger."""
 

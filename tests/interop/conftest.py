@@ -22,7 +22,12 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaHome:
 def peer(java: JavaHome) -> Iterator[str]:
     """Return the address of Kafka."""
     assert java.class_path
-    replicas = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
+    replicas = (
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
+        "share.coordinator.state.topic.replication.factor",
+        "share.coordinator.state.topic.min.isr",
+    )
     # Without verification, records of a transaction arrive that its coordinator does not know.
     settings = dict.fromkeys(replicas, "1") | {
         "transaction.partition.verification.enable": "false",

@@ -5,13 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 
 from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
 from broker.wire.gen import (
     alter_configs,
     alter_replica_log_dirs,
@@ -24,9 +21,10 @@ from broker.wire.gen import (
     offset_delete,
     update_features,
 )
-from deploy.clients.wire import WireClient
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic
+from tests.interop.both import Both
+from tests.support.clients import TIMEOUT_S, confluent_consumer
 from tests.support.cluster import Cluster
+from tests.support.conversation import ask
 from tests.support.hanging import HANGING_ID, produce_hanging
 from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
@@ -46,41 +44,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with Cluster(tmp_path, brokers=0) as cluster:
         await cluster.start_broker(NODE_ID)
         yield cluster
-
-
-class Both:
-    """Kafka and Penstock. Results come as a pair in this order."""
-
-    def __init__(self, java: JavaHome, peer: str, cluster: Cluster) -> None:
-        self._java = java
-        self.addresses = (peer, cluster.bootstrap)
-
-    async def create(self, topic: str, partitions: int = 1, **configs: Any) -> None:
-        for address in self.addresses:
-            await asyncio.to_thread(create_topic, address, topic, partitions, **configs)
-
-    async def ask(self, api: ApiSpec, request: object) -> tuple[Any, Any]:
-        kafka_answer, answer = [
-            await asyncio.to_thread(_ask, address, api, request) for address in self.addresses
-        ]
-        return kafka_answer, answer
-
-    async def tool(self, main: str, *arguments: str) -> tuple[str, str]:
-        """Return what a tool prints."""
-        done = [
-            await asyncio.to_thread(
-                self._java.tool, main, "--bootstrap-server", address, *arguments
-            )
-            for address in self.addresses
-        ]
-        return done[0].stdout + done[0].stderr, done[1].stdout + done[1].stderr
-
-
-def _ask(address: str, api: ApiSpec, request: object) -> Any:
-    codec = CODECS[api.key]
-    with WireClient(address) as client:
-        answer = client.ask(api, request, codec.encode_request, codec.decode_response)
-    return msgspec.to_builtins(answer)
 
 
 @pytest.fixture
@@ -438,7 +401,7 @@ async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) 
             request = wire.AlterReplicaLogDirsRequest(
                 [wire.AlterReplicaLogDir(path, topics) for path in wanted]
             )
-            found = await asyncio.to_thread(_ask, address, apis.ALTER_REPLICA_LOG_DIRS, request)
+            found = await asyncio.to_thread(ask, address, apis.ALTER_REPLICA_LOG_DIRS, request)
             answers.append(
                 sorted(
                     (topic["topic_name"], part["partition_index"], part["error_code"])

@@ -213,30 +213,48 @@ class Conversation:
         return [found["error_code"] for found in members]
 
     def commit(self, group: str, member: str, epoch: int, topic: str = "pages") -> Any:
+        """Commit an offset; an unknown topic has an unknown id."""
         request = offset_commit.OffsetCommitRequest(
             group_id=group,
             generation_id_or_member_epoch=epoch,
             member_id=member,
             topics=[
                 offset_commit.OffsetCommitRequestTopic(
-                    topic, [offset_commit.OffsetCommitRequestPartition(0, 5)]
+                    self._topic_ids().get(topic, UUID(int=77)),
+                    partitions=[offset_commit.OffsetCommitRequestPartition(0, 5)],
                 )
             ],
         )
         return self.ask(apis.OFFSET_COMMIT, request)["topics"][0]["partitions"][0]["error_code"]
 
-    def fetch(self, group: str, member: str | None, epoch: int) -> Any:
+    def fetch(
+        self, group: str, member: str | None, epoch: int, *, is_every_topic: bool = False
+    ) -> Any:
         request = offset_fetch.OffsetFetchRequest(
             groups=[
                 offset_fetch.OffsetFetchRequestGroup(
                     group,
-                    topics=[offset_fetch.OffsetFetchRequestTopics("pages", [0])],
+                    topics=None
+                    if is_every_topic
+                    else [
+                        offset_fetch.OffsetFetchRequestTopics(
+                            self._topic_ids()["pages"], partition_indexes=[0]
+                        ),
+                        offset_fetch.OffsetFetchRequestTopics(
+                            UUID(int=77), partition_indexes=[0, 9]
+                        ),
+                    ],
                     member_id=member,
                     member_epoch=epoch,
                 )
             ]
         )
-        return self.ask(apis.OFFSET_FETCH, request)["groups"]
+        groups = self.ask(apis.OFFSET_FETCH, request)["groups"]
+        names = {topic_id: name for name, topic_id in self._topic_ids().items()}
+        for found in groups:
+            for topic in found["topics"]:
+                topic["topic_id"] = names.get(topic["topic_id"], topic["topic_id"])
+        return groups
 
     def describe(self, group: str) -> Any:
         request = consumer_group_describe.ConsumerGroupDescribeRequest([group])
@@ -363,6 +381,10 @@ def reconciliation(talk: Conversation) -> Iterator[Step]:
         "classic API",
         talk.ask(apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest([group])),
     )
+    yield (
+        "classic API, no such group",
+        talk.ask(apis.DESCRIBE_GROUPS, describe_groups.DescribeGroupsRequest(["no-such-group"])),
+    )
     yield "unknown member leaves", talk.beat(group, "z", -1)
     yield "a leaves", talk.beat(group, "a", -1)
     yield "a is gone", talk.beat(group, "a", 3)
@@ -458,6 +480,8 @@ def offsets(talk: Conversation) -> Iterator[Step]:
         yield f"commit {member} {epoch}", talk.commit(group, member, epoch)
         yield f"fetch {member} {epoch}", talk.fetch(group, member, epoch)
     yield "fetch without a member", talk.fetch(group, None, -1)
+    yield "fetch of every topic", talk.fetch(group, None, -1, is_every_topic=True)
+    yield "commit for an unknown topic", talk.commit(group, "a", 1, "no-such-topic")
     yield "unknown group", talk.fetch("commits-absent", "a", 1)
     talk.commit(group, "a", 1, "clicks")
     for topic in ("pages", "clicks"):

@@ -64,9 +64,12 @@ class ConsumerGroup:
 
 
 class Asker:
-    """A client with a connection to the coordinator of a group."""
+    """A client with a connection to the coordinator of a group, or of another key."""
 
-    def __init__(self, world: "World", group: ConsumerGroup, name: str) -> None:
+    KEY_TYPE = 0
+    FIND_VERSION = 4
+
+    def __init__(self, world: "World", group: Any, name: str) -> None:
         self.world = world
         self.group = group
         self.name = name
@@ -107,9 +110,11 @@ class Asker:
             [broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:]
         )
         request = find_coordinator.FindCoordinatorRequest(
-            key_type=0, coordinator_keys=[self.group.name]
+            key_type=self.KEY_TYPE, coordinator_keys=[self.group.name]
         )
-        response = await Connection(world, asked).ask(apis.FIND_COORDINATOR, 4, request, 2.0)
+        response = await Connection(world, asked).ask(
+            apis.FIND_COORDINATOR, self.FIND_VERSION, request, 2.0
+        )
         if not response.coordinators or response.coordinators[0].error_code:
             raise Unanswered
         node_id = response.coordinators[0].node_id
@@ -146,7 +151,7 @@ class Asker:
                 offset_commit.OffsetCommitRequestPartition(index, change.value)
             )
         topics = [
-            offset_commit.OffsetCommitRequestTopic(topic, items)
+            offset_commit.OffsetCommitRequestTopic(name=topic, partitions=items)
             for topic, items in by_topic.items()
         ]
         request = offset_commit.OffsetCommitRequest(
@@ -187,7 +192,8 @@ class Asker:
         for topic, index in self.group.parts:
             by_topic.setdefault(topic, []).append(index)
         topics = [
-            offset_fetch.OffsetFetchRequestTopics(topic, items) for topic, items in by_topic.items()
+            offset_fetch.OffsetFetchRequestTopics(None, topic, items)
+            for topic, items in by_topic.items()
         ]
         request = offset_fetch.OffsetFetchRequest(
             groups=[offset_fetch.OffsetFetchRequestGroup(self.group.name, topics=topics)]

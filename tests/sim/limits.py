@@ -108,13 +108,19 @@ class Coordination:
     rebalance_ms: int
     """How long a member of KIP-848 may take to give up partitions."""
     compaction: CompactionLimits | None
+    updates_max: int = 500
+    """Updates of a share partition between two snapshots."""
 
 
 def draw_coordination(
-    rng: Random, skew_ms: int, *, has_groups: bool, compacts: bool
+    rng: Random, skew_ms: int, *, has_groups: bool, compacts: bool, has_states: bool
 ) -> Coordination:
     """Draw the limits. Offsets never expire by wrong clocks alone."""
     compaction = _compaction(rng) if compacts else None
+    if has_states:
+        return Coordination(
+            GroupLimits(), 6_000, ConsumerLimits(), 6_000, compaction, rng.choice((0, 2, 7, 50))
+        )
     if not has_groups:
         return Coordination(GroupLimits(), 6_000, ConsumerLimits(), 6_000, compaction)
     retention_ms = 2 * skew_ms + rng.choice((1_500, 4_000))

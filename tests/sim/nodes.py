@@ -18,8 +18,14 @@ from base.clock import steady
 from base.ids import Millis, NodeId, Offset
 from broker.cleaner_duty import CleanerDuty
 from broker.config import BrokerConfig
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from broker.coordination.log import TopicLog
+from broker.dynamic_settings import BrokerSettings
+from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.delete_records import handle_delete_records
 from broker.handlers.dispatch import RequestDispatcher
@@ -37,6 +43,10 @@ from broker.partition.manager import PartitionManager
 from broker.partition.partition import Partition
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
+from broker.share.coordinator import ShareCoordinator
+from broker.share.partitions import SharePartitions
+from broker.share.sessions import ShareSessions
+from broker.share.store import RoutedShareStates
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
@@ -51,6 +61,7 @@ from controller.api.errors import ControllerError
 from controller.api.follower import MetadataFollower
 from controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
 from controller.api.stream_metadata import ControllerStreamMetadata
+from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from objectstore.errors import ObjectStoreError
@@ -74,6 +85,7 @@ from tests.sim.limits import CLEANER_INTERVAL_S
 from tests.sim.log_starts import CHECK_INTERVAL_S
 from tests.sim.loop import Process
 from tests.sim.places import place_of
+from tests.sim.share_consumers import CONFIG
 from tests.sim.store import SimStore
 
 if TYPE_CHECKING:
@@ -121,10 +133,14 @@ class SimBroker:
             rack=RACK,
             offsets_topic_num_partitions=COORDINATOR_PARTITIONS,
             transaction_state_log_num_partitions=COORDINATOR_PARTITIONS,
+            share_coordinator_state_topic_num_partitions=COORDINATOR_PARTITIONS,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=500,
         )
         self.stream_config = world.limits.stream
         self.compaction_config = world.limits.compaction
+        self.static_settings = BrokerSettings(
+            self.config, self.stream_config, self.compaction_config
+        )
         self.skew_ms = world.draw_skew_ms(self.rng)
         self.raw_store = SimStore(world.bucket, world.weather, self.rng, world.trace)
         self.store: ObjectStore = self.raw_store
@@ -141,6 +157,11 @@ class SimBroker:
         self.client: ControllerClient
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
+        self.share_coordinator: ShareCoordinator
+        self.share_states: RoutedShareStates
+        self.shares: SharePartitions
+        self.share_sessions = ShareSessions(self.config.group_share_max_share_sessions)
+        self.topics = ImageTopics()
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
         self.dispatcher: RequestDispatcher
@@ -308,16 +329,31 @@ class SimBroker:
 
     def _start_coordinators(self) -> None:
         now_ms = steady(self.now_ms, self.world.loop.time)
+        self.topics.reset(self.image)
+        self.follower.subscribe(self.topics.on_batch)
+        self.share_coordinator = ShareCoordinator(
+            TopicLog(self, SHARE_STATES_TOPIC),
+            self.topics,
+            updates_max=self.world.coordination.updates_max,
+            now_ms=self.now_ms,
+            compaction=self.world.coordination.compaction,
+        )
+        self.follower.subscribe(self._on_topics)
+        self.share_states = RoutedShareStates(self, self.share_coordinator)
+        self.shares = SharePartitions(
+            self.share_states, lambda _: CONFIG, self.storage, self.now_ms
+        )
+        self.partitions.add_leader_change_listener(self.shares.on_leader_change)
         self.groups = GroupCoordinator(
             TopicLog(self, OFFSETS_TOPIC),
             self.world.coordination.groups,
             now_ms=now_ms,
             new_member_id=lambda _: f"m{self.rng.getrandbits(64)}",
             compaction=self.world.coordination.compaction,
-            consumer_limits=self.world.coordination.consumers,
+            consumer_limits=lambda _: self.world.coordination.consumers,
+            topics=self.topics,
+            share_states=self.share_states,
         )
-        self.groups.topics.reset(self.image)
-        self.follower.subscribe(self.groups.topics.on_batch)
         self.transactions = TransactionCoordinator(
             TopicLog(self, TRANSACTIONS_TOPIC),
             MarkerSender(self._leader_of, MarkerPeers(self, partial(start_marker, self)).write),
@@ -361,13 +397,18 @@ class SimBroker:
             self.world.fail(f"{self.me} takes its own object in slot {error.sequence} for a fence")
         self._end(f"storage: {error}")
 
+    def _on_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)
+
     def _on_leader_change(self, topic: str, index: int, opened: bool) -> None:
-        if topic == OFFSETS_TOPIC:
-            (self.groups.partition_opened if opened else self.groups.partition_closed)(index)
-        elif topic == TRANSACTIONS_TOPIC:
-            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(
-                index
-            )
+        coordinators: dict[str, Any] = {
+            OFFSETS_TOPIC: self.groups,
+            TRANSACTIONS_TOPIC: self.transactions,
+            SHARE_STATES_TOPIC: self.share_coordinator,
+        }
+        if topic in coordinators:
+            coordinator = coordinators[topic]
+            (coordinator.partition_opened if opened else coordinator.partition_closed)(index)
         if opened:
             partition = self.partitions.get(topic, index)
             assert isinstance(partition, Partition)
@@ -379,6 +420,7 @@ class SimBroker:
                 partition.leader_epoch,
                 partition.high_watermark,
             )
+            self.world.share_consumers.opened((topic, index))
             place = place_of(self.image, (topic, index))
             self.world.checker.opened(
                 place, partition.leader_epoch, self.me, partition.high_watermark

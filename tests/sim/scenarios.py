@@ -9,7 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from base.ids import NodeId
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
 from tests.sim.checkers import Part
 from tests.sim.cleaning_jobs import SimCleaningJob
 from tests.sim.clock_steps import step_a_clock
@@ -20,6 +24,8 @@ from tests.sim.leaks import LEAKING
 from tests.sim.network import Links
 from tests.sim.nodes import COORDINATOR_PARTITIONS
 from tests.sim.rewriting import SimRewriter
+from tests.sim.share_consumers import WORKING
+from tests.sim.share_states import SHARING
 
 if TYPE_CHECKING:
     from tests.sim.control import SimController
@@ -284,6 +290,31 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 1,
         "nothing": 4,
     },
+    "share_states": {
+        "crash": 3,
+        "pause": 1,
+        "haunt": 3,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 2,
+        "cut": 1,
+        "crash_controller": 1,
+        "nothing": 3,
+    },
+    "share_consumers": {
+        "crash": 3,
+        "pause": 2,
+        "replace": 1,
+        "haunt": 1,
+        "move": 5,
+        "ping_pong": 3,
+        "leave": 1,
+        "slow_store": 2,
+        "cut": 1,
+        "crash_controller": 1,
+        "nothing": 3,
+    },
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,
@@ -334,10 +365,10 @@ GROUPED = frozenset({"groups"})
 COORDINATED = GROUPED | SUBSCRIBING
 """The coordinators of groups are what is moved."""
 
-COMPACTING = frozenset({"groups", "short_logs"}) | SUBSCRIBING
+COMPACTING = frozenset({"groups", "short_logs"}) | SUBSCRIBING | SHARING | WORKING
 """Coordinators compact their logs again and again."""
 
-LONG = COORDINATED | LATE | LOADING
+LONG = COORDINATED | LATE | LOADING | SHARING
 """Faults last twice as long."""
 
 PIPELINED = frozenset({"pipeline"})
@@ -528,6 +559,10 @@ class Chaos:
         parts = [*self._world.parts, *self._world.txn_parts, *self._world.life.parts]
         if self._world.scenario in COORDINATED:
             parts = [(OFFSETS_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
+        if self._world.scenario in SHARING:
+            parts = [(SHARE_STATES_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
+        if self._world.scenario in WORKING:
+            parts += [(SHARE_STATES_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
         if self._world.txn_parts:
             parts += [
                 (name, index)
@@ -537,10 +572,12 @@ class Chaos:
         return self._rng.choice(parts)
 
     def haunt(self) -> None:
-        """Pause a coordinator of groups, so that it is declared dead, and resume it after it was
-        replaced.
+        """Pause a coordinator of groups or share partitions, so that it is declared dead, and
+        resume it after it was replaced.
         """
-        topic = self._world.metadata.image.topics.by_name(OFFSETS_TOPIC)
+        has_states = self._world.scenario in SHARING | WORKING
+        name = SHARE_STATES_TOPIC if has_states else OFFSETS_TOPIC
+        topic = self._world.metadata.image.topics.by_name(name)
         leader = (
             None
             if topic is None

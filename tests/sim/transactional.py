@@ -285,7 +285,7 @@ class Instance:
         """Return the group's offset, once no transaction can change it any more. -1: none."""
         name = self._application.name
         group = offset_fetch.OffsetFetchRequestGroup(
-            name, topics=[offset_fetch.OffsetFetchRequestTopics(INPUT[0], [INPUT[1]])]
+            name, topics=[offset_fetch.OffsetFetchRequestTopics(None, INPUT[0], [INPUT[1]])]
         )
         request = offset_fetch.OffsetFetchRequest(groups=[group], require_stable=True)
 

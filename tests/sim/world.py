@@ -68,6 +68,8 @@ from tests.sim.offsets import Offsets
 from tests.sim.pipelined import PipelinedProducer
 from tests.sim.rollback import RollbackChaos, Rollbacks, wander
 from tests.sim.scenario_limits import scenario_limits
+from tests.sim.share_consumers import WORKING, ShareConsumers
+from tests.sim.share_states import SHARING, ShareClients
 from tests.sim.store import Bucket, StoreWeather
 from tests.sim.topic_life import TopicClients, TopicLife
 from tests.sim.transactional import PARTITIONS, TXN_TOPIC
@@ -115,6 +117,7 @@ class World:
             self.limits.skew_ms,
             has_groups=scenario in scenarios.COORDINATED,
             compacts=scenario in scenarios.COMPACTING,
+            has_states=scenario in SHARING | WORKING,
         )
         self.loop = VirtualLoop()
         self.leases = scenario not in scenarios.WITHOUT_LEASE
@@ -160,6 +163,7 @@ class World:
         self.compacted = CompactedTopic(self) if cleans else None
         self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
+        self.share_consumers = ShareConsumers(self)
         self.txn_parts: list[Part] = (
             [(TXN_TOPIC, index) for index in range(PARTITIONS)]
             if scenario in scenarios.TRANSACTIONAL
@@ -539,12 +543,17 @@ class World:
         reading += lease_readers(self, stop)
         groups = Groups(self, is_on=self.scenario in scenarios.GROUPED)
         consumer_groups = ConsumerGroups(self)
+        share_clients = ShareClients(self)
         topics = TopicClients(self)
         asking += [
             self.loop.create_task(work)
             for work in (*groups.run(stop), *consumer_groups.run(stop), *topics.run(stop))
         ]
         await groups.ready()
+        await share_clients.ready()
+        await self.share_consumers.ready()
+        asking += [self.loop.create_task(work) for work in share_clients.run(stop)]
+        asking += [self.loop.create_task(work) for work in self.share_consumers.run(stop)]
         if self.lost_slots is not None:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
         if self.compacted is not None:
@@ -579,6 +588,12 @@ class World:
         )
         await self._within(
             _QUIET_LIMIT_S, "not every consumer group settles", consumer_groups.check()
+        )
+        await self._within(
+            _QUIET_LIMIT_S, "not every share state can be read", share_clients.check()
+        )
+        await self._within(
+            _QUIET_LIMIT_S, "not every record is worked off", self.share_consumers.check()
         )
         await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
         if self.compacted is not None:

@@ -57,6 +57,7 @@ class Cluster:
             "log_retention_check_interval_ms": 86_400_000,  # tests write old timestamps
             "offsets_topic_num_partitions": 4,
             "transaction_state_log_num_partitions": 4,
+            "share_coordinator_state_topic_num_partitions": 4,
         } | broker_settings
         self._controller_port = 0
         self._stores = stores or {}

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from broker.config import BrokerConfig
+from broker.dynamic_settings import BrokerSettings
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.node import Handler, Node
@@ -191,6 +192,9 @@ class Fixture:
             can_write=lambda: True,
             leads_alone=lambda: True,
             departed=lambda: self.departed.listed(0),
+        )
+        self.node.static_settings = BrokerSettings(
+            self.node.config, self.node.stream_config, self.node.compaction_config
         )
         self.node.producer_ids = ProducerIds(cast("Node", self.node))
         self.connection = FakeConnection()

@@ -11,7 +11,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from broker.groups.classic import ClassicGroup
-from broker.groups.consumer.group import ConsumerGroup, GroupChanges
+from broker.groups.consumer.changes import GroupChanges
+from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.model import (
     NOTHING,
     Assignment,

@@ -13,12 +13,13 @@ Source: Kafka ConsumerGroup, GroupMetadataManager (consumer part), TargetAssignm
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import cast
 from uuid import UUID
 
 from broker.groups.consumer.assignors import Subscriber, assign
+from broker.groups.consumer.changes import GroupChanges
 from broker.groups.consumer.deadlines import Deadlines
+from broker.groups.consumer.metadata_hash import metadata_hash_of
 from broker.groups.consumer.model import (
     JOIN_EPOCH,
     NOTHING,
@@ -37,14 +38,13 @@ from broker.groups.consumer.model import (
 )
 from broker.groups.consumer.reconciliation import is_subset, reconcile
 from broker.groups.consumer.records import (
-    ConsumerRecord,
     ConsumerRecordKey,
     ConsumerRecordKind,
     ConsumerValue,
     GroupEpoch,
 )
 from broker.groups.model import GroupState
-from broker.regular_expressions import RegexInvalid, check_regex, matching
+from broker.regular_expressions import RegexInvalid, check_regex
 from broker.wire.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (
@@ -57,37 +57,8 @@ _RESTORED_IN_ORDER = (
 )
 
 
-class GroupChanges:
-    """The records of one step, applied as they are added."""
-
-    def __init__(self, group: "ConsumerGroup") -> None:
-        self._group = group
-        self._before: list[tuple[ConsumerRecordKey, ConsumerValue | None]] = []
-        self._deadlines: Deadlines | None = None
-        """As they were before the first record: most heartbeats have none."""
-        self.records: list[ConsumerRecord] = []
-
-    def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:
-        if self._deadlines is None:
-            self._deadlines = self._group.deadlines.copy()
-        key = ConsumerRecordKey(kind, self._group.group_id, name)
-        self._before.append((key, self._group.value(key)))
-        self._group.apply(key, value)
-        self.records.append((key, value))
-
-    def undo(self) -> None:
-        """Take back what was added, because it was not written."""
-        for key, value in reversed(self._before):
-            self._group.apply(key, value)
-        if self._deadlines is not None:
-            self._group.reset(self._deadlines)
-        self._deadlines = None
-        self._before.clear()
-        self.records.clear()
-
-
 class ConsumerGroup:
-    """A consumer group. Attributes are read-only for callers.
+    """A consumer group. Attributes are read-only for callers, except the limits.
 
     `heartbeat` and `leave` return an answer that holds once the records of `GroupChanges` are
     durable, or raise HeartbeatRefused.
@@ -103,7 +74,8 @@ class ConsumerGroup:
         """Member ids by instance id."""
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
-        self._limits = limits
+        self.limits = limits
+        """May be replaced between two steps."""
         self._owners: dict[UUID, dict[int, str]] = {}
         """The owner of each partition, until it has given it up."""
         self.deadlines = Deadlines()
@@ -145,7 +117,7 @@ class ConsumerGroup:
         return HeartbeatResult(
             member_id=member_id,
             member_epoch=current.epoch,
-            heartbeat_interval_ms=self._limits.heartbeat_interval_ms,
+            heartbeat_interval_ms=self.limits.heartbeat_interval_ms,
             assignment=current.assigned if is_told else None,
         )
 
@@ -189,11 +161,11 @@ class ConsumerGroup:
         )
 
     def check_size(self, member_id: str) -> None:
-        if len(self.members) >= self._limits.members_max and member_id not in self.members:
+        if len(self.members) >= self.limits.members_max and member_id not in self.members:
             raise HeartbeatRefused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 "The consumer group has reached its maximum capacity of"
-                f" {self._limits.members_max} members.",
+                f" {self.limits.members_max} members.",
             )
 
     def _admit(self, request: HeartbeatRequest, changes: GroupChanges) -> ConsumerMember:
@@ -273,6 +245,15 @@ class ConsumerGroup:
                 ) from error
         self._drop_unused_regex(old, changes)
 
+    def unresolved_regexes(self, request: HeartbeatRequest, topics: TopicsView) -> set[str]:
+        """Return the regular expressions that a heartbeat has to match with topics."""
+        found: set[str] = set()
+        if self._topics_version != topics.version:
+            found.update(member.metadata.subscribed_regex for member in self.members.values())
+        if request.subscribed_regex not in self.regexes:
+            found.add(request.subscribed_regex or "")
+        return found - {""}
+
     def _drop_unused_regex(self, regex: str, changes: GroupChanges) -> None:
         if regex in self.regexes and not any(
             member.metadata.subscribed_regex == regex for member in self.members.values()
@@ -285,7 +266,7 @@ class ConsumerGroup:
         for regex in sorted(name for name in used if name):
             known = self.regexes.get(regex)
             if known is None or self._topics_version != topics.version:
-                found = matching(regex, topics.names())
+                found = topics.matching(regex)
                 if known is None or known.topics != found:
                     value = ResolvedRegex(found, topics.version, now_ms)
                     changes.put(ConsumerRecordKind.REGEX, value, regex)
@@ -297,7 +278,7 @@ class ConsumerGroup:
         if not is_bumped and self._topics_version == topics.version:
             return
         self._resolve_regexes(topics, now_ms, changes)
-        metadata_hash = _hash(self.subscribed_names(), topics)
+        metadata_hash = metadata_hash_of(self.subscribed_names(), topics)
         if is_bumped or metadata_hash != self.metadata_hash:
             value = GroupEpoch(self.epoch + 1, metadata_hash)
             changes.put(ConsumerRecordKind.GROUP, value)
@@ -337,10 +318,10 @@ class ConsumerGroup:
         votes: dict[str, int] = {}
         for member in self.members.values():
             name = member.metadata.server_assignor
-            if name in self._limits.assignors:
+            if name in self.limits.assignors:
                 votes[name] = votes.get(name, 0) + 1
         if not votes:
-            return self._limits.assignors[0]
+            return self.limits.assignors[0]
         return max(sorted(votes), key=lambda name: votes[name])
 
     def _update_targets(self, topics: TopicsView, changes: GroupChanges) -> None:
@@ -446,7 +427,7 @@ class ConsumerGroup:
         """Begin the session of a member again."""
         classic = self.members[member_id].metadata.classic
         timeout_ms = (
-            self._limits.session_timeout_ms if classic is None else classic.session_timeout_ms
+            self.limits.session_timeout_ms if classic is None else classic.session_timeout_ms
         )
         self.deadlines.await_heartbeat(member_id, now_ms + timeout_ms)
 
@@ -555,7 +536,7 @@ class ConsumerGroup:
                 return None if member is None else member.current
             case ConsumerRecordKind.REGEX:
                 return self.regexes.get(key.name)
-            case ConsumerRecordKind.PARTITION_METADATA:
+            case _:
                 return None
 
     def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
@@ -579,7 +560,7 @@ class ConsumerGroup:
                 self.regexes.pop(name, None)
                 if value is not None:
                     self.regexes[name] = cast("ResolvedRegex", value)
-            case ConsumerRecordKind.PARTITION_METADATA:
+            case _:
                 pass
 
     def _apply_member(self, member_id: str, metadata: MemberMetadata | None) -> None:
@@ -688,15 +669,3 @@ def _updated(known: MemberMetadata, request: HeartbeatRequest) -> MemberMetadata
         if request.server_assignor is None
         else request.server_assignor,
     )
-
-
-def _hash(names: Iterable[str], topics: TopicsView) -> int:
-    """Return a hash of the existing topics and their partition counts; 0 for none."""
-    digest = blake2b(digest_size=8)
-    is_empty = True
-    for name in sorted(names):
-        topic_id = topics.id_of(name)
-        if topic_id is not None:
-            is_empty = False
-            digest.update(f"{name} {topic_id} {topics.partition_count(topic_id)}\n".encode())
-    return 0 if is_empty else int.from_bytes(digest.digest(), "big", signed=True)

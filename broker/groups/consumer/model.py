@@ -3,7 +3,7 @@
 Source: Kafka `group-coordinator` (ConsumerGroupMember, MemberState, Assignment); KIP-848.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
@@ -45,11 +45,17 @@ class TopicsView(Protocol):
         """Return a number that grows when a topic or a partition is created or deleted."""
         ...
 
-    def names(self) -> Iterable[str]: ...
+    def matching(self, expression: str) -> frozenset[str]:
+        """Return the names of the topics that match as a whole. Raises RegexInvalid."""
+        ...
 
     def id_of(self, name: str) -> UUID | None: ...
 
     def name_of(self, topic_id: UUID) -> str | None: ...
+
+    def is_gone(self, topic_id: UUID) -> bool:
+        """Return True for a topic that neither exists nor can be undeleted."""
+        ...
 
     def partition_count(self, topic_id: UUID) -> int:
         """Return 0 for a topic that does not exist."""

@@ -1,18 +1,25 @@
-"""The records of consumer groups in `__consumer_offsets`, in Kafka's binary format.
+"""The records of consumer groups and share groups in `__consumer_offsets`, in the format of Kafka.
 
 Keys: version 3 = group, 4 = partition metadata (written before Kafka 4.1; skipped), 5 = member
 metadata, 6 = target assignment epoch, 7 = target assignment of a member, 8 = current assignment of
-a member, 16 = topics of a regular expression. All values have version 0, which is flexible. A null
-value is a tombstone.
-Source: Kafka `ConsumerGroup*Key.json`, `ConsumerGroup*Value.json`.
+a member, 16 = topics of a regular expression. Share groups have 10 = member metadata, 11 = group,
+12 = target assignment epoch, 13 = target assignment of a member, 14 = current assignment of a
+member, 15 = partitions with a state. All values have version 0, which is flexible. A null value is
+a tombstone.
+Source: Kafka `ConsumerGroup*Key.json`, `ConsumerGroup*Value.json`, `ShareGroup*.json`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, TypeAlias
-from uuid import UUID
 
+from broker.groups.consumer.fields import (
+    read_names,
+    read_partitions,
+    write_names,
+    write_partitions,
+)
 from broker.groups.consumer.model import (
     Assignment,
     ClassicMetadata,
@@ -21,6 +28,22 @@ from broker.groups.consumer.model import (
     MemberState,
     ResolvedRegex,
 )
+from broker.groups.consumer.share_records import (
+    read_share_assignment,
+    read_share_epoch,
+    read_share_metadata,
+    read_share_partitions,
+    write_share_assignment,
+    write_share_epoch,
+    write_share_metadata,
+    write_share_partitions,
+)
+from broker.groups.consumer.share_values import (
+    ShareAssignment,
+    ShareEpoch,
+    ShareMetadata,
+    SharePartitions,
+)
 from broker.groups.records import MalformedGroupRecord
 from broker.wire.errors import WireError
 from broker.wire.primitives import Reader, Writer
@@ -28,7 +51,6 @@ from broker.wire.primitives import Reader, Writer
 _VALUE_VERSION: Final = 0
 _METADATA_HASH_TAG: Final = 0
 _CLASSIC_TAG: Final = 0
-_NULL_UUID: Final = UUID(int=0)
 
 
 class ConsumerRecordKind(IntEnum):
@@ -40,7 +62,18 @@ class ConsumerRecordKind(IntEnum):
     TARGET_EPOCH = 6
     TARGET = 7
     CURRENT = 8
+    SHARE_MEMBER = 10
+    SHARE_GROUP = 11
+    SHARE_TARGET_EPOCH = 12
+    SHARE_TARGET = 13
+    SHARE_CURRENT = 14
+    SHARE_PARTITIONS = 15
     REGEX = 16
+
+    @property
+    def is_share(self) -> bool:
+        """Return True for the records of share groups."""
+        return ConsumerRecordKind.SHARE_MEMBER <= self <= ConsumerRecordKind.SHARE_PARTITIONS
 
 
 _KINDS: Final = {kind.value: kind for kind in ConsumerRecordKind}
@@ -49,6 +82,9 @@ _NAMED: Final = frozenset(
         ConsumerRecordKind.MEMBER,
         ConsumerRecordKind.TARGET,
         ConsumerRecordKind.CURRENT,
+        ConsumerRecordKind.SHARE_MEMBER,
+        ConsumerRecordKind.SHARE_TARGET,
+        ConsumerRecordKind.SHARE_CURRENT,
         ConsumerRecordKind.REGEX,
     }
 )
@@ -70,9 +106,18 @@ class GroupEpoch:
 
 
 ConsumerValue: TypeAlias = (
-    GroupEpoch | MemberMetadata | int | Assignment | CurrentAssignment | ResolvedRegex
+    GroupEpoch
+    | MemberMetadata
+    | int
+    | Assignment
+    | CurrentAssignment
+    | ShareMetadata
+    | ShareEpoch
+    | ShareAssignment
+    | SharePartitions
+    | ResolvedRegex
 )
-"""In the order of ConsumerRecordKind; the target assignment epoch is an int."""
+"""In the order of ConsumerRecordKind; the target assignment epochs are ints."""
 ConsumerRecord: TypeAlias = tuple[ConsumerRecordKey, ConsumerValue | None]
 
 
@@ -112,8 +157,16 @@ def encode_consumer_value(value: ConsumerValue) -> bytes:
             _write_current(writer, value)
         case ResolvedRegex():
             _write_regex(writer, value)
+        case ShareMetadata():
+            write_share_metadata(writer, value)
+        case ShareEpoch():
+            write_share_epoch(writer, value)
+        case ShareAssignment():
+            write_share_assignment(writer, value)
+        case SharePartitions():
+            write_share_partitions(writer, value)
         case _:
-            _write_partitions(writer, value)
+            write_partitions(writer, value)
             writer.append(0)
     return bytes(writer)
 
@@ -158,7 +211,7 @@ def _write_member(writer: Writer, value: MemberMetadata) -> None:
     writer.nullable_string(value.rack_id, True)
     writer.string(value.client_id, True)
     writer.string(value.client_host, True)
-    _write_names(writer, value.subscribed_names)
+    write_names(writer, value.subscribed_names)
     writer.nullable_string(value.subscribed_regex, True)
     writer += value.rebalance_timeout_ms.to_bytes(4, "big", signed=True)
     writer.nullable_string(value.server_assignor, True)
@@ -172,7 +225,7 @@ def _read_member(reader: Reader) -> MemberMetadata:
         reader.nullable_string(True),
         reader.string(True),
         reader.string(True),
-        tuple(_read_names(reader)),
+        tuple(read_names(reader)),
         reader.nullable_string(True) or "",
         reader.i32(),
         reader.nullable_string(True),
@@ -223,8 +276,8 @@ def _write_current(writer: Writer, value: CurrentAssignment) -> None:
     writer += value.epoch.to_bytes(4, "big", signed=True)
     writer += value.previous_epoch.to_bytes(4, "big", signed=True)
     writer.append(value.state.value)
-    _write_partitions(writer, value.assigned)
-    _write_partitions(writer, value.pending_revocation)
+    write_partitions(writer, value.assigned)
+    write_partitions(writer, value.pending_revocation)
     writer.append(0)
 
 
@@ -233,55 +286,28 @@ def _read_current(reader: Reader) -> CurrentAssignment:
         reader.i32(),
         reader.i32(),
         MemberState(reader.i8()),
-        _read_partitions(reader),
-        _read_partitions(reader),
+        read_partitions(reader),
+        read_partitions(reader),
     )
     reader.skip_tags()
     return value
 
 
 def _write_regex(writer: Writer, value: ResolvedRegex) -> None:
-    _write_names(writer, sorted(value.topics))
+    write_names(writer, sorted(value.topics))
     writer += value.version.to_bytes(8, "big", signed=True)
     writer += value.timestamp_ms.to_bytes(8, "big", signed=True)
     writer.append(0)
 
 
 def _read_regex(reader: Reader) -> ResolvedRegex:
-    value = ResolvedRegex(frozenset(_read_names(reader)), reader.i64(), reader.i64())
+    value = ResolvedRegex(frozenset(read_names(reader)), reader.i64(), reader.i64())
     reader.skip_tags()
     return value
 
 
-def _write_names(writer: Writer, names: tuple[str, ...] | list[str]) -> None:
-    writer.length(len(names), True)
-    for name in names:
-        writer.string(name, True)
-
-
-def _read_names(reader: Reader) -> list[str]:
-    return [reader.string(True) for _ in range(reader.count(True, 1))]
-
-
-def _write_partitions(writer: Writer, partitions: Assignment) -> None:
-    writer.length(len(partitions), True)
-    for topic_id, indexes in sorted(partitions.items(), key=lambda item: item[0].int):
-        writer.uuid(topic_id)
-        writer.i32s(sorted(indexes), True)
-        writer.append(0)
-
-
-def _read_partitions(reader: Reader) -> Assignment:
-    partitions: dict[UUID, frozenset[int]] = {}
-    for _ in range(reader.count(True, 18)):
-        topic_id = reader.uuid() or _NULL_UUID
-        partitions[topic_id] = frozenset(reader.i32s(True))
-        reader.skip_tags()
-    return partitions
-
-
 def _read_target(reader: Reader) -> Assignment:
-    partitions = _read_partitions(reader)
+    partitions = read_partitions(reader)
     reader.skip_tags()
     return partitions
 
@@ -297,5 +323,11 @@ _READERS: Final[dict[ConsumerRecordKind, Callable[[Reader], ConsumerValue]]] = {
     ConsumerRecordKind.TARGET_EPOCH: _read_epoch,
     ConsumerRecordKind.TARGET: _read_target,
     ConsumerRecordKind.CURRENT: _read_current,
+    ConsumerRecordKind.SHARE_MEMBER: read_share_metadata,
+    ConsumerRecordKind.SHARE_GROUP: read_share_epoch,
+    ConsumerRecordKind.SHARE_TARGET_EPOCH: _read_epoch,
+    ConsumerRecordKind.SHARE_TARGET: _read_target,
+    ConsumerRecordKind.SHARE_CURRENT: read_share_assignment,
+    ConsumerRecordKind.SHARE_PARTITIONS: read_share_partitions,
     ConsumerRecordKind.REGEX: _read_regex,
 }

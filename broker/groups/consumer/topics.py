@@ -4,9 +4,9 @@ Invariant: the version grows exactly when one of them changes, so a move of a le
 groups look at their topics again.
 """
 
-from collections.abc import Iterable
 from uuid import UUID
 
+from broker.groups.consumer.regex_matches import RegexMatches
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 
@@ -18,14 +18,17 @@ class ImageTopics:
         self._ids: dict[str, UUID] = {}
         self._known: dict[UUID, tuple[str, int]] = {}
         """Name and partition count."""
+        self._frozen: set[UUID] = set()
+        """Deleted topics that can come back, and those of snapshots."""
         self._version = 0
+        self.regexes = RegexMatches(self._ids.keys())
 
     @property
     def version(self) -> int:
         return self._version
 
-    def names(self) -> Iterable[str]:
-        return self._ids.keys()
+    def matching(self, expression: str) -> frozenset[str]:
+        return self.regexes.of(expression)
 
     def id_of(self, name: str) -> UUID | None:
         return self._ids.get(name)
@@ -33,6 +36,9 @@ class ImageTopics:
     def name_of(self, topic_id: UUID) -> str | None:
         known = self._known.get(topic_id)
         return None if known is None else known[0]
+
+    def is_gone(self, topic_id: UUID) -> bool:
+        return topic_id not in self._known and topic_id not in self._frozen
 
     def partition_count(self, topic_id: UUID) -> int:
         known = self._known.get(topic_id)
@@ -45,9 +51,14 @@ class ImageTopics:
             return
         for topic_id in delta.topic_ids | delta.removed_topic_ids:
             topic = image.topics.by_id(topic_id)
+            if topic_id in image.frozen_topics:
+                self._frozen.add(topic_id)
+            else:
+                self._frozen.discard(topic_id)
             self._set(topic_id, None if topic is None else (topic.name, len(topic.partitions)))
 
     def reset(self, image: MetadataImage) -> None:
+        self._frozen = {topic.topic_id for topic in image.frozen_topics}
         found = {topic.topic_id: (topic.name, len(topic.partitions)) for topic in image.topics}
         for topic_id in self._known.keys() - found.keys():
             self._set(topic_id, None)
@@ -63,6 +74,10 @@ class ImageTopics:
             del self._known[topic_id]
             if self._ids.get(before[0]) == topic_id:
                 del self._ids[before[0]]
+                self.regexes.changed(before[0])
         if known is not None:
             self._known[topic_id] = known
+            if known[0] not in self._ids:
+                self._ids[known[0]] = topic_id
+                self.regexes.changed(known[0])
             self._ids[known[0]] = topic_id

@@ -15,7 +15,9 @@ from base.settings import (
     shown,
 )
 from broker.config import BrokerConfig
+from broker.dynamic_settings import UNUSED
 from controller.config import ControllerConfig
+from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.node.config.definition import (
     PARTS,
@@ -60,11 +62,29 @@ log.cache.max.bytes = "512MiB"
 Durations are milliseconds, or numbers with `ms`, `s`, `min`, `h`, `d`.
 Sizes are bytes, or numbers with `KiB`, `MiB`, `GiB` (or `kB`, `MB`, `GB`).
 Lists are separated by commas, or are TOML arrays.
-Settings of processes take effect at their next start, configs of topics at once.
+Settings of processes take effect at their next start, configs of topics, groups and brokers at once.
+
+Settings marked *live* can also change while brokers run, as configs of one broker or of all (`kafka-configs --entity-type brokers`): see [Change settings while brokers run](../how-to/change-settings.md).
 """
 
 _TOPICS: Final = """\
 Set with Kafka's tools (`kafka-configs`, `alter_configs`), or when the topic is created; they take effect at once.
+"""
+
+_UNUSED: Final = """\
+Kafka's tools set these configs of brokers; they are stored and described.
+Any other name that is no live setting is refused.
+
+| config | meaning |
+|---|---|
+"""
+_GROUPS: Final = """\
+Set with Kafka's tools (`kafka-configs --entity-type groups --entity-name GROUP`); a group need not exist for that.
+A member learns of a change in its next heartbeat.
+A group without a value uses the setting `group.` and the name of the config, of its coordinator; the settings `group.consumer.min.*`, `group.consumer.max.*`, `group.share.min.*` and `group.share.max.*` limit the values.
+
+| config | default | meaning |
+|---|---|---|
 """
 
 
@@ -92,12 +112,20 @@ def markdown() -> str:
         for config in TOPIC_CONFIGS.values()
         if not config.is_internal
     ]
+    lines += ["", "## Brokers: names of Kafka without effect\n", _UNUSED.rstrip()]
+    lines += [f"| `{config.name}` | {_cell(config.doc)} |" for config in UNUSED.values()]
+    lines += ["", "## Groups\n", _GROUPS.rstrip()]
+    lines += [
+        f"| `{config.name}` | {_code(config.default)} | {_cell(config.doc)} |"
+        for config in GROUP_CONFIGS.values()
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _rows(fields: Iterable[Field]) -> Iterator[str]:
     for field in fields:
-        yield f"| `{field.name}` | {_default(field)} | {_cell(allowed_briefly(field.setting))} | {_cell(field.doc)} |"
+        live = " *live*" if field.setting.is_dynamic else ""
+        yield f"| `{field.name}`{live} | {_default(field)} | {_cell(allowed_briefly(field.setting))} | {_cell(field.doc)} |"
 
 
 def _default(field: Field) -> str:

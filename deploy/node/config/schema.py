@@ -38,7 +38,8 @@ def role_schema(role: Role) -> dict[str, Any]:
 
 
 def _property(field: Field) -> dict[str, Any]:
-    found: dict[str, Any] = {"description": first_sentence(field.doc)} | _type(field)
+    live = " Can change while brokers run." if field.setting.is_dynamic else ""
+    found: dict[str, Any] = {"description": first_sentence(field.doc) + live} | _type(field)
     if not field.required and field.default is not None:
         default = field.default
         found["default"] = (

@@ -36,6 +36,7 @@ class BrokerReader:
             return
         yield table.NODE_INFO, ("broker", str(broker.node_id), broker.cluster_id, self._version), 1
         yield from _clients(broker)
+        yield from _shares(broker)
         yield from _partitions(broker)
         yield from _coordinators(broker)
         yield from _metadata(broker)
@@ -65,6 +66,16 @@ def _clients(broker: Broker) -> Iterator[Reading]:
     yield table.FETCH_SESSIONS, (), len(broker.fetch_sessions)
     yield table.FETCH_SESSION_PARTITIONS, (), broker.fetch_sessions.partition_count
     yield table.FETCH_SESSION_EVICTIONS, (), broker.fetch_sessions.evicted_count
+
+
+def _shares(broker: Broker) -> Iterator[Reading]:
+    shares = broker.shares
+    yield table.SHARE_SESSIONS, (), len(broker.share_sessions)
+    yield table.SHARE_PARTITIONS, (), len(shares)
+    yield table.SHARE_LOCKED, (), shares.locked_count
+    yield table.SHARE_DELIVERED, (), shares.counts.delivered
+    yield table.SHARE_EXPIRED, (), shares.counts.expired
+    yield table.SHARE_FAILED_WRITES, (), shares.counts.failed_writes
 
 
 def _api(key: int) -> str:

@@ -164,6 +164,36 @@ FETCH_SESSION_EVICTIONS: Final = _of_broker(
     "penstock_fetch_session_evictions_total",
     "Fetch sessions that were given up for new ones.",
 )
+SHARE_SESSIONS: Final = _of_broker(
+    "gauge",
+    "penstock_share_sessions",
+    "Members of share groups that fetch from this broker (limit: group.share.max.share.sessions).",
+)
+SHARE_PARTITIONS: Final = _of_broker(
+    "gauge",
+    "penstock_share_partitions",
+    "Partitions that share groups read here, once per group.",
+)
+SHARE_LOCKED: Final = _of_broker(
+    "gauge",
+    "penstock_share_locked_records",
+    "Records that members of share groups have and did not acknowledge yet.",
+)
+SHARE_DELIVERED: Final = _of_broker(
+    "counter",
+    "penstock_share_delivered_records_total",
+    "Records given to members of share groups, repetitions included.",
+)
+SHARE_EXPIRED: Final = _of_broker(
+    "counter",
+    "penstock_share_expired_locks_total",
+    "Records whose lock ended before their member acknowledged them.",
+)
+SHARE_FAILED_WRITES: Final = _of_broker(
+    "counter",
+    "penstock_share_state_write_failures_total",
+    "Failed writes of the state of a share partition; their acknowledgements got an error.",
+)
 BUFFERED: Final = _of_broker(
     "gauge",
     "penstock_broker_buffered_request_bytes",

@@ -1,5 +1,5 @@
-"""AlterConfigs, which replaces all configs of a topic. The expected answers are those of Kafka 4.2;
-tests/interop compares both.
+"""AlterConfigs, which replaces all configs of a resource. The expected answers are those of Kafka
+4.2; tests/interop compares both.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from broker.wire.gen import alter_configs as wire
 from controller.metadata.records import ConfigRecord
 from tests.support.handlers import Fixture
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 Wanted = tuple[int, str, dict[str, str | None]]
 
 
@@ -92,7 +92,7 @@ async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
         (TOPIC, "twice", {}),
         (TOPIC, "twice", {"retention.ms": "7"}),
         (BROKER, "2", {}),
-        (BROKER, "1", {"log.cleaner.threads": "2"}),
+        (BROKER, "1", {"node.id": "2"}),
         (8, "1", {}),
         (77, "x", {}),
     ]
@@ -104,8 +104,8 @@ async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
         invalid,
         invalid,
         invalid,
-        0,
-        ErrorCode.INVALID_CONFIG,
+        invalid,
+        invalid,
         invalid,
         invalid,
     ]
@@ -114,7 +114,25 @@ async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
     assert request.replaced_topics == ["t", "none", "a b"]
 
 
+async def test_topics_brokers_and_groups_are_replaced_in_one_request(fixture: Fixture) -> None:
+    wanted: list[Wanted] = [
+        (GROUP, "g", {"consumer.session.timeout.ms": "50000"}),
+        (TOPIC, "t", {"retention.ms": "7"}),
+        (BROKER, "1", {"log.cleaner.backoff.ms": "5s", "log.cleaner.threads": "2"}),
+        (GROUP, "bad", {"consumer.session.timeout.ms": "1"}),
+        (BROKER, "", {"max.connections": "20"}),
+    ]
+    assert await ask(fixture, *wanted) == [0, 0, 0, ErrorCode.INVALID_CONFIG, 0]
+    configs = fixture.image.configs
+    assert configs.topic("t") == {"retention.ms": "7"}
+    assert configs.group("g") == {"consumer.session.timeout.ms": "50000"}
+    assert configs.broker("1") == {"log.cleaner.backoff.ms": "5000", "log.cleaner.threads": "2"}
+    assert configs.broker("") == {"max.connections": "20"}
+    assert await ask(fixture, *((kind, name, {}) for kind, name, _ in wanted)) == [0] * 5
+    assert list(configs.items()) == []
+
+
 async def test_a_controller_that_does_not_answer_fails_every_topic(fixture: Fixture) -> None:
     fixture.client.fail_with = TimeoutError("no controller")
-    wanted: list[Wanted] = [(TOPIC, "t", {}), (BROKER, "1", {})]
-    assert await ask(fixture, *wanted) == [ErrorCode.REQUEST_TIMED_OUT, 0]
+    wanted: list[Wanted] = [(TOPIC, "t", {}), (BROKER, "2", {})]
+    assert await ask(fixture, *wanted) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_REQUEST]

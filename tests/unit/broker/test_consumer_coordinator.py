@@ -21,6 +21,7 @@ from broker.groups.consumer.records import (
     decode_consumer_key,
     encode_consumer_key,
 )
+from broker.groups.consumer.regex_matches import NAMES_PER_SLICE_COUNT
 from broker.groups.coordinator import GroupCoordinator, GroupDescription
 from broker.groups.embedded import decode_assignment, encode_assignment
 from broker.groups.model import (
@@ -63,7 +64,7 @@ def coordinator_on(
         GroupLimits(initial_rebalance_delay_ms=initial_rebalance_delay_ms),
         now_ms=now_ms,
         new_member_id=lambda prefix: f"{prefix}-{next(numbers)}",
-        consumer_limits=ConsumerLimits(**limits),
+        consumer_limits=lambda _: ConsumerLimits(**limits),
         compaction=compaction,
     )
     coordinator.topics.reset(image_with(4))
@@ -541,3 +542,28 @@ async def test_compaction_keeps_the_records_of_consumer_groups() -> None:
     gone = encode_consumer_key(ConsumerRecordKey(ConsumerRecordKind.MEMBER, "g", "m1"))
     assert gone not in group_of(following).consumer_records
     following.close()
+
+
+async def test_matching_thousands_of_topics_lets_others_run() -> None:
+    """Each turn of the event loop matches one slice; without slices it would take one turn."""
+    coordinator = coordinator_on(MemoryLog(1))
+    image = image_with(1)
+    for number in range(5 * NAMES_PER_SLICE_COUNT):
+        image.topics.create(TopicRecord(topic_id=UUID(int=number + 1_000), name=f"x-{number}"))
+    coordinator.topics.reset(image)
+    await coordinator.ready("g")
+    joining = asyncio.ensure_future(
+        join(coordinator, "a", subscribed_names=(), subscribed_regex="x-1.*|t")
+    )
+    turns = 0
+    while not joining.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert joining.result().error is ErrorCode.NONE
+    assert turns > 5
+    group = coordinator.find("g", create=False)
+    assert isinstance(group, Group)
+    assert group.consumer is not None
+    found = group.consumer.regexes["x-1.*|t"].topics
+    assert len(found) == 1 + sum(str(n).startswith("1") for n in range(5 * NAMES_PER_SLICE_COUNT))
+    coordinator.close()

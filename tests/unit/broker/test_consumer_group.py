@@ -20,6 +20,7 @@ from broker.groups.consumer.model import (
 from broker.groups.consumer.records import decode_consumer_value, encode_consumer_value
 from broker.groups.consumer.validation import check_heartbeat
 from broker.groups.model import GroupState
+from broker.regular_expressions import matching
 from broker.wire.error_codes import ErrorCode
 
 LIMITS = ConsumerLimits(session_timeout_ms=10_000, heartbeat_interval_ms=1_000, members_max=5)
@@ -38,8 +39,8 @@ class Topics:
         if count is not None:
             self.counts[name] = count
 
-    def names(self) -> list[str]:
-        return list(self.counts)
+    def matching(self, expression: str) -> frozenset[str]:
+        return matching(expression, self.counts)
 
     def id_of(self, name: str) -> UUID | None:
         return topic_id(name) if name in self.counts else None

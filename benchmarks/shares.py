@@ -1,0 +1,180 @@
+"""Measure how fast members of a share group work off one partition (KIP-932)."""
+
+import threading
+import time
+from typing import Final
+from uuid import UUID, uuid4
+
+from benchmarks import clients, harness
+from benchmarks.harness import Measure
+from benchmarks.sessions import topic_id_of
+from broker.wire import apis
+from broker.wire.gen import (
+    find_coordinator,
+    incremental_alter_configs,
+    share_acknowledge,
+    share_fetch,
+    share_group_heartbeat,
+)
+from deploy.clients.wire import WireClient
+
+MEMBERS: Final = 10
+RECORDS: Final = 200_000
+_FETCH_RECORDS: Final = 500
+"""The default of `max.poll.records` of Java's consumer."""
+_BATCH_BYTES: Final = 16_384
+_FLUSHED_RECORDS: Final = 50_000
+_GROUP: Final = "workers"
+_GROUP_RESOURCE: Final = 32
+_SET: Final = 0
+_ACCEPT: Final = 1
+
+
+def shares() -> list[Measure]:
+    """Let members fetch records of 1 KiB and acknowledge each fetch by a request of its own."""
+    with harness.server(store="memory:") as system:
+        clients.create_topic(system.bootstrap)
+        producer = clients.producer(
+            system.bootstrap, **{"batch.size": _BATCH_BYTES, "linger.ms": 5}
+        )
+        value = bytes(clients.RECORD_BYTES)
+        for number in range(RECORDS):
+            producer.produce(clients.TOPIC, value, partition=0)
+            if number % _FLUSHED_RECORDS == 0:
+                producer.flush(60)
+        assert producer.flush(60) == 0
+        with WireClient(system.bootstrap) as client:
+            topic_id = topic_id_of(client)
+            _begin_at_the_start(client)
+        members = [_Member(system.bootstrap, topic_id) for _ in range(MEMBERS)]
+        cpu_before_s, began = system.ask()["cpu_s"], time.perf_counter()
+        for member in members:
+            member.start()
+        while sum(member.count for member in members) < RECORDS:
+            time.sleep(0.01)
+        seconds = time.perf_counter() - began
+        cpu_s = system.ask()["cpu_s"] - cpu_before_s
+        for member in members:
+            member.stop()
+    return [
+        Measure(
+            f"{MEMBERS} members of a share group, one partition, explicit acknowledgements",
+            RECORDS / seconds,
+            "records/s",
+            20_000,
+            "higher",
+            note=f"{100 * cpu_s / seconds:.0f} % of a core in the broker",
+        )
+    ]
+
+
+def _begin_at_the_start(client: WireClient) -> None:
+    config = incremental_alter_configs.AlterableConfig("share.auto.offset.reset", _SET, "earliest")
+    resource = incremental_alter_configs.AlterConfigsResource(_GROUP_RESOURCE, _GROUP, [config])
+    answer = client.ask(
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        incremental_alter_configs.IncrementalAlterConfigsRequest([resource]),
+        incremental_alter_configs.encode_request,
+        incremental_alter_configs.decode_response,
+    )
+    assert not answer.responses[0].error_code, answer.responses[0].error_message
+
+
+class _Member:
+    """Fetches and acknowledges in a thread of its own."""
+
+    def __init__(self, bootstrap: str, topic_id: UUID) -> None:
+        self.count = 0
+        """Records whose acknowledgement was answered."""
+        self._topic_id = topic_id
+        self._member_id = str(uuid4())
+        self._client = WireClient(bootstrap)
+        self._epoch = 0
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._join()
+
+    def _join(self) -> None:
+        """Join the group, which gives its share partitions their first state."""
+        epoch, partitions = 0, 0
+        while not partitions:
+            find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[_GROUP])
+            self._client.ask(
+                apis.FIND_COORDINATOR,
+                find,
+                find_coordinator.encode_request,
+                find_coordinator.decode_response,
+            )
+            answer = self._client.ask(
+                apis.SHARE_GROUP_HEARTBEAT,
+                share_group_heartbeat.ShareGroupHeartbeatRequest(
+                    group_id=_GROUP,
+                    member_id=self._member_id,
+                    member_epoch=epoch,
+                    subscribed_topic_names=None if epoch else [clients.TOPIC],
+                ),
+                share_group_heartbeat.encode_request,
+                share_group_heartbeat.decode_response,
+            )
+            epoch = epoch if answer.error_code else answer.member_epoch
+            if answer.assignment is not None:
+                partitions = len(answer.assignment.topic_partitions)
+            time.sleep(0.02)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._thread.join()
+        self._client.close()
+
+    def _run(self) -> None:
+        wanted = [share_fetch.FetchTopic(self._topic_id, [share_fetch.FetchPartition(0, [])])]
+        while not self._is_over:
+            answer = self._client.ask(
+                apis.SHARE_FETCH,
+                share_fetch.ShareFetchRequest(
+                    group_id=_GROUP,
+                    member_id=self._member_id,
+                    share_session_epoch=self._epoch,
+                    max_wait_ms=500,
+                    min_bytes=1,
+                    max_bytes=50 << 20,
+                    max_records=_FETCH_RECORDS,
+                    batch_size=_FETCH_RECORDS,
+                    topics=[] if self._epoch else wanted,
+                ),
+                share_fetch.encode_request,
+                share_fetch.decode_response,
+            )
+            assert not answer.error_code, answer.error_code
+            self._epoch += 1
+            for topic in answer.responses:
+                for partition in topic.partitions:
+                    assert not partition.error_code, partition.error_code
+                    if partition.acquired_records:
+                        self._accept(partition.acquired_records)
+
+    def _accept(self, acquired: "list[share_fetch.AcquiredRecords]") -> None:
+        batches = [
+            share_acknowledge.AcknowledgementBatch(item.first_offset, item.last_offset, [_ACCEPT])
+            for item in acquired
+        ]
+        partition = share_acknowledge.AcknowledgePartition(0, batches)
+        answer = self._client.ask(
+            apis.SHARE_ACKNOWLEDGE,
+            share_acknowledge.ShareAcknowledgeRequest(
+                group_id=_GROUP,
+                member_id=self._member_id,
+                share_session_epoch=self._epoch,
+                topics=[share_acknowledge.AcknowledgeTopic(self._topic_id, [partition])],
+            ),
+            share_acknowledge.encode_request,
+            share_acknowledge.decode_response,
+        )
+        assert not answer.error_code, answer.error_code
+        self._epoch += 1
+        code = answer.responses[0].partitions[0].error_code
+        assert not code, code
+        self.count += sum(item.last_offset - item.first_offset + 1 for item in acquired)

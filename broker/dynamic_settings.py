@@ -1,0 +1,199 @@
+"""Settings of a broker that change while it runs, by configs of brokers in the metadata.
+
+A broker has the values of its process (file, flags, variables), over them the configs of all
+brokers, and over those its own. Names are those of the settings, which are Kafka's where Kafka has
+the setting. UNUSED has the names that Kafka's tools set and that mean nothing here.
+Invariant: what `settle` returns is valid. A value in the metadata that this version does not
+accept is left out and reported; it cannot stop a broker.
+Source: Kafka `DynamicBrokerConfig`; KIP-226.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final, TypeVar
+
+from base.settings import Field, SettingInvalid, fields_of, parse, renamed, text_of
+from broker.config import BrokerConfig
+from controller.metadata.kafka_config import KafkaConfig
+from controller.metadata.topic_configs import ConfigType
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
+
+_Part = TypeVar("_Part", BrokerConfig, StreamConfig, CompactionConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """All settings of one broker."""
+
+    broker: BrokerConfig
+    stream: StreamConfig
+    compaction: CompactionConfig
+
+    def value(self, field: Field) -> object:
+        return next(
+            getattr(part, field.field)
+            for part in (self.broker, self.stream, self.compaction)
+            if field in fields_of(type(part))
+        )
+
+
+@cache
+def all_settings() -> Mapping[str, Field]:
+    """Return the settings of brokers by their names."""
+    parts = BrokerConfig, StreamConfig, CompactionConfig
+    return {field.name: field for part in parts for field in fields_of(part)}
+
+
+_NO_COPIES: Final = "No effect, accepted for Kafka tools: no data move between brokers."
+_NO_THREADS: Final = "No effect, accepted for Kafka tools: a broker has one event loop."
+_NO_BUFFERS: Final = (
+    "No effect, accepted for Kafka tools: one pass runs at a time, in memory limited by"
+    " `log.cleaner.dedupe.buffer.size`."
+)
+
+
+def _unused(
+    name: str, kind: ConfigType, default: str, doc: str, low: int | None = None
+) -> KafkaConfig:
+    return KafkaConfig(name, kind, default, doc, low)
+
+
+_THROTTLES: Final = tuple(
+    _unused(name, ConfigType.LONG, "9223372036854775807", _NO_COPIES, 0)
+    for name in (
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+)
+THROTTLES: Final = frozenset(config.name for config in _THROTTLES)
+"""Kafka shows them as read-only, and only where they are set."""
+
+UNUSED: Final[Mapping[str, KafkaConfig]] = {
+    config.name: config
+    for config in (
+        *_THROTTLES,
+        _unused("background.threads", ConfigType.INT, "10", _NO_THREADS, 1),
+        _unused("num.io.threads", ConfigType.INT, "8", _NO_THREADS, 1),
+        _unused("num.network.threads", ConfigType.INT, "3", _NO_THREADS, 1),
+        _unused("num.recovery.threads.per.data.dir", ConfigType.INT, "2", _NO_THREADS, 1),
+        _unused("num.replica.fetchers", ConfigType.INT, "1", _NO_COPIES),
+        _unused("log.cleaner.threads", ConfigType.INT, "1", _NO_BUFFERS, 0),
+        _unused("log.cleaner.io.buffer.size", ConfigType.INT, "524288", _NO_BUFFERS, 0),
+        _unused("log.cleaner.io.buffer.load.factor", ConfigType.DOUBLE, "0.9", _NO_BUFFERS),
+    )
+}
+
+
+def is_dynamic(name: str) -> bool:
+    """Return whether a broker can have this config."""
+    field = all_settings().get(name)
+    return name in UNUSED or (field is not None and field.setting.is_dynamic)
+
+
+def problem(name: str, value: str) -> str:
+    """Why a broker cannot have this value of a dynamic config; empty if it can."""
+    if name in UNUSED:
+        return UNUSED[name].problem(value)
+    try:
+        parse(all_settings()[name].setting, value)
+    except SettingInvalid as error:
+        return f"Invalid value {value} for configuration {name}: allowed is {error.allowed}"
+    return ""
+
+
+def canonical(name: str, value: str) -> str:
+    """Return a value without a `problem` as it is stored: without a unit."""
+    if name in UNUSED:
+        return UNUSED[name].canonical(value)
+    setting = all_settings()[name].setting
+    return text_of(setting, parse(setting, value))
+
+
+def settle(
+    static: BrokerSettings, *layers: Mapping[str, str]
+) -> tuple[BrokerSettings, dict[str, str]]:
+    """Return the settings under these configs, the last of which wins, and why some were left out,
+    by name.
+    """
+    wanted: dict[str, str] = {}
+    for layer in layers:
+        wanted |= layer
+    problems: dict[str, str] = {}
+    for name, value in wanted.items():
+        if not is_dynamic(name):
+            problems[name] = "this broker cannot change it while it runs"
+        elif found := problem(name, value):
+            problems[name] = found
+    left = {
+        name: value
+        for name, value in sorted(wanted.items())
+        if name not in problems and name not in UNUSED
+    }
+    settings = static
+    try:
+        return _with(settings, left), problems
+    except (SettingInvalid, ValueError):
+        pass  # some do not go together: take what goes, one by one
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for name, value in list(left.items()):
+            try:
+                settings = _with(settings, {name: value})
+            except (SettingInvalid, ValueError) as error:
+                problems[name] = _message(error)
+                continue
+            problems.pop(name, None)
+            del left[name]
+            is_changed = True
+    return settings, problems
+
+
+def conflict(static: BrokerSettings, *layers: Mapping[str, str]) -> str:
+    """Return why these configs, each without a `problem`, cannot go together; empty if they can."""
+    wanted: dict[str, str] = {}
+    for layer in layers:
+        wanted |= layer
+    usable = {
+        name: value
+        for name, value in wanted.items()
+        if name not in UNUSED and is_dynamic(name) and not problem(name, value)
+    }
+    try:
+        _with(static, usable)
+    except (SettingInvalid, ValueError) as error:
+        return _message(error)
+    return ""
+
+
+def _with(settings: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
+    """Raises SettingInvalid or ValueError."""
+    return BrokerSettings(
+        _changed(settings.broker, values),
+        _changed(settings.stream, values),
+        _changed(settings.compaction, values),
+    )
+
+
+def _changed(part: _Part, values: Mapping[str, str]) -> _Part:
+    changes: dict[str, Any] = {
+        field.field: parse(field.setting, values[field.name])
+        for field in fields_of(type(part))
+        if field.name in values
+    }
+    return replace(part, **changes) if changes else part
+
+
+def _message(error: Exception) -> str:
+    names = {field.field: name for name, field in all_settings().items()}
+    return renamed(names, str(error))
+
+
+def changed_names(before: BrokerSettings, after: BrokerSettings) -> Sequence[str]:
+    """Return the names of the settings that differ."""
+    return [
+        name for name, field in all_settings().items() if before.value(field) != after.value(field)
+    ]

@@ -1,0 +1,171 @@
+"""The configs of a group as its coordinator uses them: typed, with the settings of the broker where
+the group has none.
+
+Use `group_configs(image, config).of(group_id)`. Only values that `group_problem` accepts get into
+the metadata; the limits of other brokers may differ, so a value may lie outside of those here.
+Source: Kafka 4.2 `GroupConfig`, `GroupConfigManager`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from broker.config import BrokerConfig
+from controller.metadata import group_configs as known
+from controller.metadata.configs import ConfigsImage
+from controller.metadata.group_configs import GROUP_CONFIGS
+from controller.metadata.image import MetadataImage
+
+
+@dataclass(frozen=True, slots=True)
+class InitialOffset:
+    """Where a share group begins to read a partition: at its start, at its end, or at the first
+    record that is not older than a duration.
+    """
+
+    is_earliest: bool = False
+    duration_ms: int | None = None
+    """None: at the start or at the end."""
+
+
+LATEST: Final = InitialOffset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    consumer_session_timeout_ms: int
+    consumer_heartbeat_interval_ms: int
+    share_session_timeout_ms: int
+    share_heartbeat_interval_ms: int
+    share_record_lock_duration_ms: int
+    share_auto_offset_reset: InitialOffset = LATEST
+    share_is_read_committed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """A config of a group with limits. The texts are names of settings, and numbers for what the
+    broker has no setting.
+    """
+
+    config: str
+    setting: str | int
+    low: tuple[str, int | None]
+    """Name in messages; the value, None for a setting of the broker."""
+    high: tuple[str, int | None]
+
+
+def _bounded(config: str, *, low: int | None = None, high: int | None = None) -> _Bounded:
+    kind, _, rest = config.partition(".")
+    default: str | int = f"group.{config}" if low is None else int(GROUP_CONFIGS[config].default)
+    return _Bounded(
+        config, default, (f"group.{kind}.min.{rest}", low), (f"group.{kind}.max.{rest}", high)
+    )
+
+
+_BOUNDED: Final = (
+    _bounded(known.CONSUMER_HEARTBEAT_INTERVAL),
+    _bounded(known.CONSUMER_SESSION_TIMEOUT),
+    _bounded(known.SHARE_HEARTBEAT_INTERVAL),
+    _bounded(known.SHARE_SESSION_TIMEOUT),
+    _bounded(known.SHARE_RECORD_LOCK_DURATION),
+    _bounded(known.STREAMS_HEARTBEAT_INTERVAL, low=5_000, high=15_000),
+    _bounded(known.STREAMS_SESSION_TIMEOUT, low=45_000, high=60_000),
+    _Bounded(known.STREAMS_STANDBY_REPLICAS, 0, ("", 0), ("group.streams.max.standby.replicas", 2)),
+)
+"""In the order in which Kafka checks them."""
+
+
+def _setting(config: BrokerConfig, name: str) -> int:
+    value = getattr(config, name.replace(".", "_"))
+    assert isinstance(value, int)
+    return value
+
+
+def group_defaults(config: BrokerConfig) -> dict[str, str]:
+    """Return the value of each config of a group that has none, as this broker uses it."""
+    defaults = {name: known_config.default for name, known_config in GROUP_CONFIGS.items()}
+    for bounded in _BOUNDED:
+        if isinstance(bounded.setting, str):
+            defaults[bounded.config] = str(_setting(config, bounded.setting))
+    return defaults
+
+
+def group_problem(config: BrokerConfig, configs: Mapping[str, str]) -> str:
+    """Return why a group cannot have these configs, in Kafka's words; empty if it can.
+
+    configs: all configs of the group, after the change.
+    """
+    for name, value in configs.items():
+        if found := known.problem(name, value):
+            return found
+    for bounded in _BOUNDED:
+        if bounded.config in configs and (found := _problem_of_size(bounded, config, configs)):
+            return found
+    used = {**group_defaults(config), **configs}
+    for longer, shorter in known.LONGER_THAN:
+        if int(used[longer]) <= int(used[shorter]) and {longer, shorter} & configs.keys():
+            return f"{longer} must be greater than {shorter}"
+    return ""
+
+
+def _problem_of_size(bounded: _Bounded, config: BrokerConfig, configs: Mapping[str, str]) -> str:
+    value = int(configs[bounded.config])
+    low, high = (
+        _setting(config, name) if limit is None else limit
+        for name, limit in (bounded.low, bounded.high)
+    )
+    if value < low:
+        return f"{bounded.config} must be greater than or equal to {bounded.low[0]}"
+    if value > high:
+        return f"{bounded.config} must be less than or equal to {bounded.high[0]}"
+    return ""
+
+
+class GroupConfigs:
+    """The configs of all groups, as this broker uses them."""
+
+    def __init__(self, configs: ConfigsImage, config: BrokerConfig) -> None:
+        self._configs = configs
+        self._config = config
+
+    def of(self, group_id: str) -> GroupConfig:
+        own = self._configs.group(group_id)
+        config = self._config
+
+        def number(name: str) -> int:
+            return int(own[name]) if name in own else _setting(config, f"group.{name}")
+
+        isolation = known.SHARE_ISOLATION_LEVEL
+        return GroupConfig(
+            consumer_session_timeout_ms=number(known.CONSUMER_SESSION_TIMEOUT),
+            consumer_heartbeat_interval_ms=number(known.CONSUMER_HEARTBEAT_INTERVAL),
+            share_session_timeout_ms=number(known.SHARE_SESSION_TIMEOUT),
+            share_heartbeat_interval_ms=number(known.SHARE_HEARTBEAT_INTERVAL),
+            share_record_lock_duration_ms=number(known.SHARE_RECORD_LOCK_DURATION),
+            share_auto_offset_reset=parse_initial_offset(
+                own.get(known.SHARE_AUTO_OFFSET_RESET, "")
+            ),
+            share_is_read_committed=own.get(isolation) == "read_committed",
+        )
+
+
+def group_configs(image: MetadataImage, config: BrokerConfig) -> GroupConfigs:
+    """Return the configs of all groups. Cheap: call it for each use, because the image and the
+    settings change.
+    """
+    return GroupConfigs(image.configs, config)
+
+
+def parse_initial_offset(value: str) -> InitialOffset:
+    """Parse a valid value of `share.auto.offset.reset`; empty for the default."""
+    found = re.fullmatch(known.DURATION_PREFIX + known.DURATION_PATTERN, value)
+    if found is None:
+        return InitialOffset(is_earliest=value == "earliest")
+    days, hours, minutes, seconds = (
+        int(found[unit] or 0) for unit in ("days", "hours", "minutes", "seconds")
+    )
+    fraction_ms = int(f"{found['fraction'] or '':0<3}"[:3])
+    whole_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return InitialOffset(duration_ms=whole_s * 1_000 + fraction_ms)

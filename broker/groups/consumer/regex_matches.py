@@ -1,0 +1,95 @@
+"""The topics that regular expressions match, kept as topics come and go.
+
+Matching takes 4 us for each name and expression, so 10,000 topics and 100 expressions are 4 s. The
+names that an expression has not seen wait, and are matched in slices between turns of the event
+loop (`work`), or all at once if someone needs the result before that (`of`). A topic that comes or
+goes is matched alone.
+Invariant: `of` returns what matches the topics that exist now.
+Limits: EXPRESSIONS_MAX expressions are kept; the one that was used longest ago goes first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.regular_expressions import check_regex, matching
+
+EXPRESSIONS_MAX: Final = 1_000
+NAMES_PER_SLICE_COUNT: Final = 1_000
+"""About 4 ms."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    pending: list[str]
+    """Names to match, each perhaps several times."""
+    matched: set[str] = field(default_factory=set[str])
+    result: frozenset[str] | None = None
+    """`matched`, unless it has changed since."""
+
+
+class RegexMatches:
+    """names: the names of all topics, as they are at any time."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    def changed(self, name: str) -> None:
+        """Note that a topic was created or deleted. Call it after the change of the names."""
+        for entry in self._entries.values():
+            entry.pending.append(name)
+        most = len(self._names) + NAMES_PER_SLICE_COUNT
+        for expression in [
+            expression for expression, entry in self._entries.items() if len(entry.pending) > most
+        ]:
+            del self._entries[expression]  # nobody has asked for long
+
+    def slices_max(self, expression_count: int) -> int:
+        """Return how many slices this many expressions take at most, while no topic comes."""
+        return expression_count * (len(self._names) // NAMES_PER_SLICE_COUNT + 2)
+
+    def work(self, expressions: Iterable[str]) -> bool:
+        """Match one slice of what waits for these expressions. Return whether something is left.
+        Raises RegexInvalid.
+        """
+        left = NAMES_PER_SLICE_COUNT
+        for expression in expressions:
+            entry = self._entry(expression)
+            if entry.pending and not left:
+                return True
+            left -= self._match(expression, entry, left)
+            if entry.pending:
+                return True
+        return False
+
+    def of(self, expression: str) -> frozenset[str]:
+        """Return the names of the topics that match. Raises RegexInvalid."""
+        entry = self._entry(expression)
+        self._match(expression, entry, len(entry.pending))
+        if entry.result is None:
+            entry.result = frozenset(entry.matched)
+        return entry.result
+
+    def _entry(self, expression: str) -> _Entry:
+        entry = self._entries.get(expression)
+        if entry is None:
+            check_regex(expression)
+            entry = self._entries[expression] = _Entry(list(self._names))
+            if len(self._entries) > EXPRESSIONS_MAX:
+                self._entries.popitem(last=False)
+        self._entries.move_to_end(expression)
+        return entry
+
+    def _match(self, expression: str, entry: _Entry, count_max: int) -> int:
+        """Match up to so many of the names that wait. Return how many it were."""
+        names = entry.pending[-count_max:] if count_max else []
+        if not names:
+            return 0
+        del entry.pending[-count_max:]
+        existing = [name for name in names if name in self._names]
+        entry.matched.difference_update(names)
+        entry.matched |= matching(expression, existing)
+        entry.result = None
+        return len(names)

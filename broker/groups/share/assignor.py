@@ -1,0 +1,132 @@
+"""Distribute partitions over the members of a share group, which may read a partition together.
+
+If all members subscribe to the same topics, their partitions are balanced together, otherwise topic
+by topic. With fewer partitions than members, each partition is read by as many members as it takes
+for everyone to have one. Members keep what they had as far as that is balanced.
+Invariants: each partition is read by one member at least. The result depends only on the arguments,
+not on their order.
+Source: Kafka SimpleAssignor; KIP-932.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from broker.groups.consumer.model import Assignment
+
+SIMPLE: Final = "simple"
+"""The name of this assignor."""
+
+Partition: TypeAlias = tuple[UUID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSubscriber:
+    """A member as the assignor sees it."""
+
+    member_id: str
+    topics: frozenset[UUID]
+    previous: Assignment
+    """Its last target."""
+
+
+def assign_shared(
+    members: Sequence[ShareSubscriber], assignable: Assignment
+) -> dict[str, Assignment]:
+    """Return the partitions of each member."""
+    held: dict[str, set[Partition]] = {member.member_id: set() for member in members}
+    ordered = sorted(members, key=lambda member: member.member_id)
+    for partitions, subscribers in _pools(ordered, assignable):
+        for member_id, mine in _share(partitions, subscribers).items():
+            held[member_id] |= mine
+    return {member_id: _by_topic(mine) for member_id, mine in held.items()}
+
+
+def _pools(
+    members: Sequence[ShareSubscriber], assignable: Assignment
+) -> Iterator[tuple[list[Partition], list[ShareSubscriber]]]:
+    """Yield partitions with the members among which they are balanced."""
+    topics = sorted(assignable, key=lambda topic: topic.int)
+    if all(member.topics == members[0].topics for member in members):
+        if members:
+            mine = [topic for topic in topics if topic in members[0].topics]
+            yield [(topic, i) for topic in mine for i in sorted(assignable[topic])], list(members)
+        return
+    for topic in topics:
+        subscribers = [member for member in members if topic in member.topics]
+        if subscribers:
+            yield [(topic, i) for i in sorted(assignable[topic])], subscribers
+
+
+def _share(
+    partitions: Sequence[Partition], members: Sequence[ShareSubscriber]
+) -> dict[str, set[Partition]]:
+    held: dict[str, set[Partition]] = {member.member_id: set() for member in members}
+    if not partitions:
+        return held
+    sharing = -(-len(members) // len(partitions))
+    quotas = _quotas(sharing * len(partitions), members)
+    readers = _keep(partitions, members, quotas, sharing, held)
+    _fill(readers, quotas, sharing, held)
+    return held
+
+
+def _quotas(total: int, members: Sequence[ShareSubscriber]) -> dict[str, int]:
+    """Return how many partitions each member gets; those that have more get the odd ones."""
+    quota, extras_count = divmod(total, len(members))
+    by_size = sorted(members, key=lambda member: -sum(map(len, member.previous.values())))
+    return {
+        member.member_id: quota + (position < extras_count)
+        for position, member in enumerate(by_size)
+    }
+
+
+def _keep(
+    partitions: Sequence[Partition],
+    members: Sequence[ShareSubscriber],
+    quotas: Mapping[str, int],
+    sharing: int,
+    held: Mapping[str, set[Partition]],
+) -> dict[Partition, int]:
+    """Give members what they had, up to their quota. Returns the number of readers of each
+    partition.
+    """
+    readers = dict.fromkeys(partitions, 0)
+    for member in members:
+        mine = held[member.member_id]
+        for topic, indexes in sorted(member.previous.items(), key=lambda item: item[0].int):
+            for index in sorted(indexes):
+                is_free = readers.get((topic, index), sharing) < sharing
+                if is_free and len(mine) < quotas[member.member_id]:
+                    mine.add((topic, index))
+                    readers[topic, index] += 1
+    return readers
+
+
+def _fill(
+    readers: dict[Partition, int],
+    quotas: Mapping[str, int],
+    sharing: int,
+    held: Mapping[str, set[Partition]],
+) -> None:
+    """Give out what is left, in turns, first the partitions that nobody reads. A partition that
+    every member with room already reads gets no further one.
+    """
+    unfilled = [member_id for member_id, mine in held.items() if len(mine) < quotas[member_id]]
+    for partition, count in sorted(readers.items(), key=lambda item: item[1]):
+        for _ in range(sharing - count):
+            member_id = next((m for m in unfilled if partition not in held[m]), None)
+            if member_id is None:
+                break
+            held[member_id].add(partition)
+            unfilled.remove(member_id)
+            if len(held[member_id]) < quotas[member_id]:
+                unfilled.append(member_id)
+
+
+def _by_topic(partitions: set[Partition]) -> Assignment:
+    found: dict[UUID, frozenset[int]] = {}
+    for topic, index in partitions:
+        found[topic] = found.get(topic, frozenset()) | {index}
+    return found

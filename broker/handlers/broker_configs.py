@@ -1,0 +1,177 @@
+"""The configs of brokers, as DescribeConfigs and the two APIs that alter them see them.
+
+As in Kafka, a broker describes and changes only itself and the configs of all brokers (the empty
+name), so that it can check values against its own settings.
+Source: Kafka `ConfigHelper`, `DynamicBrokerConfig`, `ConfigAdminManager`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from base.settings import Field, Kind, text_of
+from broker.dynamic_settings import (
+    THROTTLES,
+    UNUSED,
+    all_settings,
+    canonical,
+    conflict,
+    is_dynamic,
+    problem,
+)
+from broker.handlers.config_entry import (
+    DEFAULT,
+    DYNAMIC_BROKER,
+    DYNAMIC_DEFAULT_BROKER,
+    STATIC_BROKER,
+    ConfigEntry,
+    synonyms_of,
+)
+from broker.handlers.node import Node
+from controller.metadata.topic_configs import ConfigType
+
+_TYPES: Final = {
+    Kind.BOOL: ConfigType.BOOLEAN,
+    Kind.INT: ConfigType.LONG,
+    Kind.DURATION: ConfigType.LONG,
+    Kind.BYTES: ConfigType.LONG,
+    Kind.LIST: ConfigType.LIST,
+    Kind.LISTENERS: ConfigType.LIST,
+}
+ALL_BROKERS: Final = ""
+
+
+class BrokerConfigRefused(Exception):
+    """Raised if configs of a broker cannot be changed, with the reason. Kafka answers
+    INVALID_REQUEST.
+    """
+
+
+# --- describing -----------------------------------------------------------------------------------
+
+
+def described_name_problem(node: Node, name: str) -> str:
+    """Return why this broker cannot describe that one; empty if it can."""
+    if name in {ALL_BROKERS, str(node.node_id)}:
+        return ""
+    if not _is_integer(name):
+        return f"Broker id must be an integer, but it is: {name[:100]}"
+    return (
+        f"Unexpected broker id, expected {node.node_id} or empty string, but received {name[:100]}"
+    )
+
+
+def broker_entries(node: Node) -> list[ConfigEntry]:
+    """Return all settings of this broker, and those without effect that are set."""
+    own, common = _layers(node)
+    return [
+        *(_entry(node, field, own, common) for field in all_settings().values()),
+        *(_unused_entry(name, own, common) for name in UNUSED if name in own or name in common),
+    ]
+
+
+def common_entries(node: Node) -> list[ConfigEntry]:
+    """Return the configs that are set for all brokers."""
+    common = node.image.configs.broker(ALL_BROKERS)
+    return [
+        _unused_entry(name, {}, common)
+        if name in UNUSED
+        else _entry(node, all_settings()[name], {}, common, has_static=False)
+        for name, value in common.items()
+        if is_dynamic(name) and not problem(name, value)
+    ]
+
+
+def _layers(node: Node) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    configs = node.image.configs
+    return configs.broker(str(node.node_id)), configs.broker(ALL_BROKERS)
+
+
+def _entry(
+    node: Node,
+    field: Field,
+    own: Mapping[str, str],
+    common: Mapping[str, str],
+    *,
+    has_static: bool = True,
+) -> ConfigEntry:
+    setting, name = field.setting, field.name
+    static = text_of(setting, node.static_settings.value(field))
+    default = text_of(setting, field.default)
+    shown = str(node.node_id) if name == "node.id" else static
+    dynamic = [
+        (layer[name] if name in layer and not problem(name, layer[name]) else None, source)
+        for layer, source in ((own, DYNAMIC_BROKER), (common, DYNAMIC_DEFAULT_BROKER))
+    ]
+    of_process = [(None if static == default else shown, STATIC_BROKER), (default, DEFAULT)]
+    synonyms = synonyms_of(name, *dynamic, *(of_process if has_static else ()))
+    kind = _TYPES.get(setting.kind, ConfigType.STRING)
+    return ConfigEntry(name, synonyms, kind, field.doc, is_read_only=not setting.is_dynamic)
+
+
+def _unused_entry(name: str, own: Mapping[str, str], common: Mapping[str, str]) -> ConfigEntry:
+    known = UNUSED[name]
+    synonyms = synonyms_of(
+        name, (own.get(name), DYNAMIC_BROKER), (common.get(name), DYNAMIC_DEFAULT_BROKER)
+    )
+    return ConfigEntry(name, synonyms, known.type, known.doc, is_read_only=name in THROTTLES)
+
+
+# --- altering -------------------------------------------------------------------------------------
+
+
+def check_altered_name(node: Node, name: str) -> None:
+    """Check that this broker changes the configs of that one. Raises BrokerConfigRefused."""
+    if name in {ALL_BROKERS, str(node.node_id)}:
+        return
+    if not _is_integer(name):
+        raise BrokerConfigRefused(f"Node id must be an integer, but it is: {name[:100]}")
+    expected = f"expected {node.node_id}, but received {name[:100]}"
+    raise BrokerConfigRefused(f"Unexpected broker id, {expected}")
+
+
+def checked_values(
+    node: Node,
+    broker: str,
+    present: Mapping[str, str],
+    values: Sequence[tuple[str, str | None]],
+) -> list[tuple[str, str | None]]:
+    """Return the values to store for one broker or for all. Raises BrokerConfigRefused.
+
+    present: the configs that stay if `values` do not name them.
+    """
+    fixed = [name for name, value in values if value is not None and not is_dynamic(name)]
+    if fixed:
+        shown = ", ".join(name[:100] for name in fixed)
+        unknown = [name[:100] for name in fixed if name not in all_settings()]
+        hint = f"; there is no setting {unknown[0]}" if unknown else ""
+        raise BrokerConfigRefused(f"Cannot update these configs dynamically: Set({shown}){hint}")
+    stored = [
+        (name, None if value is None else _checked_value(name, value)) for name, value in values
+    ]
+    changed = {**present, **dict(stored)}
+    kept = {name: value for name, value in changed.items() if value is not None}
+    own, common = _layers(node)
+    layers = (kept, own) if broker == ALL_BROKERS else (common, kept)
+    if found := conflict(node.static_settings, *layers):
+        raise BrokerConfigRefused(found)
+    return stored
+
+
+def _checked_value(name: str, value: str) -> str:
+    if found := problem(name, value):
+        raise BrokerConfigRefused(found)
+    return canonical(name, value)
+
+
+def list_default(node: Node, name: str) -> str | None:
+    """Return the value to which items of a list can be appended where the config is not set; None
+    if it is no list that can change.
+    """
+    field = all_settings().get(name)
+    if field is None or not field.setting.is_dynamic or field.setting.kind is not Kind.LIST:
+        return None
+    return text_of(field.setting, field.default)
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()

@@ -1,0 +1,42 @@
+"""One config of a resource in the answers of DescribeConfigs and CreateTopics.
+
+Source: KIP-226 (sources and synonyms).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from controller.metadata.topic_configs import ConfigType
+
+DYNAMIC_TOPIC: Final = 1
+DYNAMIC_BROKER: Final = 2
+DYNAMIC_DEFAULT_BROKER: Final = 3
+STATIC_BROKER: Final = 4
+DEFAULT: Final = 5
+DYNAMIC_GROUP: Final = 8
+"""Values of Kafka's DescribeConfigsResponse.ConfigSource."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """synonyms: all values of the config, as (name, value, source), the one that is used first."""
+
+    name: str
+    synonyms: tuple[tuple[str, str, int], ...]
+    type: ConfigType
+    doc: str
+    is_read_only: bool = False
+    is_sensitive: bool = False
+
+    @property
+    def value(self) -> str:
+        return self.synonyms[0][1]
+
+    @property
+    def source(self) -> int:
+        return self.synonyms[0][2]
+
+
+def synonyms_of(name: str, *values: tuple[str | None, int]) -> tuple[tuple[str, str, int], ...]:
+    """Return the synonyms of a config, given as (value, source); None where it has no value."""
+    return tuple((name, value, source) for value, source in values if value is not None)

@@ -1,0 +1,91 @@
+"""Ask the leaders of partitions where their logs end.
+
+Must not: retry. What cannot be found in ASK_TIMEOUT_S is missing in the result.
+Source: Kafka NetworkPartitionMetadataClient.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+from uuid import UUID
+
+from base.ids import NodeId
+from broker.handlers.node import Node
+from broker.network.peers import PeerConnections, PeerGone
+from broker.partition.partition import Partition
+from broker.wire import apis
+from broker.wire.errors import WireError
+from broker.wire.gen import list_offsets
+
+ASK_TIMEOUT_S: Final = 5.0
+_VERSION: Final = 10
+_LATEST: Final = -1
+
+PartitionName = tuple[UUID, str, int]
+
+
+async def end_offsets(
+    node: Node, partitions: Iterable[tuple[UUID, int]]
+) -> dict[tuple[UUID, int], int]:
+    """Return the high watermarks of these partitions, as far as they can be found."""
+    by_leader: dict[NodeId, list[PartitionName]] = {}
+    for topic_id, index in partitions:
+        topic = node.image.topics.by_id(topic_id)
+        if topic is not None and index < len(topic.partitions):
+            leader = NodeId(topic.partitions[index].leader)
+            by_leader.setdefault(leader, []).append((topic_id, topic.name, index))
+    found = _led_here(node, by_leader.pop(node.node_id, []))
+    if not by_leader:
+        return found
+    peers = node.connect_peers()
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            answers = await asyncio.gather(
+                *(_ask(peers, leader, wanted) for leader, wanted in by_leader.items())
+            )
+    except TimeoutError:
+        return found
+    finally:
+        peers.close()
+    for answer in answers:
+        found.update(answer)
+    return found
+
+
+def _led_here(node: Node, wanted: Sequence[PartitionName]) -> dict[tuple[UUID, int], int]:
+    led = {(topic_id, index): node.partitions.get(name, index) for topic_id, name, index in wanted}
+    return {
+        key: int(partition.high_watermark)
+        for key, partition in led.items()
+        if isinstance(partition, Partition) and node.leads_alone()
+    }
+
+
+async def _ask(
+    peers: PeerConnections, leader: NodeId, wanted: Sequence[PartitionName]
+) -> dict[tuple[UUID, int], int]:
+    ids = {name: topic_id for topic_id, name, _ in wanted}
+    topics = [
+        list_offsets.ListOffsetsTopic(
+            topic,
+            [
+                list_offsets.ListOffsetsPartition(index, timestamp=_LATEST)
+                for _, name, index in wanted
+                if name == topic
+            ],
+        )
+        for topic in ids
+    ]
+    request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
+    try:
+        response = await peers.ask(
+            leader, apis.LIST_OFFSETS, _VERSION, request, list_offsets.ListOffsetsResponse
+        )
+    except (PeerGone, OSError, EOFError, WireError):
+        return {}
+    return {
+        (ids[topic.name], part.partition_index): part.offset
+        for topic in response.topics
+        for part in topic.partitions
+        if not part.error_code
+    }

@@ -1,0 +1,100 @@
+"""ShareAcknowledge: members of share groups say what became of their records.
+
+Invariant: an acknowledgement is answered when its outcome is stored. One invalid batch refuses
+those of its partition in this request; other partitions are not affected. The last request of a
+session gives back what its member still has.
+Source: Kafka `KafkaApis.handleShareAcknowledgeRequest`; KIP-932, KIP-1222.
+"""
+
+from broker.errors import ErrorCode
+from broker.handlers.dispatch import encode_response
+from broker.handlers.leader_hints import LeaderHints
+from broker.handlers.node import Node
+from broker.handlers.share_requests import (
+    NO_TOPIC_ID,
+    RENEW_FROM,
+    Wanted,
+    acknowledge,
+    end_session,
+)
+from broker.network.request import RequestContext, Response
+from broker.share.sessions import (
+    FINAL_EPOCH,
+    FIRST_EPOCH,
+    ShareSessionKey,
+    ShareSessionRefused,
+    TopicIdPartition,
+)
+from broker.wire import framing
+from broker.wire.gen.share_acknowledge import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+    decode_request,
+)
+
+
+async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    key = ShareSessionKey(request.group_id or "", request.member_id or "")
+    epoch = request.share_session_epoch
+    try:
+        if epoch == FIRST_EPOCH:
+            raise ShareSessionRefused(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+        node.share_sessions.resume(key, epoch)
+    except ShareSessionRefused as refused:
+        return encode_response(ctx, _refusal(refused.code))
+    may_renew = ctx.api_version >= RENEW_FROM and request.is_renew_ack
+    codes = await acknowledge(node, key, _wanted(request), may_renew=may_renew)
+    if epoch == FINAL_EPOCH:
+        await end_session(node, key)
+    return encode_response(ctx, _response(node, ctx, key, codes))
+
+
+def _refusal(code: ErrorCode) -> ShareAcknowledgeResponse:
+    return ShareAcknowledgeResponse(error_code=code, error_message=code.message)
+
+
+def _wanted(request: ShareAcknowledgeRequest) -> Wanted:
+    return [
+        (
+            TopicIdPartition(topic.topic_id or NO_TOPIC_ID, partition.partition_index),
+            partition.acknowledgement_batches,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+def _response(
+    node: Node,
+    ctx: RequestContext,
+    key: ShareSessionKey,
+    codes: dict[TopicIdPartition, ErrorCode],
+) -> ShareAcknowledgeResponse:
+    hints = LeaderHints(node, ctx)
+    by_topic: dict[TopicIdPartition, list[PartitionData]] = {}
+    for item, code in codes.items():
+        data = PartitionData(item.partition, code, None if not code else code.message)
+        if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            topic = node.image.topics.by_id(item.topic_id)
+            leader = None if topic is None else hints.current_leader(topic.name, item.partition)
+            if leader is not None:
+                data.current_leader = LeaderIdAndEpoch(leader.leader_id, leader.leader_epoch)
+        if code:
+            ctx.meter.failed(ctx.api_key, code)
+        by_topic.setdefault(item._replace(partition=0), []).append(data)
+    return ShareAcknowledgeResponse(
+        acquisition_lock_timeout_ms=node.shares.config(key.group_id).lock_duration_ms,
+        responses=[
+            ShareAcknowledgeTopicResponse(item.topic_id, partitions)
+            for item, partitions in by_topic.items()
+        ],
+        node_endpoints=[
+            NodeEndpoint(item.node_id, item.host, item.port, item.rack)
+            for item in hints.endpoints()
+        ],
+    )

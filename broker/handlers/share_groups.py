@@ -1,0 +1,116 @@
+"""The APIs of share groups (KIP-932): map wire messages to and from `ShareGroups`, which has the
+rules.
+
+Source: Kafka `KafkaApis`; KIP-932.
+"""
+
+from broker.groups.consumer.model import Assignment
+from broker.groups.share.assignor import SIMPLE
+from broker.groups.share.model import ShareHeartbeatRequest, ShareMember
+from broker.groups.share_groups import ShareGroupDescription
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.wire.error_codes import ErrorCode
+from broker.wire.framing import decode_body
+from broker.wire.gen import share_group_describe as describing
+from broker.wire.gen import share_group_heartbeat as heartbeats
+
+
+async def handle_share_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
+    """ShareGroupHeartbeat (76): join, stay in and leave a share group."""
+    request = decode_body(heartbeats.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    await node.groups.ready(request.group_id)
+    names = request.subscribed_topic_names
+    result = await node.groups.shares.heartbeat(
+        request.group_id,
+        ShareHeartbeatRequest(
+            request.member_id,
+            request.member_epoch,
+            ctx.client_id or "",
+            f"/{ctx.connection.peer_host}",
+            request.rack_id,
+            None if names is None else tuple(names),
+        ),
+    )
+    response = heartbeats.ShareGroupHeartbeatResponse(
+        error_code=result.error,
+        error_message=result.message,
+        member_id=result.member_id,
+        member_epoch=result.member_epoch,
+        heartbeat_interval_ms=result.heartbeat_interval_ms,
+        assignment=None if result.assignment is None else _assigned(result.assignment),
+    )
+    return encode_response(ctx, response)
+
+
+def _assigned(assignment: Assignment) -> heartbeats.Assignment:
+    return heartbeats.Assignment(
+        [
+            heartbeats.TopicPartitions(topic_id, sorted(indexes))
+            for topic_id, indexes in assignment.items()
+        ]
+    )
+
+
+async def handle_share_group_describe(node: Node, ctx: RequestContext) -> Response:
+    """ShareGroupDescribe (77)."""
+    request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    groups: list[describing.DescribedGroup] = []
+    for group_id in request.group_ids:
+        await node.groups.ready(group_id)
+        found = await node.groups.shares.describe(group_id)
+        groups.append(
+            _refused(node, group_id, found)
+            if isinstance(found, ErrorCode)
+            else _described(node, found)
+        )
+    return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
+
+
+def _refused(node: Node, group_id: str, code: ErrorCode) -> describing.DescribedGroup:
+    message = code.message
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)
+        message = (
+            f"Group {group_id} is not a share group."
+            if is_known
+            else f"Group {group_id} not found."
+        )
+    return describing.DescribedGroup(error_code=code, error_message=message, group_id=group_id)
+
+
+def _described(node: Node, group: ShareGroupDescription) -> describing.DescribedGroup:
+    return describing.DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=SIMPLE,
+        members=[_member(node, member) for member in group.members],
+    )
+
+
+def _member(node: Node, member: ShareMember) -> describing.Member:
+    metadata = member.metadata
+    return describing.Member(
+        member_id=member.member_id,
+        rack_id=metadata.rack_id,
+        member_epoch=member.current.epoch,
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        subscribed_topic_names=list(metadata.subscribed_names),
+        assignment=_named(node, member.current.assigned),
+    )
+
+
+def _named(node: Node, assignment: Assignment) -> describing.Assignment:
+    """Return the partitions with the names of their topics, without deleted topics."""
+    names = {topic_id: node.groups.topics.name_of(topic_id) for topic_id in assignment}
+    return describing.Assignment(
+        [
+            describing.TopicPartitions(topic_id, name, sorted(assignment[topic_id]))
+            for topic_id, name in names.items()
+            if name is not None
+        ]
+    )

@@ -1,0 +1,118 @@
+"""What ShareFetch and ShareAcknowledge have in common: acknowledgements, and the end of a session.
+
+Source: Kafka `KafkaApis.handleAcknowledgements`, `validateAcknowledgementBatches`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeAlias
+from uuid import UUID
+
+from broker.errors import ErrorCode
+from broker.handlers.node import Node
+from broker.partition.partition import Partition
+from broker.share.partition import Outcome
+from broker.share.sessions import ShareSession, ShareSessionKey, TopicIdPartition
+from broker.share.spans import REJECT, RENEW, Acknowledgement
+
+RENEW_FROM: Final = 2
+"""First version of both requests in which locks can be renewed."""
+NO_TOPIC_ID: Final = UUID(int=0)
+
+
+class AcknowledgementBatch(Protocol):
+    """Implemented by the generated structs of both requests."""
+
+    first_offset: int
+    last_offset: int
+    acknowledge_types: Sequence[int]
+
+
+Wanted: TypeAlias = Sequence[tuple[TopicIdPartition, Sequence[AcknowledgementBatch]]]
+
+
+async def acknowledge(
+    node: Node, key: ShareSessionKey, wanted: Wanted, *, may_renew: bool
+) -> dict[TopicIdPartition, ErrorCode]:
+    """Return the outcome for each partition when all of them are stored."""
+    outcomes: dict[TopicIdPartition, Outcome] = {}
+    for item, batches in wanted:
+        outcomes[item] = _begin(node, key, item, batches, may_renew=may_renew)
+    return {
+        item: outcome if isinstance(outcome, ErrorCode) else await asyncio.shield(outcome)
+        for item, outcome in outcomes.items()
+    }
+
+
+def _begin(
+    node: Node,
+    key: ShareSessionKey,
+    item: TopicIdPartition,
+    batches: Sequence[AcknowledgementBatch],
+    *,
+    may_renew: bool,
+) -> Outcome:
+    if not _are_valid(batches, RENEW if may_renew else REJECT):
+        return ErrorCode.INVALID_REQUEST
+    partition = find_partition(node, item)
+    if not isinstance(partition, Partition):
+        return partition
+    share = node.shares.get(key.group_id, item.topic_id, item.partition)
+    if share is None or share.partition is not partition:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return share.acknowledge(
+        key.member_id,
+        [
+            Acknowledgement(batch.first_offset, batch.last_offset, batch.acknowledge_types)
+            for batch in batches
+        ],
+    )
+
+
+def _are_valid(batches: Sequence[AcknowledgementBatch], type_max: int) -> bool:
+    last_offset = -1
+    for batch in batches:
+        types = batch.acknowledge_types
+        if not (
+            last_offset <= batch.first_offset <= batch.last_offset
+            and types
+            and len(types) in (1, batch.last_offset - batch.first_offset + 1)
+            and min(types) >= 0
+            and max(types) <= type_max
+        ):
+            return False
+        last_offset = batch.last_offset
+    return True
+
+
+def find_partition(node: Node, item: TopicIdPartition) -> Partition | ErrorCode:
+    """Return the partition if this broker leads it and may answer for it."""
+    topic = node.image.topics.by_id(item.topic_id)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    found = node.partitions.get(topic.name, item.partition)
+    if found is ErrorCode.LEADER_NOT_AVAILABLE or not node.can_write():
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return found
+
+
+async def end_session(node: Node, key: ShareSessionKey) -> None:
+    """Close the session of a member that leaves, and give back what it has."""
+    session = node.share_sessions.close(key)
+    if session is not None:
+        await release(node, session)
+
+
+async def release(node: Node, session: ShareSession) -> None:
+    """Give back what the member of a closed session has, and forget a group that is gone."""
+    group_id, member_id = session.key
+    outcomes: list[Outcome] = []
+    for item in session.partitions:
+        share = node.shares.get(group_id, item.topic_id, item.partition)
+        if share is not None:
+            outcomes.append(share.release(member_id))
+    for outcome in outcomes:
+        if not isinstance(outcome, ErrorCode):
+            await asyncio.shield(outcome)
+    if not node.share_sessions.has_group(group_id):
+        node.shares.drop_group(group_id)

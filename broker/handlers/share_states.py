@@ -1,0 +1,143 @@
+"""The APIs of the share coordinator (KIP-932), which brokers call: map wire messages to and from
+`ShareCoordinator`, which has the rules.
+
+Each partition has a result of its own. The partitions of a request are written together.
+Source: Kafka `KafkaApis`, ShareCoordinatorService; KIP-932.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.share.state import SharePartitionKey, ShareStateError, StateBatch
+from broker.wire.error_codes import ErrorCode
+from broker.wire.framing import decode_body
+from broker.wire.gen import delete_share_group_state as deleting
+from broker.wire.gen import initialize_share_group_state as initializing
+from broker.wire.gen import read_share_group_state as reading
+from broker.wire.gen import read_share_group_state_summary as summing
+from broker.wire.gen import write_share_group_state as writing
+
+_Result = TypeVar("_Result")
+
+
+async def handle_initialize_share_group_state(node: Node, ctx: RequestContext) -> Response:
+    """InitializeShareGroupState (83)."""
+    request = decode_body(initializing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+
+    async def run(
+        key: SharePartitionKey, data: initializing.PartitionData
+    ) -> initializing.PartitionResult:
+        await node.share_coordinator.initialize(
+            key, state_epoch=data.state_epoch, start_offset=data.start_offset
+        )
+        return initializing.PartitionResult(key.partition)
+
+    found = await _run_all(request.group_id, request.topics, run, initializing.PartitionResult)
+    results = [initializing.InitializeStateResult(*result) for result in found]
+    return encode_response(ctx, initializing.InitializeShareGroupStateResponse(results))
+
+
+async def handle_read_share_group_state(node: Node, ctx: RequestContext) -> Response:
+    """ReadShareGroupState (84)."""
+    request = decode_body(reading.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+
+    async def run(key: SharePartitionKey, data: reading.PartitionData) -> reading.PartitionResult:
+        state = await node.share_coordinator.read(key, data.leader_epoch)
+        return reading.PartitionResult(
+            key.partition,
+            state_epoch=state.state_epoch,
+            start_offset=state.start_offset,
+            state_batches=[
+                reading.StateBatch(
+                    b.first_offset, b.last_offset, b.delivery_state, b.delivery_count
+                )
+                for b in state.batches
+            ],
+        )
+
+    found = await _run_all(request.group_id, request.topics, run, reading.PartitionResult)
+    results = [reading.ReadStateResult(*result) for result in found]
+    return encode_response(ctx, reading.ReadShareGroupStateResponse(results))
+
+
+async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Response:
+    """WriteShareGroupState (85)."""
+    request = decode_body(writing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+
+    async def run(key: SharePartitionKey, data: writing.PartitionData) -> writing.PartitionResult:
+        await node.share_coordinator.write(
+            key,
+            state_epoch=data.state_epoch,
+            leader_epoch=data.leader_epoch,
+            start_offset=data.start_offset,
+            delivery_complete_count=data.delivery_complete_count,
+            batches=[
+                StateBatch(b.first_offset, b.last_offset, b.delivery_state, b.delivery_count)
+                for b in data.state_batches
+            ],
+        )
+        return writing.PartitionResult(key.partition)
+
+    found = await _run_all(request.group_id, request.topics, run, writing.PartitionResult)
+    results = [writing.WriteStateResult(*result) for result in found]
+    return encode_response(ctx, writing.WriteShareGroupStateResponse(results))
+
+
+async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Response:
+    """DeleteShareGroupState (86)."""
+    request = decode_body(deleting.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+
+    async def run(key: SharePartitionKey, data: deleting.PartitionData) -> deleting.PartitionResult:
+        await node.share_coordinator.delete(key)
+        return deleting.PartitionResult(key.partition)
+
+    found = await _run_all(request.group_id, request.topics, run, deleting.PartitionResult)
+    results = [deleting.DeleteStateResult(*result) for result in found]
+    return encode_response(ctx, deleting.DeleteShareGroupStateResponse(results))
+
+
+async def handle_read_share_group_state_summary(node: Node, ctx: RequestContext) -> Response:
+    """ReadShareGroupStateSummary (87)."""
+    request = decode_body(summing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+
+    async def run(key: SharePartitionKey, data: summing.PartitionData) -> summing.PartitionResult:
+        summary = await node.share_coordinator.summary(key, data.leader_epoch)
+        return summing.PartitionResult(
+            key.partition,
+            state_epoch=summary.state_epoch,
+            leader_epoch=summary.leader_epoch,
+            start_offset=summary.start_offset,
+            delivery_complete_count=summary.delivery_complete_count,
+        )
+
+    found = await _run_all(request.group_id, request.topics, run, summing.PartitionResult)
+    results = [summing.ReadStateSummaryResult(*result) for result in found]
+    return encode_response(ctx, summing.ReadShareGroupStateSummaryResponse(results))
+
+
+async def _run_all(
+    group_id: str,
+    topics: Sequence[Any],
+    run: Callable[[SharePartitionKey, Any], Awaitable[_Result]],
+    refused: Callable[[int, int, str], _Result],
+) -> list[tuple[UUID | None, list[_Result]]]:
+    """Run a step for each partition at the same time. Returns the results by topic."""
+
+    async def run_one(topic_id: UUID | None, data: Any) -> _Result:  # noqa: ANN401 - of any of the APIs
+        if topic_id is None or not group_id:
+            what = "The group id must be specified." if topic_id else "The topic id cannot be null."
+            return refused(data.partition, ErrorCode.INVALID_REQUEST, what)
+        key = SharePartitionKey(group_id, topic_id, data.partition)
+        try:
+            return await run(key, data)
+        except ShareStateError as error:
+            return refused(data.partition, error.code, str(error))
+
+    steps = [[run_one(topic.topic_id, data) for data in topic.partitions] for topic in topics]
+    results = await asyncio.gather(*(asyncio.gather(*some) for some in steps))
+    return [(topic.topic_id, list(some)) for topic, some in zip(topics, results, strict=True)]

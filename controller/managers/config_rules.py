@@ -1,0 +1,152 @@
+"""What each kind of resource allows its configs to be: topics, brokers and groups.
+
+Which settings of a broker can change is known to brokers, which check them before they ask: here
+their names and values only have limits.
+Source: KRaft `ConfigurationControlManager`, `ControllerConfigurationValidator`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from base.ids import NodeId
+from controller.api.messages import Status
+from controller.managers.result import Refused
+from controller.managers.topics import check_topic_name
+from controller.metadata import group_configs, topic_configs
+from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.image import MetadataImage
+from controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
+
+GROUPS_MAX: Final = 20_000
+"""Groups that have configs. Groups need not exist for this, so nothing else limits them."""
+
+BROKER_CONFIGS_MAX: Final = 500
+"""Configs of one broker."""
+
+_NODE_ID: Final = re.compile(r"[0-9]{1,10}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+NOTHING: Final[frozenset[str]] = frozenset()
+
+
+class Rules(Protocol):
+    """The rules of one kind of resource."""
+
+    kept: frozenset[str]
+    """Configs that stay when all others of a resource are replaced."""
+
+    def check(self, image: MetadataImage, name: str) -> None:
+        """Check that the resource can have configs. Raises Refused."""
+        ...
+
+    def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
+        """Return the value to store, None for the default. As in Kafka, a config that does not
+        exist can be removed. Raises Refused.
+
+        present: what is stored now.
+        """
+        ...
+
+    def conflict(self, configs: Mapping[str, str]) -> str:
+        """Return why these configs cannot go together; empty if they can."""
+        ...
+
+
+class TopicRules:
+    kept = frozenset({topic_configs.FORK_SOURCE})
+
+    def check(self, image: MetadataImage, name: str) -> None:
+        check_topic_name(name)
+        if image.topics.by_name(name) is None:
+            raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {name[:260]!r}")
+
+    def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
+        stored = None if value is None else _checked_topic_config(name, value)
+        if resource in INTERNAL_TOPICS and name in topic_configs.TOPIC_CONFIGS:
+            used = topic_configs.TOPIC_CONFIGS[name].default if stored is None else stored
+            if found := config_problem(name, used):
+                raise Refused(Status.INVALID_CONFIG, found)
+        if name == topic_configs.FORK_SOURCE and stored != present:
+            detail = (
+                f"config {name} cannot be changed: it is set when a topic is created, and says"
+                " where its log began"
+            )
+            raise Refused(Status.INVALID_CONFIG, detail)
+        return stored
+
+    def conflict(self, configs: Mapping[str, str]) -> str:
+        return topic_configs.conflict(configs)
+
+
+def _checked_topic_config(name: str, value: str) -> str:
+    if found := topic_configs.problem(name, value):
+        raise Refused(Status.INVALID_CONFIG, found)
+    return topic_configs.canonical(name, value)
+
+
+class GroupRules:
+    kept = NOTHING
+
+    def check(self, image: MetadataImage, name: str) -> None:
+        if not name:
+            raise Refused(Status.INVALID_REQUEST, "Default group resources are not allowed.")
+        if len(name) > group_configs.GROUP_NAME_CHARS_MAX:
+            detail = (
+                f"the name of the group has {len(name)} characters; at most"
+                f" {group_configs.GROUP_NAME_CHARS_MAX} are allowed"
+            )
+            raise Refused(Status.INVALID_REQUEST, detail)
+        if image.configs.group(name) or len(image.configs.names(GROUP_RESOURCE)) < GROUPS_MAX:
+            return
+        detail = f"{GROUPS_MAX} groups have configs already: delete the configs of some first"
+        raise Refused(Status.INVALID_CONFIG, detail)
+
+    def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
+        if value is None:
+            return None
+        if found := group_configs.problem(name, value):
+            raise Refused(Status.INVALID_CONFIG, found)
+        return group_configs.canonical(name, value)
+
+    def conflict(self, configs: Mapping[str, str]) -> str:
+        return group_configs.conflict(configs)
+
+
+class BrokerRules:
+    kept = NOTHING
+
+    def check(self, image: MetadataImage, name: str) -> None:
+        if not name:
+            return
+        if _NODE_ID.fullmatch(name) is None:
+            detail = f"Node id must be an integer, but it is: {name[:100]}"
+            raise Refused(Status.INVALID_REQUEST, detail)
+        if str(int(name)) != name or image.nodes.get(NodeId(int(name))) is None:
+            raise Refused(Status.INVALID_REQUEST, f"there is no broker {name}")
+
+    def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
+        if value is None:
+            return None
+        if _NAME.fullmatch(name) is None:
+            detail = (
+                f"config {name[:100]!r}: a name has up to 255 letters, digits, dots, hyphens and"
+                " underscores"
+            )
+            raise Refused(Status.INVALID_CONFIG, detail)
+        if len(value) > topic_configs.VALUE_CHARS_MAX:
+            limit = topic_configs.VALUE_CHARS_MAX
+            detail = f"config {name}: the value has more than {limit} characters"
+            raise Refused(Status.INVALID_CONFIG, detail)
+        return value
+
+    def conflict(self, configs: Mapping[str, str]) -> str:
+        if len(configs) > BROKER_CONFIGS_MAX:
+            return f"a broker can have {BROKER_CONFIGS_MAX} configs, not {len(configs)}"
+        return ""
+
+
+RULES: Final[Mapping[int, Rules]] = {
+    TOPIC_RESOURCE: TopicRules(),
+    BROKER_RESOURCE: BrokerRules(),
+    GROUP_RESOURCE: GroupRules(),
+}

@@ -1,0 +1,142 @@
+"""Configs of brokers through real sockets: settings change while brokers run, for one broker or for
+all, and restarts keep them.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from controller.metadata.configs import BROKER_RESOURCE
+from tests.support.clients import TIMEOUT_S
+from tests.support.cluster import Cluster
+from tests.support.conversation import alter_configs, describe_configs_of
+from tests.support.waiting import until
+
+ALL = (BROKER_RESOURCE, "")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2, num_partitions=1) as cluster:
+        yield cluster
+
+
+def address(cluster: Cluster, node_id: int) -> str:
+    return f"127.0.0.1:{cluster.brokers[node_id].port}"
+
+
+async def set_configs(cluster: Cluster, node_id: int | None, **values: str | None) -> None:
+    """Set configs of one broker, or of all (None), with `_` for the dots of names."""
+    resource = ALL if node_id is None else (BROKER_RESOURCE, str(node_id))
+    named = {name.replace("_", "."): value for name, value in values.items()}
+    asked = address(cluster, node_id or 0)
+    assert await asyncio.to_thread(alter_configs, asked, resource, named) == (0, None)
+
+
+async def test_a_config_of_all_brokers_changes_each_and_its_own_wins(cluster: Cluster) -> None:
+    await set_configs(cluster, None, num_partitions="3", fetch_max_bytes="2000000")
+    await set_configs(cluster, 1, num_partitions="5")
+    await until(lambda: [b.config.num_partitions for b in cluster.brokers.values()] == [3, 5])
+    assert all(b.config.fetch_bytes_max == 2_000_000 for b in cluster.brokers.values())
+    found = await asyncio.to_thread(
+        describe_configs_of, address(cluster, 1), (BROKER_RESOURCE, "1"), "num.partitions"
+    )
+    values = [(item["value"], item["source"]) for item in found["num.partitions"]["synonyms"]]
+    assert values == [("5", 2), ("3", 3), ("1", 5)]
+
+    def create(name: str) -> int:
+        admin = AdminClient({"bootstrap.servers": address(cluster, 1)})
+        admin.create_topics([NewTopic(name)])[name].result(TIMEOUT_S)
+        return len(admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions)
+
+    assert await asyncio.to_thread(create, "wide") in {3, 5}  # librdkafka asks either broker
+    await set_configs(cluster, 1, num_partitions=None)
+    await until(lambda: cluster.brokers[1].config.num_partitions == 3)
+    await set_configs(cluster, None, num_partitions=None)
+    await until(lambda: all(b.config.num_partitions == 1 for b in cluster.brokers.values()))
+
+
+async def test_restarts_keep_the_configs_of_brokers(cluster: Cluster) -> None:
+    await set_configs(cluster, None, max_connections="77")
+    await set_configs(cluster, 1, transaction_max_timeout_ms="60000")
+    await cluster.stop_controller()
+    await cluster.start_controller()
+    for node_id in (0, 1):
+        await cluster.stop_broker(node_id)
+        await cluster.start_broker(node_id)
+    configs = {node_id: broker.config for node_id, broker in cluster.brokers.items()}
+    assert [configs[node_id].connections_max for node_id in (0, 1)] == [77, 77]
+    assert [configs[node_id].transaction_max_timeout_ms for node_id in (0, 1)] == [900_000, 60_000]
+    for node_id, source in ((0, 5), (1, 2)):
+        resource = (BROKER_RESOURCE, str(node_id))
+        name = "transaction.max.timeout.ms"
+        found = await asyncio.to_thread(
+            describe_configs_of, address(cluster, node_id), resource, name
+        )
+        assert found[name]["config_source"] == source
+
+
+async def test_a_shorter_idle_time_closes_idle_connections(cluster: Cluster) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", cluster.brokers[0].port)
+    await set_configs(cluster, 0, connections_max_idle_ms="50")
+    try:
+        assert await asyncio.wait_for(reader.read(), timeout=30) == b""
+    finally:
+        writer.close()
+
+
+async def test_duties_use_the_new_values(tmp_path: Path) -> None:
+    """By default the first check of retention comes within a day, and that of cleaning in 15 s."""
+    settings = {"log_cleaner_backoff_ms": 86_400_000}
+    async with Cluster(tmp_path, brokers=1, **settings) as cluster:
+        broker = cluster.broker
+        await set_configs(
+            cluster,
+            0,
+            log_retention_check_interval_ms="100",
+            log_cleaner_backoff_ms="100",
+            compaction_interval_ms="1234",
+        )
+        await until(lambda: broker.compactor.config.interval_ms == 1_234)
+        await asyncio.wait_for(broker.retention.interval.wait(), timeout=30)
+        await asyncio.wait_for(broker.cleaner.interval.wait(), timeout=30)
+
+
+async def test_an_admin_client_changes_and_describes_its_broker(cluster: Cluster) -> None:
+    def run() -> None:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+        def alter(name: str, value: str) -> None:
+            entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+            (done,) = admin.incremental_alter_configs([resource]).values()
+            done.result(TIMEOUT_S)
+
+        alter("log.cleaner.backoff.ms", "5s")
+        for name, value, said in (
+            ("node.id", "7", "Cannot update these configs dynamically: Set(node.id)"),
+            ("no.such", "7", "there is no setting no.such"),
+            ("max.connections", "0", "Invalid value 0 for configuration max.connections"),
+            ("group.consumer.session.timeout.ms", "1s", "group.consumer.session.timeout.ms"),
+        ):
+            with pytest.raises(KafkaException, match="INVALID_REQUEST") as raised:
+                alter(name, value)
+            assert said in str(raised.value)
+        described = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")])
+        (configs,) = (done.result(TIMEOUT_S) for done in described.values())
+        assert configs["log.cleaner.backoff.ms"].value == "5000"
+        assert not configs["log.cleaner.backoff.ms"].is_read_only
+        assert configs["node.id"].is_read_only
+
+    await asyncio.to_thread(run)

@@ -1,0 +1,95 @@
+"""Configs of groups through real sockets: members learn of a change in their next heartbeat, and
+restarts keep it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.wire import apis
+from broker.wire.gen import consumer_group_describe, consumer_group_heartbeat, find_coordinator
+from controller.metadata.configs import GROUP_RESOURCE
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+from tests.support.conversation import alter_configs, ask, describe_configs_of
+from tests.support.waiting import until
+
+GROUP = (GROUP_RESOURCE, "g")
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(
+        tmp_path,
+        group_consumer_min_session_timeout_ms=500,
+        group_consumer_min_heartbeat_interval_ms=100,
+    ) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t", 2)
+        yield cluster
+
+
+async def heartbeat(cluster: Cluster, epoch: int, **fields: Any) -> Any:
+    request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        "g", "member-1", epoch, **({"topic_partitions": None} | fields)
+    )
+    return await asyncio.to_thread(ask, cluster.bootstrap, apis.CONSUMER_GROUP_HEARTBEAT, request)
+
+
+async def join(cluster: Cluster) -> Any:
+    """Join, once the coordinator has loaded its partition."""
+    wanted = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
+    await asyncio.to_thread(ask, cluster.bootstrap, apis.FIND_COORDINATOR, wanted)
+    joined: list[Any] = []
+
+    async def has_joined() -> bool:
+        joined.append(
+            await heartbeat(
+                cluster,
+                0,
+                rebalance_timeout_ms=30_000,
+                subscribed_topic_names=["t"],
+                topic_partitions=[],
+            )
+        )
+        return joined[-1]["error_code"] == 0
+
+    await until(has_joined)
+    return joined[-1]
+
+
+async def members(cluster: Cluster) -> int:
+    request = consumer_group_describe.ConsumerGroupDescribeRequest(["g"])
+    answer = await asyncio.to_thread(ask, cluster.bootstrap, apis.CONSUMER_GROUP_DESCRIBE, request)
+    return len(answer["groups"][0]["members"])
+
+
+async def test_a_member_learns_of_new_timeouts_in_its_next_heartbeat(cluster: Cluster) -> None:
+    joined = await join(cluster)
+    assert joined["heartbeat_interval_ms"] == 5_000
+    values = {SESSION: "600", HEARTBEAT: "300"}
+    outcome = await asyncio.to_thread(alter_configs, cluster.bootstrap, GROUP, values)
+    assert outcome == (0, None)
+    again = await heartbeat(cluster, joined["member_epoch"])
+    assert (again["error_code"], again["heartbeat_interval_ms"]) == (0, 300)
+    assert await members(cluster) == 1
+
+    async def is_gone() -> bool:
+        return await members(cluster) == 0
+
+    await until(is_gone, timeout_s=20)  # by default it would be 45 s
+
+
+async def test_restarts_keep_the_configs_of_groups(cluster: Cluster) -> None:
+    outcome = await asyncio.to_thread(alter_configs, cluster.bootstrap, GROUP, {HEARTBEAT: "300"})
+    assert outcome == (0, None)
+    await cluster.stop_controller()
+    await cluster.start_controller()
+    await cluster.stop_broker(0)
+    await cluster.start_broker(0)
+    found = await asyncio.to_thread(describe_configs_of, cluster.bootstrap, GROUP, HEARTBEAT)
+    assert (found[HEARTBEAT]["value"], found[HEARTBEAT]["config_source"]) == ("300", 8)
+    assert (await join(cluster))["heartbeat_interval_ms"] == 300

@@ -1,0 +1,354 @@
+"""Members of share groups (KIP-932) over real sockets: locks, sessions, the start of a group,
+transactions, the log that loses its start, and leaders that change.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from base.ids import NodeId
+from broker.wire.error_codes import ErrorCode
+from controller.api.messages import AlterReassignments, PartitionTarget
+from stream.config import StreamConfig
+from tests.support.clients import TIMEOUT_S, create_topic, produce
+from tests.support.cluster import Cluster
+from tests.support.conversation import alter_configs
+from tests.support.share_client import ACCEPT, REJECT, RELEASE, ShareMember
+from tests.support.waiting import until, wait_until
+
+TOPIC, GROUP = "jobs", "workers"
+HERE = (TOPIC, 0)
+GROUP_RESOURCE = 32
+WAIT_MS = 20_000
+"""A fetch that waits for something which happens; no test waits as long."""
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Locks end after one second, and the second delivery is the last."""
+    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
+    async with Cluster(
+        tmp_path,
+        brokers=2,
+        stream_config=stream,
+        group_share_record_lock_duration_ms=1_000,
+        group_share_delivery_count_limit=2,
+        group_share_partition_max_record_locks=100,
+        group_share_max_share_sessions=3,
+    ) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+        await until(lambda: cluster.leader_of(TOPIC) >= 0)
+        yield cluster
+
+
+def leader_address(cluster: Cluster) -> str:
+    return f"127.0.0.1:{cluster.brokers[cluster.leader_of(TOPIC)].port}"
+
+
+def begin(cluster: Cluster, **configs: str) -> None:
+    """Let the group begin at the start of the log, with these configs."""
+    values = {"share.auto.offset.reset": "earliest"} | {
+        f"share.{name.replace('_', '.')}": value for name, value in configs.items()
+    }
+    assert alter_configs(cluster.bootstrap.split(",")[0], (GROUP_RESOURCE, GROUP), values)[0] == 0
+
+
+@contextmanager
+def members(cluster: Cluster, count: int = 1) -> Iterator[list[ShareMember]]:
+    """Members with a connection to the leader. The coordinator may be the other broker."""
+    found: list[ShareMember] = []
+    try:
+        for _ in range(count):
+            joined = _joined(cluster)
+            found.append(ShareMember(leader_address(cluster), GROUP, joined))
+        yield found
+    finally:
+        for member in found:
+            member.close()
+
+
+def _joined(cluster: Cluster) -> str:
+    """Join the group at its coordinator, which gives its share partitions their state."""
+    for broker in cluster.brokers.values():
+        broker_address = f"127.0.0.1:{broker.port}"
+        with closing(ShareMember(broker_address, GROUP)) as member:
+            if member.coordinates_here():
+                return member.join(TOPIC).member_id
+    raise AssertionError("no broker coordinates the group")
+
+
+def values(count: int) -> list[bytes]:
+    return [b"job-%d" % number for number in range(count)]
+
+
+async def test_a_lock_ends_and_the_record_goes_to_a_waiting_member(cluster: Cluster) -> None:
+    def run() -> None:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(3))
+        with members(cluster, 2) as (slow, other):
+            assert slow.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 1)]
+            assert other.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 2)]
+            late = slow.acknowledge({HERE: [(0, 2, [ACCEPT])]})
+            assert _code(late) == ErrorCode.INVALID_RECORD_STATE
+            assert _code(other.acknowledge({HERE: [(0, 2, [ACCEPT])]})) == ErrorCode.NONE
+
+    await asyncio.to_thread(run)
+
+
+async def test_released_records_wake_a_waiting_member(cluster: Cluster) -> None:
+    def run() -> None:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(4))
+        with members(cluster, 2) as (first, second), ThreadPoolExecutor(1) as pool:
+            assert first.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 3, 1)]
+            waiting = pool.submit(second.acquired, HERE, max_wait_ms=WAIT_MS)
+            acks = [(0, 1, [ACCEPT]), (2, 2, [RELEASE]), (3, 3, [REJECT])]
+            assert _code(first.acknowledge({HERE: acks})) == ErrorCode.NONE
+            assert waiting.result(TIMEOUT_S) == [(2, 2, 2)]
+            # The second delivery is the last one.
+            assert _code(second.acknowledge({HERE: [(2, 2, [RELEASE])]})) == ErrorCode.NONE
+            produce(cluster.bootstrap, TOPIC, [b"next"])
+            assert first.acquired(max_wait_ms=WAIT_MS) == [(4, 4, 1)]
+
+    await asyncio.to_thread(run)
+
+
+async def test_new_records_wake_one_member_after_the_other(cluster: Cluster) -> None:
+    def run() -> None:
+        begin(cluster)
+        with members(cluster, 3) as workers, ThreadPoolExecutor(3) as pool:
+            waiting = [pool.submit(one.acquired, HERE, max_wait_ms=WAIT_MS) for one in workers]
+            for number in range(3):
+                produce(cluster.bootstrap, TOPIC, [b"%d" % number])
+            got = sorted(item for one in waiting for item in one.result(TIMEOUT_S))
+        offsets = [at for first, last, _ in got for at in range(first, last + 1)]
+        assert offsets == [0, 1, 2]
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_closed_connection_gives_its_records_back(cluster: Cluster) -> None:
+    def run() -> None:
+        begin(cluster, record_lock_duration_ms="15000")
+        produce(cluster.bootstrap, TOPIC, values(3))
+        with members(cluster, 2) as (first, second):
+            assert first.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 1)]
+            first.close()
+            assert second.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 2)]
+
+    await asyncio.to_thread(run)
+    await until(lambda: all(not len(broker.share_sessions) for broker in cluster.brokers.values()))
+    await until(lambda: all(not len(broker.shares) for broker in cluster.brokers.values()))
+
+
+async def test_only_so_many_records_are_locked(cluster: Cluster) -> None:
+    """At the limit a member waits until others have acknowledged."""
+
+    def run() -> None:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(150), batch_num_messages=10)
+        with members(cluster, 2) as (first, second), ThreadPoolExecutor(1) as pool:
+            got = first.acquired(HERE, max_wait_ms=WAIT_MS, max_records=1_000)
+            end = got[-1][1] + 1
+            assert 100 <= end < 110
+            assert second.acquired(HERE, max_wait_ms=100) == []
+            waiting = pool.submit(second.acquired, max_wait_ms=WAIT_MS)
+            assert _code(first.acknowledge({HERE: [(0, 49, [ACCEPT])]})) == ErrorCode.NONE
+            assert waiting.result(TIMEOUT_S)[0][0] == end
+
+    await asyncio.to_thread(run)
+
+
+async def test_sessions_are_limited(cluster: Cluster) -> None:
+    def run() -> None:
+        with members(cluster, 4) as workers:
+            codes = [one.fetch(HERE, max_wait_ms=0)["error_code"] for one in workers]
+            assert codes == [0, 0, 0, ErrorCode.SHARE_SESSION_LIMIT_REACHED]
+            workers[0].fetch(epoch=-1)
+            assert workers[3].fetch(HERE, max_wait_ms=0)["error_code"] == 0
+
+    await asyncio.to_thread(run)
+
+
+async def test_deleted_records_are_passed_over(cluster: Cluster) -> None:
+    def run() -> None:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(30), batch_num_messages=10)
+        with members(cluster) as (one,):
+            first, last, _ = one.acquired(HERE, max_wait_ms=WAIT_MS, max_records=10)[0]
+            assert (first, last) == (0, 9)
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+            (deleted,) = admin.delete_records([TopicPartition(TOPIC, 0, 15)]).values()
+            assert deleted.result(TIMEOUT_S).low_watermark == 15
+            assert one.acquired(max_wait_ms=WAIT_MS) == [(15, 29, 1)]
+            # They are gone; whether they were done does not matter.
+            assert _code(one.acknowledge({HERE: [(0, 9, [RELEASE])]})) == ErrorCode.NONE
+            assert _code(one.acknowledge({HERE: [(15, 29, [ACCEPT])]})) == ErrorCode.NONE
+
+    await asyncio.to_thread(run)
+
+
+async def test_aborted_records_are_delivered_only_to_who_wants_them(cluster: Cluster) -> None:
+    def run() -> None:
+        begin(cluster, isolation_level="read_committed")
+        producer = Producer(
+            {"bootstrap.servers": cluster.bootstrap, "transactional.id": "t", "linger.ms": 0}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        for ends in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            for value in values(2):
+                producer.produce(TOPIC, value, partition=0)
+            producer.flush(TIMEOUT_S)
+            ends(TIMEOUT_S)
+        produce(cluster.bootstrap, TOPIC, values(1))
+        producer.begin_transaction()
+        producer.produce(TOPIC, b"open", partition=0)
+        producer.flush(TIMEOUT_S)
+        with members(cluster) as (one,), ThreadPoolExecutor(1) as pool:
+            got = one.acquired(HERE, max_wait_ms=WAIT_MS)
+            offsets = {at for first, last, _ in got for at in range(first, last + 1)}
+            # 0 and 1 are committed by 2, 3 and 4 aborted by 5, 6 belongs to no transaction.
+            assert {0, 1, 6} <= offsets
+            assert not {3, 4, 7} & offsets
+            waiting = pool.submit(one.acquired, max_wait_ms=WAIT_MS, acks={HERE: _accept(got)})
+            producer.commit_transaction(TIMEOUT_S)
+            assert waiting.result(TIMEOUT_S)[0][0] == 7
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_new_leader_continues(cluster: Cluster) -> None:
+    """The start at the end of the log is kept although nothing was delivered, counts go on, and
+    what was accepted is not delivered again.
+    """
+    old = cluster.leader_of(TOPIC)
+
+    def before() -> None:
+        produce(cluster.bootstrap, TOPIC, values(5))
+        with members(cluster) as (one,):
+            one.fetch(HERE, max_wait_ms=0)
+            wait_until(lambda: _starts_at(cluster, 5))
+            produce(cluster.bootstrap, TOPIC, values(10))
+            assert one.acquired(max_wait_ms=WAIT_MS) == [(5, 14, 1)]
+            acks = [(5, 6, [ACCEPT]), (8, 9, [ACCEPT]), (10, 14, [RELEASE])]
+            assert _code(one.acknowledge({HERE: acks})) == ErrorCode.NONE
+
+    def after() -> None:
+        with members(cluster) as (one,):
+            got = one.acquired(HERE, max_wait_ms=WAIT_MS)
+            while len(got) < 2:
+                got += one.acquired(max_wait_ms=WAIT_MS)
+            assert got == [(7, 7, 2), (10, 14, 2)]
+
+    await asyncio.to_thread(before)
+    await cluster.kill_broker(old)
+    await until(lambda: cluster.leader_of(TOPIC) not in (old, -1))
+    await asyncio.to_thread(after)
+
+
+async def test_a_move_tells_members_the_new_leader(cluster: Cluster) -> None:
+    old = cluster.leader_of(TOPIC)
+    (other,) = cluster.brokers.keys() - {old}
+
+    def before() -> ShareMember:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(5))
+        member = ShareMember(leader_address(cluster), GROUP, _joined(cluster))
+        assert member.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 4, 1)]
+        return member
+
+    member = await asyncio.to_thread(before)
+    with closing(member):
+        target = PartitionTarget(topic=TOPIC, partition=0, replicas=[NodeId(other)])
+        request = AlterReassignments(partitions=[target])
+        waiting = asyncio.create_task(asyncio.to_thread(member.fetch, max_wait_ms=WAIT_MS))
+        items = (await cluster.broker.client.alter_reassignments(request)).items
+        assert not any(item.status for item in items), items
+        answer = await waiting
+        (partition,) = answer["responses"][0]["partitions"]
+        assert partition["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await until(lambda: cluster.leader_of(TOPIC) == other)
+        answer = await asyncio.to_thread(member.acknowledge, {HERE: [(0, 4, [ACCEPT])]})
+        (partition,) = answer["responses"][0]["partitions"]
+        assert partition["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition["current_leader"]["leader_id"] == other
+        assert [node["node_id"] for node in answer["node_endpoints"]] == [other]
+
+
+async def test_records_that_are_not_cached_are_delivered(cluster: Cluster) -> None:
+    """After an orderly move the new leader has nothing in its cache."""
+    old = cluster.leader_of(TOPIC)
+
+    def before() -> None:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(60), batch_num_messages=20)
+
+    def after() -> None:
+        with members(cluster, 2) as (first, second):
+            got = first.acquired(HERE, max_wait_ms=WAIT_MS, max_records=20)
+            assert got == [(0, 19, 1)]
+            assert second.acquired(HERE, max_wait_ms=WAIT_MS) == [(20, 59, 1)]
+
+    await asyncio.to_thread(before)
+    await cluster.stop_broker(old)
+    await until(lambda: cluster.leader_of(TOPIC) not in (old, -1))
+    await asyncio.to_thread(after)
+
+
+async def test_a_deleted_topic_ends_its_share_partitions(cluster: Cluster) -> None:
+    def run() -> None:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(3))
+        with members(cluster) as (one,), ThreadPoolExecutor(1) as pool:
+            assert one.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 2, 1)]
+            waiting = pool.submit(one.fetch, max_wait_ms=WAIT_MS)
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+            admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
+            (partition,) = waiting.result(TIMEOUT_S)["responses"][0]["partitions"]
+            assert partition["error_code"] in (
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            )
+            answer = one.acknowledge({HERE: [(0, 2, [ACCEPT])]})
+            assert _code(answer) == ErrorCode.UNKNOWN_TOPIC_ID
+
+    await asyncio.to_thread(run)
+    await until(lambda: all(not len(broker.shares) for broker in cluster.brokers.values()))
+
+
+async def test_a_group_begins_with_the_last_minute(cluster: Cluster) -> None:
+    def run() -> None:
+        begin(cluster, auto_offset_reset="by_duration:PT1M")
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
+        now_ms = cluster.broker.now_ms()
+        for number, age_ms in enumerate((3_600_000, 120_000, 30_000, 0)):
+            producer.produce(TOPIC, b"%d" % number, partition=0, timestamp=now_ms - age_ms)
+            assert producer.flush(TIMEOUT_S) == 0
+        with members(cluster) as (one,):
+            assert one.acquired(HERE, max_wait_ms=WAIT_MS) == [(2, 3, 1)]
+
+    await asyncio.to_thread(run)
+
+
+def _starts_at(cluster: Cluster, offset: int) -> bool:
+    shares = cluster.brokers[cluster.leader_of(TOPIC)].shares
+    return any(share.window is not None and share.window.start_offset == offset for share in shares)
+
+
+def _accept(got: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int]]]:
+    return [(first, last, [ACCEPT]) for first, last, _ in got]
+
+
+def _code(answer: Any) -> int:
+    """Return the error of the only partition of a ShareAcknowledge."""
+    assert answer["error_code"] == 0
+    (partition,) = answer["responses"][0]["partitions"]
+    return int(partition["error_code"])

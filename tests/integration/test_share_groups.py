@@ -1,0 +1,220 @@
+"""Share groups on two brokers, by requests over real sockets: members keep their partitions when
+the coordinator ends or moves, and a deleted group leaves nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from base.ids import NodeId
+from broker.coordination.internal_topics import OFFSETS_TOPIC
+from broker.groups.share.group import ShareGroup
+from broker.share.state import SharePartitionKey
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode, known_code
+from broker.wire.gen import (
+    alter_share_group_offsets,
+    delete_groups,
+    describe_share_group_offsets,
+    find_coordinator,
+    share_group_heartbeat,
+)
+from controller.api.messages import AlterReassignments, PartitionTarget
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+from tests.support.clients import TIMEOUT_S, create_topic
+from tests.support.cluster import Cluster
+from tests.support.waiting import until, wait_until
+
+TOPIC = "orders"
+GROUP = "g"
+COUNT = 6
+_RETRIED = {
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
+        yield cluster
+
+
+class Client:
+    """A client that finds the coordinator of the group again whenever it has lost it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.epochs: dict[str, int] = {}
+        self.assigned: dict[str, dict[UUID, list[int]]] = {}
+        self.changes_count = 0
+        """Assignments that members were told."""
+
+    def ask(self, api: ApiSpec, request: object, code_of: Any) -> Any:
+        end_s = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                answer = self._ask_once(api, request)
+            except (KafkaFailed, OSError):
+                answer = None
+            code = ErrorCode.NOT_COORDINATOR if answer is None else known_code(code_of(answer))
+            if code not in _RETRIED:
+                return answer
+            assert time.monotonic() < end_s, f"{api.name}: {code.name}"
+            time.sleep(0.05)
+
+    def _ask_once(self, api: ApiSpec, request: object) -> Any:
+        find = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP])
+        found = _send(self._cluster.bootstrap, apis.FIND_COORDINATOR, find).coordinators[0]
+        if found.error_code:
+            return None
+        return _send(f"{found.host}:{found.port}", api, request)
+
+    def beat(self, member_id: str, epoch: int | None = None) -> int:
+        """Send a heartbeat. Returns the error code."""
+        request = share_group_heartbeat.ShareGroupHeartbeatRequest(
+            GROUP, member_id, self.epochs.get(member_id, 0) if epoch is None else epoch
+        )
+        if request.member_epoch == 0:
+            request.subscribed_topic_names = [TOPIC]
+        answer = self.ask(apis.SHARE_GROUP_HEARTBEAT, request, lambda found: found.error_code)
+        if answer.error_code == 0:
+            self.epochs[member_id] = answer.member_epoch
+        if answer.assignment is not None:
+            self.changes_count += 1
+            self.assigned[member_id] = {
+                topic.topic_id: sorted(topic.partitions)
+                for topic in answer.assignment.topic_partitions
+            }
+        return int(answer.error_code)
+
+    def settle(self, *member_ids: str) -> None:
+        """Send heartbeats until the members read all partitions between them."""
+
+        def is_settled() -> bool:
+            for member_id in member_ids:
+                assert self.beat(member_id) == 0
+            read = [i for name in member_ids for i in next(iter(self.assigned[name].values()), [])]
+            return sorted(read) == list(range(COUNT)) and len(set(self.epochs.values())) == 1
+
+        wait_until(is_settled)
+
+    def offsets(self) -> dict[int, int]:
+        group = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(GROUP, None)
+        request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest([group])
+        answer = self.ask(
+            apis.DESCRIBE_SHARE_GROUP_OFFSETS, request, lambda found: found.groups[0].error_code
+        )
+        return {
+            part.partition_index: part.start_offset
+            for topic in answer.groups[0].topics
+            for part in topic.partitions
+        }
+
+    def alter(self, offsets: dict[int, int]) -> None:
+        topic = alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(
+            TOPIC,
+            [
+                alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(*offset)
+                for offset in offsets.items()
+            ],
+        )
+        request = alter_share_group_offsets.AlterShareGroupOffsetsRequest(GROUP, [topic])
+        answer = self.ask(apis.ALTER_SHARE_GROUP_OFFSETS, request, lambda found: found.error_code)
+        assert answer.error_code == 0, answer
+        assert not any(part.error_code for part in answer.responses[0].partitions), answer
+
+    def delete(self) -> ErrorCode:
+        request = delete_groups.DeleteGroupsRequest([GROUP])
+        answer = self.ask(apis.DELETE_GROUPS, request, lambda found: found.results[0].error_code)
+        return known_code(answer.results[0].error_code)
+
+
+def _send(address: str, api: ApiSpec, request: object) -> Any:
+    codec = CODECS[api.key]
+    with WireClient(address) as client:
+        return client.ask(api, request, codec.encode_request, codec.decode_response)
+
+
+def group_on(cluster: Cluster) -> ShareGroup | None:
+    for broker in cluster.brokers.values():
+        found = broker.groups.find(GROUP, create=False)
+        if not isinstance(found, ErrorCode) and found.share is not None:
+            return found.share
+    return None
+
+
+def coordinator_of(cluster: Cluster) -> int:
+    return cluster.leader_of(OFFSETS_TOPIC, cluster.broker.groups.partition_of(GROUP) or 0)
+
+
+async def move_coordinator(cluster: Cluster, node_id: int) -> None:
+    (other,) = cluster.brokers.keys() - {node_id}
+    partition = cluster.broker.groups.partition_of(GROUP) or 0
+    move = PartitionTarget(topic=OFFSETS_TOPIC, partition=partition, replicas=[NodeId(other)])
+    await cluster.broker.client.alter_reassignments(AlterReassignments(partitions=[move]))
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
+async def test_another_coordinator_goes_on_without_a_rebalance(cluster: Cluster, end: str) -> None:
+    client = Client(cluster)
+    for member_id in "ab":
+        assert await asyncio.to_thread(client.beat, member_id, 0) == 0
+    await asyncio.to_thread(client.settle, "a", "b")
+    before, group, coordinator = dict(client.epochs), group_on(cluster), coordinator_of(cluster)
+    assigned, changes_count = dict(client.assigned), client.changes_count
+    if end == "killed":
+        await cluster.kill_broker(coordinator)
+    elif end == "stopped":
+        await cluster.stop_broker(coordinator)
+    else:
+        await move_coordinator(cluster, coordinator)
+    await until(lambda: coordinator_of(cluster) not in {-1, coordinator})
+    for member_id in "ab" * 2:
+        assert await asyncio.to_thread(client.beat, member_id) == 0
+    assert group_on(cluster) not in {None, group}
+    assert (client.epochs, client.assigned) == (before, assigned)
+    assert client.changes_count == changes_count
+
+
+async def test_a_deleted_group_leaves_no_state(cluster: Cluster) -> None:
+    client = Client(cluster)
+    await asyncio.to_thread(client.alter, {0: 5, 1: 0})
+    assert await asyncio.to_thread(client.offsets) == {0: 5, 1: 0}
+    for member_id in "ab":
+        assert await asyncio.to_thread(client.beat, member_id, 0) == 0
+    await asyncio.to_thread(client.settle, "a", "b")
+    assert await asyncio.to_thread(client.offsets) == {0: 5, 1: 0, 2: -1, 3: -1, 4: -1, 5: -1}
+    assert await asyncio.to_thread(client.delete) is ErrorCode.NON_EMPTY_GROUP
+    for member_id in "ab":
+        assert await asyncio.to_thread(client.beat, member_id, -1) == 0
+    assert await asyncio.to_thread(client.delete) is ErrorCode.NONE
+    (topic_id,) = client.assigned["a"]
+    for broker in cluster.brokers.values():
+        for index in range(COUNT):
+            key = SharePartitionKey(GROUP, topic_id, index)
+            assert (await broker.share_states.summary(key)).state_epoch == 0
+    assert await asyncio.to_thread(client.offsets) == {}
+
+
+async def test_members_that_fall_silent_are_replaced(tmp_path: Path) -> None:
+    settings = {"group_share_session_timeout_ms": 1_000, "group_share_heartbeat_interval_ms": 100}
+    async with Cluster(tmp_path, brokers=1, **settings) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
+        client = Client(cluster)
+        for member_id in "ab":
+            assert await asyncio.to_thread(client.beat, member_id, 0) == 0
+        await asyncio.to_thread(client.settle, "a", "b")
+        del client.epochs["b"], client.assigned["b"]
+        await asyncio.to_thread(client.settle, "a")
+        assert await asyncio.to_thread(client.beat, "b", 9) == ErrorCode.UNKNOWN_MEMBER_ID

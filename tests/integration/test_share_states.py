@@ -1,0 +1,189 @@
+"""Share groups and the states of their partitions on two brokers with real sockets: states are
+read and written wherever they are coordinated, and survive the coordinator.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC, ensure_topic
+from broker.groups.share.group import ShareGroup
+from broker.groups.share.model import ShareHeartbeatRequest
+from broker.node import Broker
+from broker.share.state import (
+    ACKNOWLEDGED,
+    NO_START_OFFSET,
+    SharePartitionKey,
+    ShareStateError,
+    StateBatch,
+)
+from broker.wire.error_codes import ErrorCode
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+TOPIC = "orders"
+GROUP = "g"
+COUNT = 12
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
+        yield cluster
+
+
+def topic_id(cluster: Cluster) -> UUID:
+    topic = cluster.broker.image.topics.by_name(TOPIC)
+    assert topic is not None
+    return topic.topic_id
+
+
+def keys(cluster: Cluster) -> list[SharePartitionKey]:
+    return [SharePartitionKey(GROUP, topic_id(cluster), index) for index in range(COUNT)]
+
+
+def leaders(cluster: Cluster, broker: Broker) -> set[int]:
+    """Return the brokers that coordinate the share partitions."""
+    return {
+        cluster.leader_of(
+            SHARE_STATES_TOPIC, broker.share_coordinator.partition_of(key.coordinator_key) or 0
+        )
+        for key in keys(cluster)
+    }
+
+
+async def write(broker: Broker, key: SharePartitionKey, offset: int, leader_epoch: int = 1) -> None:
+    await broker.share_states.write(
+        key,
+        state_epoch=1,
+        leader_epoch=leader_epoch,
+        start_offset=offset,
+        delivery_complete_count=1,
+        batches=[StateBatch(offset + 1, offset + 1, ACKNOWLEDGED, 1)],
+    )
+
+
+async def initialize(broker: Broker, cluster: Cluster) -> None:
+    await asyncio.gather(
+        *(
+            broker.share_states.initialize(key, state_epoch=1, start_offset=NO_START_OFFSET)
+            for key in keys(cluster)
+        )
+    )
+
+
+async def test_every_broker_reads_and_writes_all_states(cluster: Cluster) -> None:
+    first, second = cluster.brokers.values()
+    await initialize(first, cluster)
+    assert leaders(cluster, first) == {first.node_id, second.node_id}
+    await asyncio.gather(*(write(first, key, index) for index, key in enumerate(keys(cluster))))
+    for broker in (first, second):
+        states = await asyncio.gather(*(broker.share_states.read(k, 2) for k in keys(cluster)))
+        for index, state in enumerate(states):
+            assert (state.start_offset, state.leader_epoch) == (index, 2)
+            assert state.batches == (StateBatch(index + 1, index + 1, ACKNOWLEDGED, 1),)
+    for key in keys(cluster):
+        with pytest.raises(ShareStateError) as raised:
+            await write(second, key, 0)
+        assert raised.value.code is ErrorCode.FENCED_LEADER_EPOCH
+    await asyncio.gather(*(second.share_states.delete(key) for key in keys(cluster)))
+    found = await asyncio.gather(*(first.share_states.summary(key) for key in keys(cluster)))
+    assert {summary.start_offset for summary in found} == {NO_START_OFFSET}
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+async def test_writes_go_on_when_the_coordinator_ends(cluster: Cluster, end: str) -> None:
+    """Each write that was confirmed is there afterwards."""
+    survivor, other = cluster.brokers.values()
+    await initialize(survivor, cluster)
+    confirmed: dict[int, int] = {}
+    is_over = asyncio.Event()
+
+    async def use(index: int) -> None:
+        offset = 0
+        while not is_over.is_set() or confirmed.get(index, 0) < 5:
+            offset += 1
+            await write(survivor, keys(cluster)[index], offset)
+            confirmed[index] = offset
+
+    users = [asyncio.create_task(use(index)) for index in range(COUNT)]
+    await until(lambda: len(confirmed) == COUNT)
+    if end == "killed":
+        await cluster.kill_broker(other.node_id)
+    else:
+        await cluster.stop_broker(other.node_id)
+    await until(lambda: leaders(cluster, survivor) == {survivor.node_id})
+    before = dict(confirmed)
+    await until(lambda: all(confirmed[index] > before[index] for index in before))
+    is_over.set()
+    await asyncio.gather(*users)
+    for index, key in enumerate(keys(cluster)):
+        state = await survivor.share_states.read(key, 1)
+        assert state.start_offset == confirmed[index]
+
+
+def group_on(cluster: Cluster) -> ShareGroup | None:
+    for broker in cluster.brokers.values():
+        found = broker.groups.find(GROUP, create=False)
+        if not isinstance(found, ErrorCode) and found.share is not None:
+            return found.share
+    return None
+
+
+def is_initialized(cluster: Cluster) -> bool:
+    share = group_on(cluster)
+    return share is not None and bool(share.partitions.initialized)
+
+
+def coordinator(cluster: Cluster) -> Broker:
+    partition = cluster.broker.groups.partition_of(GROUP) or 0
+    return cluster.brokers[cluster.leader_of(OFFSETS_TOPIC, partition)]
+
+
+async def beat(cluster: Cluster, member_id: str, epoch: int) -> int:
+    """Send a heartbeat to the coordinator until there is one. Returns the epoch of the member."""
+    names = (TOPIC,) if epoch == 0 else None
+    request = ShareHeartbeatRequest(member_id, epoch, subscribed_names=names)
+    while True:
+        broker = coordinator(cluster)
+        await broker.groups.ready(GROUP)
+        result = await broker.groups.shares.heartbeat(GROUP, request)
+        if result.error is ErrorCode.NONE:
+            return result.member_epoch
+        assert result.error.retriable, result
+
+
+async def test_a_group_goes_on_and_its_states_go_with_it(cluster: Cluster) -> None:
+    """The next coordinator knows members, assignments and which states exist; a deleted group
+    leaves no state.
+    """
+    await ensure_topic(cluster.broker, OFFSETS_TOPIC)
+    await until(lambda: cluster.leader_of(OFFSETS_TOPIC, 0) >= 0)
+    epochs = {name: await beat(cluster, name, 0) for name in "ab"}
+    await until(
+        lambda: len((group_on(cluster) or ShareGroup("", None)).partitions.initialized) == 1
+    )
+    for _ in range(2):
+        for name in epochs:
+            epochs[name] = await beat(cluster, name, epochs[name])
+    before = group_on(cluster)
+    assert before is not None
+    await cluster.stop_broker(coordinator(cluster).node_id)
+    await until(lambda: group_on(cluster) not in {None, before})
+    after = group_on(cluster)
+    assert after is not None
+    assert (after.members, after.epoch) == (before.members, before.epoch)
+    assert {name: await beat(cluster, name, epochs[name]) for name in epochs} == epochs
+    broker = coordinator(cluster)
+    for name in epochs:
+        await beat(cluster, name, -1)
+    summary = await broker.share_states.summary(keys(cluster)[0])
+    assert summary.state_epoch > 0
+    assert await broker.groups.delete_group(GROUP) is ErrorCode.NONE
+    for key in keys(cluster):
+        assert (await broker.share_states.summary(key)).state_epoch == 0

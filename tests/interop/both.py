@@ -1,0 +1,38 @@
+"""Send the same requests and tools to Kafka and to Penstock."""
+
+import asyncio
+from typing import Any
+
+from broker.wire.apis import ApiSpec
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+from tests.support.conversation import ask
+from tests.support.java import JavaHome
+
+
+class Both:
+    """Kafka and Penstock. Results come as a pair in this order."""
+
+    def __init__(self, java: JavaHome, peer: str, cluster: Cluster) -> None:
+        self._java = java
+        self.addresses = (peer, cluster.bootstrap)
+
+    async def create(self, topic: str, partitions: int = 1, **configs: Any) -> None:
+        for address in self.addresses:
+            await asyncio.to_thread(create_topic, address, topic, partitions, **configs)
+
+    async def ask(self, api: ApiSpec, request: object) -> tuple[Any, Any]:
+        kafka_answer, answer = [
+            await asyncio.to_thread(ask, address, api, request) for address in self.addresses
+        ]
+        return kafka_answer, answer
+
+    async def tool(self, main: str, *arguments: str) -> tuple[str, str]:
+        """Return what a tool prints."""
+        done = [
+            await asyncio.to_thread(
+                self._java.tool, main, "--bootstrap-server", address, *arguments
+            )
+            for address in self.addresses
+        ]
+        return done[0].stdout + done[0].stderr, done[1].stdout + done[1].stderr

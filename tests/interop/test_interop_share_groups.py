@@ -1,0 +1,709 @@
+"""Compare share groups (KIP-932) with Apache Kafka 4.2: the same conversations with the group
+coordinator and the share coordinator go to both, and Kafka's own tools use both.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
+from broker.groups.consumer.records import (
+    ConsumerRecordKind,
+    decode_consumer_key,
+    decode_consumer_value,
+    encode_consumer_key,
+    encode_consumer_value,
+)
+from broker.share.records import (
+    decode_share_key,
+    decode_share_value,
+    encode_share_key,
+    encode_share_value,
+)
+from broker.share.state import SharePartitionKey
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import (
+    alter_share_group_offsets,
+    consumer_group_heartbeat,
+    delete_groups,
+    delete_share_group_offsets,
+    delete_share_group_state,
+    describe_groups,
+    describe_share_group_offsets,
+    find_coordinator,
+    heartbeat,
+    initialize_share_group_state,
+    join_group,
+    list_groups,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    read_share_group_state,
+    read_share_group_state_summary,
+    share_group_describe,
+    share_group_heartbeat,
+    write_share_group_state,
+)
+from deploy.clients.wire import WireClient
+from tests.support.clients import TIMEOUT_S, checked, create_topic
+from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
+from tests.support.waiting import wait_until
+
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
+TOPICS = {"share-pages": 4, "share-clicks": 2}
+PAGES, CLICKS = TOPICS
+NODE_ID = 1
+UNKNOWN_TOPIC = UUID(int=99)
+_RETRIED = {
+    int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    int(ErrorCode.NOT_COORDINATOR),
+}
+Step = tuple[str, Any]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=0) as cluster:
+        await cluster.start_broker(NODE_ID)
+        yield cluster
+
+
+class Conversation:
+    """One connection, with the epochs of members as a client has them."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._client = WireClient(address)
+        self.epochs: dict[str, int] = {}
+        for topic, count in TOPICS.items():
+            if topic not in self.topic_ids():
+                create_topic(self.address, topic, count)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def topic_ids(self) -> dict[str, UUID]:
+        answer = self.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+        return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
+
+    def ask(self, api: ApiSpec, request: object) -> Any:
+        codec = CODECS[api.key]
+        answer = self._client.ask(api, request, codec.encode_request, codec.decode_response)
+        return msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
+
+    def find(self, key: str, key_type: int) -> Any:
+        request = find_coordinator.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+        (found,) = self.ask(apis.FIND_COORDINATOR, request)["coordinators"]
+        return found
+
+    def coordinate(self, *groups: str) -> None:
+        """Wait until the groups have a coordinator, and their partitions a share coordinator."""
+        for group in groups:
+            wait_until(
+                lambda group=group: (
+                    not self.find(group, 0)["error_code"]
+                    and self.describe(group)["error_code"] not in _RETRIED
+                )
+            )
+            for topic, count in TOPICS.items():
+                for index in range(count):
+                    key = SharePartitionKey(group, self.topic_ids()[topic], index)
+                    wait_until(
+                        lambda key=key, topic=topic, index=index, group=group: (
+                            not self.find(key.coordinator_key, 2)["error_code"]
+                            and self.summary(group, topic, index)["error_code"] not in _RETRIED
+                        )
+                    )
+
+    def beat(self, group: str, member: str, epoch: int | None = None, **fields: Any) -> Any:
+        request = share_group_heartbeat.ShareGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member,
+            member_epoch=self.epochs.get(member, 0) if epoch is None else epoch,
+            **fields,
+        )
+        answer = self.ask(apis.SHARE_GROUP_HEARTBEAT, request)
+        if answer["error_code"] == 0:
+            self.epochs[member] = answer["member_epoch"]
+        if answer["assignment"] is not None:
+            answer["assignment"] = self._named(answer["assignment"]["topic_partitions"])
+        return answer
+
+    def join(self, group: str, member: str, *names: str, **fields: Any) -> Any:
+        return self.beat(group, member, 0, subscribed_topic_names=list(names), **fields)
+
+    def settle(self, group: str, *members: str) -> None:
+        """Send heartbeats until all partitions are assigned."""
+
+        def is_settled() -> bool:
+            for member in members:
+                self.beat(group, member)
+            described = self.describe(group)
+            return bool(described["members"]) and all(
+                member["member_epoch"] == described["group_epoch"] and any(member["assignment"])
+                for member in described["members"]
+            )
+
+        wait_until(is_settled)
+
+    def _named(self, topics: Sequence[Any]) -> dict[str, list[int]]:
+        names = {topic_id: name for name, topic_id in self.topic_ids().items()}
+        return {names[topic["topic_id"]]: sorted(topic["partitions"]) for topic in topics}
+
+    def describe(self, group: str) -> Any:
+        request = share_group_describe.ShareGroupDescribeRequest([group])
+        (described,) = self.ask(apis.SHARE_GROUP_DESCRIBE, request)["groups"]
+        for member in described["members"]:
+            member["assignment"] = self._named(member["assignment"]["topic_partitions"])
+            member["subscribed_topic_names"].sort()
+        described["members"].sort(key=lambda member: member["member_id"])
+        return described
+
+    def listed(self, group: str, **filters: Any) -> Any:
+        groups = self.ask(apis.LIST_GROUPS, list_groups.ListGroupsRequest(**filters))["groups"]
+        return [found for found in groups if found["group_id"] == group]
+
+    def delete(self, group: str) -> Any:
+        return self.ask(apis.DELETE_GROUPS, delete_groups.DeleteGroupsRequest([group]))["results"]
+
+    def described_offsets(
+        self, group: str, *topics: tuple[str, list[int]], every: bool = False
+    ) -> Any:
+        request = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
+            [
+                describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(
+                    group,
+                    None
+                    if every
+                    else [
+                        describe_share_group_offsets.DescribeShareGroupOffsetsRequestTopic(*topic)
+                        for topic in topics
+                    ],
+                )
+            ]
+        )
+        (found,) = self.ask(apis.DESCRIBE_SHARE_GROUP_OFFSETS, request)["groups"]
+        for topic in found["topics"]:
+            topic["topic_id"] = topic["topic_id"] == self.topic_ids().get(topic["topic_name"])
+            topic["partitions"].sort(key=lambda part: part["partition_index"])
+            for part in topic["partitions"]:
+                del part["leader_epoch"]
+        found["topics"].sort(key=lambda topic: topic["topic_name"])
+        return found
+
+    def alter_offsets(self, group: str, *topics: tuple[str, dict[int, int]]) -> Any:
+        request = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
+            group,
+            [
+                alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(
+                    name,
+                    [
+                        alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(*part)
+                        for part in offsets.items()
+                    ],
+                )
+                for name, offsets in topics
+            ],
+        )
+        return self._with_known_ids(self.ask(apis.ALTER_SHARE_GROUP_OFFSETS, request))
+
+    def delete_offsets(self, group: str, *topics: str) -> Any:
+        request = delete_share_group_offsets.DeleteShareGroupOffsetsRequest(
+            group,
+            [delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(t) for t in topics],
+        )
+        return self._with_known_ids(self.ask(apis.DELETE_SHARE_GROUP_OFFSETS, request))
+
+    def _with_known_ids(self, answer: Any) -> Any:
+        for topic in answer["responses"]:
+            topic["topic_id"] = topic["topic_id"] == self.topic_ids().get(topic["topic_name"])
+            if "partitions" in topic:
+                topic["partitions"].sort(key=lambda part: part["partition_index"])
+        answer["responses"].sort(key=lambda topic: topic["topic_name"])
+        return answer
+
+    # --- the share coordinator ---
+
+    def _one(self, answer: Any) -> Any:
+        ((result,),) = [result["partitions"] for result in answer["results"]]
+        return result
+
+    def initialize(self, group: str, topic: str, index: int, epoch: int, start: int) -> Any:
+        request = initialize_share_group_state.InitializeShareGroupStateRequest(
+            group,
+            [
+                initialize_share_group_state.InitializeStateData(
+                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
+                    [initialize_share_group_state.PartitionData(index, epoch, start)],
+                )
+            ],
+        )
+        return self._one(self.ask(apis.INITIALIZE_SHARE_GROUP_STATE, request))
+
+    def read(self, group: str, topic: str, index: int, leader_epoch: int) -> Any:
+        request = read_share_group_state.ReadShareGroupStateRequest(
+            group,
+            [
+                read_share_group_state.ReadStateData(
+                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
+                    [read_share_group_state.PartitionData(index, leader_epoch)],
+                )
+            ],
+        )
+        return self._one(self.ask(apis.READ_SHARE_GROUP_STATE, request))
+
+    def write(
+        self,
+        group: str,
+        topic: str,
+        index: int,
+        epochs: tuple[int, int],
+        start: int,
+        count: int = -1,
+        batches: Sequence[tuple[int, int, int, int]] = (),
+    ) -> Any:
+        request = write_share_group_state.WriteShareGroupStateRequest(
+            group,
+            [
+                write_share_group_state.WriteStateData(
+                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
+                    [
+                        write_share_group_state.PartitionData(
+                            index,
+                            *epochs,
+                            start,
+                            count,
+                            [write_share_group_state.StateBatch(*batch) for batch in batches],
+                        )
+                    ],
+                )
+            ],
+        )
+        return self._one(self.ask(apis.WRITE_SHARE_GROUP_STATE, request))
+
+    def summary(self, group: str, topic: str, index: int) -> Any:
+        request = read_share_group_state_summary.ReadShareGroupStateSummaryRequest(
+            group,
+            [
+                read_share_group_state_summary.ReadStateSummaryData(
+                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
+                    [read_share_group_state_summary.PartitionData(index, -1)],
+                )
+            ],
+        )
+        return self._one(self.ask(apis.READ_SHARE_GROUP_STATE_SUMMARY, request))
+
+    def delete_state(self, group: str, topic: str, index: int) -> Any:
+        request = delete_share_group_state.DeleteShareGroupStateRequest(
+            group,
+            [
+                delete_share_group_state.DeleteStateData(
+                    self.topic_ids().get(topic, UNKNOWN_TOPIC),
+                    [delete_share_group_state.PartitionData(index)],
+                )
+            ],
+        )
+        return self._one(self.ask(apis.DELETE_SHARE_GROUP_STATE, request))
+
+
+def bad_input(talk: Conversation) -> Iterator[Step]:
+    group = "share-bad-input"
+    talk.coordinate(group, "share-absent")
+    names = {"subscribed_topic_names": [PAGES]}
+    wrong: list[tuple[str, str, int, dict[str, Any]]] = [
+        ("", "m", 0, names),
+        (" ", "m", 0, names),
+        (group, " ", 0, names),
+        (group, " ", 1, {}),
+        (group, "m", -2, {}),
+        (group, "m", 0, {}),
+        (group, "m", 0, {"subscribed_topic_names": []}),
+        (group, "m", 1, {"rack_id": ""}),
+        ("share-absent", "m", 3, {}),
+        ("share-absent", "m", -1, {}),
+    ]
+    for asked in wrong:
+        yield str(asked), talk.beat(*asked[:3], **asked[3])
+    yield "without an id", talk.beat(group, "", 0, **names)["error_code"]
+    yield "no group was made", talk.listed(group)
+    yield "describe an unknown group", talk.describe("share-absent")
+    yield "delete an unknown group", talk.delete("share-absent")
+
+
+def membership(talk: Conversation) -> Iterator[Step]:
+    group = "share-members"
+    talk.coordinate(group)
+    yield "join a", talk.join(group, "a", PAGES, rack_id="r1")
+    talk.settle(group, "a")
+    yield "a has all", talk.describe(group)
+    yield "a begins again", talk.join(group, "a", PAGES)
+    yield "a full heartbeat", talk.beat(group, "a", subscribed_topic_names=[PAGES])
+    yield "a heartbeat", talk.beat(group, "a")
+    yield "states", [_state(talk.summary(group, PAGES, index)) for index in range(4)]
+    yield "not subscribed", talk.summary(group, CLICKS, 0)
+    yield "join b", _sized(talk.join(group, "b", PAGES))
+    yield "a learns", _sized(talk.beat(group, "a"))
+    yield "the previous epoch", _sized(talk.beat(group, "a", talk.epochs["a"] - 1))
+    yield "too new an epoch", talk.beat(group, "a", 99)
+    yield "too old an epoch", talk.beat(group, "a", talk.epochs["a"] - 2)
+    yield "listed", talk.listed(group)
+    yield "listed by type", talk.listed(group, types_filter=["Share"])
+    yield "listed by other type", talk.listed(group, types_filter=["consumer"])
+    yield "listed by state", talk.listed(group, states_filter=["stable"])
+    yield "b adds a topic", _sized(talk.beat(group, "b", subscribed_topic_names=[PAGES, CLICKS]))
+    wait_until(
+        lambda: talk.beat(group, "b") and CLICKS in talk.describe(group)["members"][1]["assignment"]
+    )
+    yield "b has both", _sizes(talk.describe(group))
+    yield "a", _sized(talk.beat(group, "a"))
+    yield "an unknown topic", _sized(talk.beat(group, "a", subscribed_topic_names=["absent"]))
+    yield "delete with members", talk.delete(group)
+    yield "unknown member leaves", talk.beat(group, "z", -1)
+    yield "unknown member", talk.beat(group, "z", 1)
+    yield "a leaves", talk.beat(group, "a", -1)
+    yield "a is gone", talk.beat(group, "a", 3)
+    yield "b leaves", talk.beat(group, "b", -1)
+    yield "empty", talk.describe(group)
+    yield "listed", talk.listed(group)
+    yield "delete", talk.delete(group)
+    yield "deleted", talk.describe(group)
+    yield "no state", talk.summary(group, PAGES, 0)
+
+
+def many_members(talk: Conversation) -> Iterator[Step]:
+    group = "share-many"
+    talk.coordinate(group)
+    members = [f"m{number}" for number in range(6)]
+    for member in members:
+        talk.join(group, member, PAGES)
+    talk.settle(group, *members)
+    described = talk.describe(group)
+    yield "shared", sorted(len(m["assignment"][PAGES]) for m in described["members"])
+    read = [i for member in described["members"] for i in member["assignment"][PAGES]]
+    yield "all are read", sorted(set(read))
+
+
+def types(talk: Conversation) -> Iterator[Step]:
+    """A group id has one type."""
+    share, classic, consumer = "share-typed", "share-classic", "share-consumer"
+    talk.coordinate(share, classic, consumer)
+    talk.join(share, "a", PAGES)
+    commit = offset_commit.OffsetCommitRequest(
+        group_id=classic,
+        generation_id_or_member_epoch=-1,
+        topics=[
+            offset_commit.OffsetCommitRequestTopic(
+                PAGES, [offset_commit.OffsetCommitRequestPartition(0, 5)]
+            )
+        ],
+    )
+    yield "a classic group", _errors(talk.ask(apis.OFFSET_COMMIT, commit))
+    yield "share joins classic", talk.join(classic, "a", PAGES)
+    yield "describe classic", talk.describe(classic)
+    join = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        group_id=consumer,
+        member_id="c",
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=[PAGES],
+        topic_partitions=[],
+    )
+    yield "a consumer group", talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join)["error_code"]
+    yield "share joins consumer", talk.join(consumer, "a", PAGES)
+    join.group_id = share
+    yield "consumer joins share", talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join)
+    commit.group_id = share
+    yield "commit to share", _errors(talk.ask(apis.OFFSET_COMMIT, commit))
+    fetch = offset_fetch.OffsetFetchRequest(
+        groups=[
+            offset_fetch.OffsetFetchRequestGroup(
+                share, topics=[offset_fetch.OffsetFetchRequestTopics(PAGES, [0])]
+            )
+        ]
+    )
+    yield "fetch from share", talk.ask(apis.OFFSET_FETCH, fetch)["groups"]
+    offsets = offset_delete.OffsetDeleteRequest(
+        share,
+        [
+            offset_delete.OffsetDeleteRequestTopic(
+                PAGES, [offset_delete.OffsetDeleteRequestPartition(0)]
+            )
+        ],
+    )
+    yield "delete offsets of share", talk.ask(apis.OFFSET_DELETE, offsets)
+    join_classic = join_group.JoinGroupRequest(
+        group_id=share,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[join_group.JoinGroupRequestProtocol("range", b"\0\0\0\0\0\0\0\0\0\0")],
+    )
+    yield "classic joins share", talk.ask(apis.JOIN_GROUP, join_classic)["error_code"]
+    beat = heartbeat.HeartbeatRequest(share, 1, "a")
+    yield "classic heartbeat", talk.ask(apis.HEARTBEAT, beat)
+    described = describe_groups.DescribeGroupsRequest([share])
+    yield "classic describe", talk.ask(apis.DESCRIBE_GROUPS, described)
+    yield "the member leaves", talk.beat(share, "a", -1)
+    yield "commit to empty share", _errors(talk.ask(apis.OFFSET_COMMIT, commit))
+    yield "classic joins empty share", talk.ask(apis.JOIN_GROUP, join_classic)["error_code"]
+    yield "consumer joins empty share", talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join)
+    yield "still a share group", talk.listed(share)
+
+
+def states(talk: Conversation) -> Iterator[Step]:
+    """Talk with the share coordinator."""
+    group = "share-states"
+    talk.coordinate(group)
+    at = (group, PAGES, 0)
+    yield "read before", talk.read(*at, 0)
+    yield "write before", talk.write(*at, (0, 0), 0)
+    yield "summary before", talk.summary(*at)
+    yield "delete before", talk.delete_state(*at)
+    yield "initialize", talk.initialize(*at, 3, -1)
+    yield "read", talk.read(*at, 2)
+    yield "summary", talk.summary(*at)
+    yield "an older leader reads", talk.read(*at, 1)
+    yield "anyone reads", talk.read(*at, -1)
+    yield "an older leader writes", talk.write(*at, (3, 1), 0)
+    yield "an older group writes", talk.write(*at, (2, 2), 0)
+    yield "an older group initializes", talk.initialize(*at, 2, 7)
+    first = [(10, 19, 0, 1), (20, 29, 2, 1), (30, 39, 4, 2)]
+    yield "write", talk.write(*at, (3, 2), 10, 20, first)
+    yield "read", talk.read(*at, 2)
+    yield "summary", talk.summary(*at)
+    overlaps = [
+        (12, 14, 2, 1),
+        (15, 15, 4, 3),
+        (19, 22, 0, 2),
+        (35, 60, 0, 1),
+        (61, 70, 0, 1),
+        (80, 80, 2, 1),
+    ]
+    yield "overlaps", talk.write(*at, (3, 2), 12, 21, overlaps)
+    yield "read", talk.read(*at, 2)
+    yield "prune", talk.write(*at, (3, 2), 17)
+    yield "read", talk.read(*at, 3)
+    yield "no start", talk.write(*at, (3, 3), -1, 5, [(90, 95, 0, 4), (90, 99, 0, 2)])
+    yield "read", talk.read(*at, 3)
+    yield "a new start", talk.initialize(*at, 4, 40)
+    yield "read", talk.read(*at, 3)
+    yield "the old leader", talk.read(*at, 2)
+    yield "a new epoch", talk.initialize(*at, 5, -1)
+    yield "read", talk.read(*at, 4)
+    yield "the old epoch", talk.write(*at, (4, 4), 0)
+    yield "delete", talk.delete_state(*at)
+    yield "read after", talk.read(*at, 4)
+    yield "summary after", talk.summary(*at)
+    for name, where in {"unknown": (group, "none", 0), "beyond": (group, PAGES, 9)}.items():
+        yield name, talk.initialize(*where, 1, 0)
+        yield name, talk.read(*where, 1)
+        yield name, talk.write(*where, (1, 1), 0)
+        yield name, talk.summary(*where)
+        yield name, talk.delete_state(*where)
+    yield "negative", talk.initialize(group, PAGES, -1, 1, 0)
+    for key in ("", "a", "a:b:0", f"{group}:x:y:0", f"{group}:{'A' * 22}:z"):
+        yield f"coordinator of {key!r}", talk.find(key, 2)["error_code"]
+
+
+def offsets(talk: Conversation) -> Iterator[Step]:
+    group, absent, classic = "share-offsets", "share-no-offsets", "share-offsets-classic"
+    talk.coordinate(group, absent, classic)
+    yield "describe an unknown group", talk.described_offsets(absent, (PAGES, [0]))
+    yield "describe all of an unknown group", talk.described_offsets(absent, every=True)
+    yield "describe nothing", talk.described_offsets(group, every=False)
+    yield "delete of an unknown group", talk.delete_offsets(absent, PAGES)
+    yield "alter the empty group", talk.alter_offsets("", (PAGES, {0: 5}))
+    yield "delete of the empty group", talk.delete_offsets("", PAGES)
+    talk.join(group, "a", PAGES)
+    talk.settle(group, "a")
+    yield "describe with a member", talk.described_offsets(group, every=True)
+    yield "alter with a member", talk.alter_offsets(group, (PAGES, {0: 5}))
+    yield "delete with a member", talk.delete_offsets(group, PAGES)
+    talk.beat(group, "a", -1)
+    yield (
+        "alter",
+        talk.alter_offsets(group, (PAGES, {0: 5, 1: 6, 9: 7}), ("none", {0: 1}), (CLICKS, {1: 3})),
+    )
+    yield "describe all", talk.described_offsets(group, every=True)
+    yield (
+        "describe some",
+        talk.described_offsets(group, (PAGES, [1, 9]), ("none", [0]), (CLICKS, [0, 1])),
+    )
+    yield "alter to below", talk.alter_offsets(group, (PAGES, {0: 2}))
+    yield "describe it", talk.described_offsets(group, (PAGES, [0]))
+    yield "nothing to alter", talk.alter_offsets(group)
+    yield "delete", talk.delete_offsets(group, PAGES, "none", PAGES)
+    yield "describe all", talk.described_offsets(group, every=True)
+    yield "describe deleted", talk.described_offsets(group, (PAGES, [0]))
+    yield "delete again", talk.delete_offsets(group, PAGES)
+    yield "nothing to delete", talk.delete_offsets(group)
+    yield "alter a new group", talk.alter_offsets(absent, (PAGES, {2: 8}))
+    yield "describe the new group", talk.described_offsets(absent, every=True)
+    yield "it is listed", talk.listed(absent)
+    talk.join(absent, "b", PAGES)
+    wait_until(
+        lambda: (
+            talk.beat(absent, "b")
+            and len(talk.described_offsets(absent, every=True)["topics"][0]["partitions"]) == 4
+        )
+    )
+    yield "with the offset", talk.described_offsets(absent, every=True)
+    commit = offset_commit.OffsetCommitRequest(
+        group_id=classic,
+        generation_id_or_member_epoch=-1,
+        topics=[
+            offset_commit.OffsetCommitRequestTopic(
+                PAGES, [offset_commit.OffsetCommitRequestPartition(0, 5)]
+            )
+        ],
+    )
+    talk.ask(apis.OFFSET_COMMIT, commit)
+    yield "describe a classic group", talk.described_offsets(classic, every=True)
+    yield "describe some of a classic group", talk.described_offsets(classic, (PAGES, [0]))
+    yield "alter a classic group", talk.alter_offsets(classic, (PAGES, {0: 5}))
+    yield "delete of a classic group", talk.delete_offsets(classic, PAGES)
+
+
+def _sized(answer: Any) -> Any:
+    """Replace partitions by their number: which ones they are is up to the broker."""
+    assignment = answer["assignment"]
+    if assignment is not None:
+        answer["assignment"] = {name: len(indexes) for name, indexes in assignment.items()}
+    return answer
+
+
+def _sizes(described: Any) -> Any:
+    for member in described["members"]:
+        _sized(member)
+    return described
+
+
+def _state(summary: Any) -> Any:
+    return {name: summary[name] for name in ("error_code", "start_offset", "state_epoch")}
+
+
+def _errors(answer: Any) -> Any:
+    return [part["error_code"] for topic in answer["topics"] for part in topic["partitions"]]
+
+
+@pytest.mark.parametrize("scenario", [bad_input, membership, many_members, types, states, offsets])
+async def test_conversations_are_those_of_kafka(
+    peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
+) -> None:
+    expected, found = [
+        await asyncio.to_thread(_hold, address, scenario) for address in (peer, cluster.bootstrap)
+    ]
+    assert len(found) == len(expected)
+    for answer, wanted in zip(found, expected, strict=True):
+        assert answer == wanted
+
+
+def _hold(address: str, scenario: Callable[[Conversation], Iterator[Step]]) -> list[Step]:
+    talk = Conversation(address)
+    try:
+        return [
+            (label, answer | {"throttle_time_ms": 0} if isinstance(answer, dict) else answer)
+            for label, answer in scenario(talk)
+        ]
+    finally:
+        talk.close()
+
+
+async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
+    """What Kafka writes for these groups is what this broker writes for the same values."""
+    for scenario in (membership, states):
+        await asyncio.to_thread(_hold, peer, scenario)
+    kinds: set[ConsumerRecordKind] = set()
+    for key, value in await asyncio.to_thread(_log, peer, OFFSETS_TOPIC):
+        decoded = decode_consumer_key(key)
+        if decoded is None or not decoded.kind.is_share:
+            continue
+        assert encode_consumer_key(decoded) == key
+        if value is not None:
+            kinds.add(decoded.kind)
+            found = decode_consumer_value(decoded.kind, value)
+            written = encode_consumer_value(found)
+            # Kafka does not sort topics and partitions.
+            assert sorted(written) == sorted(value), (decoded, value)
+            assert decode_consumer_value(decoded.kind, written) == found
+    assert kinds == {kind for kind in ConsumerRecordKind if kind.is_share}
+    seen: set[int] = set()
+    for key, value in await asyncio.to_thread(_log, peer, SHARE_STATES_TOPIC):
+        share = decode_share_key(key)
+        assert share is not None
+        kind, share_partition = share
+        assert encode_share_key(share_partition, kind) == key
+        if value is not None:
+            seen.add(kind)
+            assert encode_share_value(decode_share_value(kind, value)) == value
+    assert seen == {0, 1}
+
+
+def _log(address: str, topic: str) -> list[tuple[bytes, bytes | None]]:
+    """Return all records of an internal topic."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "reads-the-log"})
+    count = len(consumer.list_topics(topic).topics[topic].partitions)
+    found: list[tuple[bytes, bytes | None]] = []
+    ends: dict[int, int] = {}
+    for index in range(count):
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), TIMEOUT_S)
+        if low < high:
+            ends[index] = high
+    consumer.assign([TopicPartition(topic, index, 0) for index in ends])
+    while ends:
+        message = checked(consumer.poll(TIMEOUT_S))
+        found.append((message.key(), message.value()))
+        if message.offset() + 1 >= ends.get(message.partition(), 0):
+            ends.pop(message.partition(), None)
+    consumer.close()
+    return found
+
+
+@pytest.mark.long
+async def test_kafkas_tools_manage_share_groups(java: JavaHome, cluster: Cluster) -> None:
+    group = "tools"
+
+    def tool(main: str, *arguments: str) -> list[list[str]]:
+        done = java.tool(main, "--bootstrap-server", cluster.bootstrap, *arguments)
+        assert done.returncode == 0, done.stderr
+        return [line.split() for line in done.stdout.splitlines() if line]
+
+    def run() -> None:
+        talk = Conversation(cluster.bootstrap)
+        talk.coordinate(group)
+        talk.join(group, "a", CLICKS)
+        talk.settle(group, "a")
+        write = talk.write(group, CLICKS, 1, (1, 0), 5, 0)
+        assert write["error_code"] == 0
+        assert [group, "Stable"] in tool(SHARE_GROUPS, "--list", "--state")
+        assert [group, "Share", "share"] in tool(ALL_GROUPS, "--list")
+        described = ("--describe", "--group", group)
+        offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
+        assert offsets == [[group, CLICKS, "0", "-", "-"], [group, CLICKS, "1", "5", "0"]]
+        (member,) = tool(SHARE_GROUPS, *described, "--members")[1:]
+        assert (member[1], member[-1]) == ("a", f"{CLICKS}:0,1")
+        (state,) = tool(SHARE_GROUPS, *described, "--state")[1:]
+        assert state[-2:] == ["Stable", "1"]
+        talk.beat(group, "a", -1)
+        reset = ("--reset-offsets", "--group", group, "--topic", CLICKS)
+        tool(SHARE_GROUPS, *reset, "--to-earliest", "--execute")
+        offsets = tool(SHARE_GROUPS, *described, "--offsets")[1:]
+        assert [row[3] for row in offsets] == ["0", "0"]
+        tool(SHARE_GROUPS, "--delete-offsets", "--group", group, "--topic", CLICKS)
+        tool(SHARE_GROUPS, "--delete", "--group", group)
+        assert tool(SHARE_GROUPS, "--list") == []
+        talk.close()
+
+    await asyncio.to_thread(run)

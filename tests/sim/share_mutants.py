@@ -1,0 +1,112 @@
+"""Planted bugs of the share coordinator, for `tests.sim.mutants`."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from broker.share.coordinator import ShareCoordinator, _LiveShareStates
+from broker.share.state import NO_START_OFFSET
+from broker.share.states import ShareStates
+from broker.wire.error_codes import ErrorCode
+
+Patch = tuple[Any, str, Any]
+
+
+def _states_confirmed_before_durable() -> list[Patch]:
+    real = ShareCoordinator._append
+
+    def append(self: ShareCoordinator, *args: Any) -> Any:
+        outcome = real(self, *args)
+        if outcome.done():
+            return outcome
+        answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        answered.set_result(ErrorCode.NONE)
+        return answered
+
+    return [(ShareCoordinator, "_append", append)]
+
+
+def _older_leaders_read_states() -> list[Patch]:
+    real = ShareStates.read
+
+    def read(self: ShareStates, key: Any, leader_epoch: int, now_ms: int) -> Any:
+        stored = self.get(key)
+        known = -1 if stored is None else stored.current.leader_epoch
+        return real(self, key, max(leader_epoch, known), now_ms)
+
+    return [(ShareStates, "read", read)]
+
+
+def _older_leaders_write_states() -> list[Patch]:
+    real = ShareStates.write
+
+    def write(self: ShareStates, key: Any, **named: Any) -> Any:
+        return real(self, key, **named | {"leader_epoch": -1})
+
+    return [(ShareStates, "write", write)]
+
+
+def _leader_epochs_not_recorded() -> list[Patch]:
+    real = ShareStates.read
+
+    def read(self: ShareStates, *args: Any) -> Any:
+        return real(self, *args)[0], None
+
+    return [(ShareStates, "read", read)]
+
+
+def _snapshots_forget_earlier_changes() -> list[Patch]:
+    real = ShareStates._change
+
+    def change(self: ShareStates, key: Any, before: Any, update: Any, *args: Any) -> Any:
+        if before.updates_count >= self._updates_max:
+            before = replace(before, current=replace(before.current, batches=()))
+        return real(self, key, before, update, *args)
+
+    return [(ShareStates, "_change", change)]
+
+
+def _states_initialized_again() -> list[Patch]:
+    real = ShareStates.initialize
+
+    def initialize(self: ShareStates, key: Any, *args: Any) -> Any:
+        self.put_back(key, None)
+        return real(self, key, *args)
+
+    return [(ShareStates, "initialize", initialize)]
+
+
+def _copies_without_batches() -> list[Patch]:
+    real = _LiveShareStates.__init__
+
+    def init(self: _LiveShareStates, partition: Any) -> None:
+        real(self, partition)
+        kept = ShareStates(0)
+        for key in partition.states:
+            current = partition.states.get(key).current
+            kept.apply(key, replace(current, batches=()))
+        self._states = kept
+
+    return [(_LiveShareStates, "__init__", init)]
+
+
+def _start_offsets_not_kept() -> list[Patch]:
+    real = ShareStates.write
+
+    def write(self: ShareStates, key: Any, **named: Any) -> Any:
+        return real(self, key, **named | {"start_offset": NO_START_OFFSET})
+
+    return [(ShareStates, "write", write)]
+
+
+SHARE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "states_confirmed_before_durable": _states_confirmed_before_durable,
+    "older_leaders_read_states": _older_leaders_read_states,
+    "older_leaders_write_states": _older_leaders_write_states,
+    "leader_epochs_not_recorded": _leader_epochs_not_recorded,
+    "snapshots_forget_earlier_changes": _snapshots_forget_earlier_changes,
+    "states_initialized_again": _states_initialized_again,
+    "copies_without_batches": _copies_without_batches,
+    "start_offsets_not_kept": _start_offsets_not_kept,
+}

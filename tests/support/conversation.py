@@ -1,0 +1,45 @@
+"""Send single requests of Kafka's protocol to a broker, with its real sockets and codecs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.gen import describe_configs, incremental_alter_configs
+from deploy.clients.wire import WireClient
+
+SET, DELETE = 0, 1
+
+
+def ask(address: str, api: ApiSpec, request: object) -> Any:
+    """Return the answer as dictionaries and lists."""
+    codec = CODECS[api.key]
+    with WireClient(address) as client:
+        answer = client.ask(api, request, codec.encode_request, codec.decode_response)
+    return msgspec.to_builtins(answer)
+
+
+def alter_configs(
+    address: str, resource: tuple[int, str], values: Mapping[str, str | None]
+) -> tuple[int, str | None]:
+    """Set configs of one resource, or delete those with None. Return the code and the message."""
+    configs = [
+        incremental_alter_configs.AlterableConfig(name, DELETE if value is None else SET, value)
+        for name, value in values.items()
+    ]
+    wanted = incremental_alter_configs.AlterConfigsResource(*resource, configs)
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], False)
+    (result,) = ask(address, apis.INCREMENTAL_ALTER_CONFIGS, request)["responses"]
+    return result["error_code"], result["error_message"]
+
+
+def describe_configs_of(address: str, resource: tuple[int, str], *names: str) -> dict[str, Any]:
+    """Return the configs of one resource by their names. No names: all configs."""
+    wanted = describe_configs.DescribeConfigsResource(*resource, list(names) or None)
+    request = describe_configs.DescribeConfigsRequest([wanted], True, False)
+    (result,) = ask(address, apis.DESCRIBE_CONFIGS, request)["results"]
+    assert result["error_code"] == 0, result
+    return {config["name"]: config for config in result["configs"]}

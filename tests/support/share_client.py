@@ -1,0 +1,211 @@
+"""A member of a share group that sends single requests, for conversations with brokers.
+
+It knows the epochs of its group and its session, so that tests name only what they are about.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.gen import (
+    find_coordinator,
+    metadata,
+    share_acknowledge,
+    share_fetch,
+    share_group_heartbeat,
+)
+from deploy.clients.wire import WireClient
+from stream.batch.header import iter_headers
+from tests.support.waiting import wait_until
+
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+GAP = 0
+_FETCH: dict[str, Any] = {
+    "max_wait_ms": 500,
+    "min_bytes": 1,
+    "max_bytes": 1 << 20,
+    "max_records": 500,
+    "batch_size": 500,
+}
+Acks = Mapping[tuple[str, int], Sequence[tuple[int, int, Sequence[int]]]]
+"""(first offset, last offset, types) by topic and partition."""
+
+
+class ShareMember:
+    def __init__(self, address: str, group: str, member_id: str | None = None) -> None:
+        self.address = address
+        self.group = group
+        self.member_id = member_id or str(uuid4())
+        self.epoch = 0
+        """That of the next request of the session."""
+        self.assigned: dict[str, list[int]] = {}
+        self._member_epoch = 0
+        self._client = WireClient(address)
+        self._ids: dict[str, UUID] = {}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, api: ApiSpec, request: object) -> Any:
+        codec = CODECS[api.key]
+        answer = self._client.ask(api, request, codec.encode_request, codec.decode_response)
+        return msgspec.to_builtins(answer, builtin_types=(UUID, bytes, memoryview))
+
+    def topic_id(self, topic: str) -> UUID:
+        if topic not in self._ids:
+            answer = self.ask(apis.METADATA, metadata.MetadataRequest(topics=None))
+            self._ids = {item["name"]: item["topic_id"] for item in answer["topics"]}
+        return self._ids.get(topic) or UUID(int=77)
+
+    # --- the group --------------------------------------------------------------------------------
+
+    @property
+    def is_member(self) -> bool:
+        return self._member_epoch > 0
+
+    def beat(self, *topics: str) -> Any:
+        answer = self.ask(
+            apis.SHARE_GROUP_HEARTBEAT,
+            share_group_heartbeat.ShareGroupHeartbeatRequest(
+                group_id=self.group,
+                member_id=self.member_id,
+                member_epoch=self._member_epoch,
+                rack_id=None,
+                subscribed_topic_names=list(topics) or None,
+            ),
+        )
+        if not answer["error_code"]:
+            self._member_epoch = answer["member_epoch"]
+        if answer["assignment"] is not None:
+            names = {id_: name for name, id_ in self._ids.items()}
+            self.assigned = {
+                names.get(item["topic_id"], ""): sorted(item["partitions"])
+                for item in answer["assignment"]["topic_partitions"]
+            }
+        return answer
+
+    def _find_coordinator(self) -> Any:
+        find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[self.group])
+        return self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]
+
+    def coordinates_here(self) -> bool:
+        """Return whether the broker of this connection is the coordinator of the group, once there
+        is one.
+        """
+        wait_until(lambda: not self._find_coordinator()["error_code"])
+        found = self._find_coordinator()
+        return self.address == f"{found['host']}:{found['port']}"
+
+    def join(self, *topics: str) -> "ShareMember":
+        """Become a member, and wait for all partitions of the topics."""
+        for topic in topics:
+            self.topic_id(topic)
+
+        wait_until(lambda: not self._find_coordinator()["error_code"])
+
+        def is_assigned() -> bool:
+            self.beat(*(() if self.is_member else topics))
+            return set(self.assigned) == set(topics)
+
+        wait_until(is_assigned)
+        return self
+
+    def leave(self) -> Any:
+        self._member_epoch = -1
+        return self.beat()
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        *partitions: tuple[str, int],
+        acks: Acks | None = None,
+        forget: Sequence[tuple[str, int]] = (),
+        epoch: int | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Send ShareFetch. The partitions are those that the session does not have yet."""
+        acks = acks or {}
+        by_topic: dict[UUID, list[share_fetch.FetchPartition]] = {}
+        for topic, index in dict.fromkeys([*partitions, *acks]):
+            batches = [
+                share_fetch.AcknowledgementBatch(*item) for item in acks.get((topic, index), ())
+            ]
+            by_topic.setdefault(self.topic_id(topic), []).append(
+                share_fetch.FetchPartition(index, batches)
+            )
+        request = share_fetch.ShareFetchRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            share_session_epoch=self.epoch if epoch is None else epoch,
+            topics=[share_fetch.FetchTopic(*item) for item in by_topic.items()],
+            forgotten_topics_data=[
+                share_fetch.ForgottenTopic(self.topic_id(topic), [index]) for topic, index in forget
+            ],
+            **(_FETCH | fields),
+        )
+        answer = self.ask(apis.SHARE_FETCH, request)
+        self._count(answer, request.share_session_epoch)
+        return answer
+
+    def acknowledge(self, acks: Acks, *, epoch: int | None = None, **fields: Any) -> Any:
+        """Send ShareAcknowledge."""
+        by_topic: dict[UUID, list[share_acknowledge.AcknowledgePartition]] = {}
+        for (topic, index), items in acks.items():
+            by_topic.setdefault(self.topic_id(topic), []).append(
+                share_acknowledge.AcknowledgePartition(
+                    index, [share_acknowledge.AcknowledgementBatch(*item) for item in items]
+                )
+            )
+        request = share_acknowledge.ShareAcknowledgeRequest(
+            group_id=self.group,
+            member_id=self.member_id,
+            share_session_epoch=self.epoch if epoch is None else epoch,
+            topics=[share_acknowledge.AcknowledgeTopic(*item) for item in by_topic.items()],
+            **fields,
+        )
+        answer = self.ask(apis.SHARE_ACKNOWLEDGE, request)
+        self._count(answer, request.share_session_epoch)
+        return answer
+
+    def _count(self, answer: Any, epoch: int) -> None:
+        if not answer["error_code"] and epoch == self.epoch:
+            self.epoch = epoch + 1 if epoch >= 0 else 0
+
+    def acquired(self, *partitions: tuple[str, int], **fields: Any) -> list[tuple[int, int, int]]:
+        """Fetch, and return (first offset, last offset, delivery count) of what is acquired."""
+        return acquired(self.fetch(*partitions, **fields))
+
+
+def acquired(answer: Any) -> list[tuple[int, int, int]]:
+    """Return (first offset, last offset, delivery count) of all partitions. Neighbors with the same
+    count are joined: Kafka may return each record of a batch on its own.
+    """
+    found: list[tuple[int, int, int]] = []
+    for topic in answer["responses"]:
+        for partition in topic["partitions"]:
+            for item in partition["acquired_records"]:
+                first, last, count = (
+                    item["first_offset"],
+                    item["last_offset"],
+                    item["delivery_count"],
+                )
+                if found and found[-1][1] + 1 == first and found[-1][2] == count:
+                    first = found.pop()[0]
+                found.append((first, last, count))
+    return found
+
+
+def batches(answer: Any) -> list[tuple[int, int]]:
+    """Return (first offset, last offset) of the batches of all partitions."""
+    return [
+        (header.base_offset, header.last_offset)
+        for topic in answer["responses"]
+        for partition in topic["partitions"]
+        for _, header in iter_headers(partition["records"] or b"")
+    ]

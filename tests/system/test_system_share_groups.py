@@ -1,0 +1,83 @@
+"""The leader of share partitions is killed while members work: what was accepted is not delivered
+again, and nothing is lost.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from deploy.local.handle import LocalCluster
+from tests.support.clients import create_topic, produce
+from tests.support.share_worker import ShareLedger, ShareWorker
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+TOPIC, GROUP, PARTITIONS = "jobs", "workers", 4
+RECORDS = 400
+LOCK = "group.share.record.lock.duration.ms=3000"
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["--log-level", "error", "--set", LOCK]) as cluster:
+        create_topic(cluster.bootstrap, TOPIC, PARTITIONS)
+        yield cluster
+
+
+async def test_the_leader_of_share_partitions_is_killed(cluster: LocalCluster) -> None:
+    await asyncio.to_thread(_kill_leaders, cluster)
+
+
+def _kill_leaders(cluster: LocalCluster) -> None:
+    ledger = ShareLedger()
+    with ExitStack() as workers:
+        for _ in range(3):
+            worker = ShareWorker(lambda: cluster.bootstrap, GROUP, TOPIC, ledger).start()
+            workers.callback(worker.stop)
+        # A group begins at the end of the log: until all partitions have begun, records of the
+        # first rounds may be passed over.
+        started = _until_started(cluster, ledger)
+        for number in range(1, 3):
+            _kill_one(cluster, ledger, started, number)
+    assert ledger.problems == []
+
+
+def _kill_one(
+    cluster: LocalCluster, ledger: ShareLedger, started: dict[int, int], number: int
+) -> None:
+    _produce(cluster)
+    wait_until(lambda: len(ledger.accepted) > sum(started.values()) + 2 * (number - 1) * RECORDS)
+    killed = [cluster.brokers()[number % len(cluster.brokers())]]
+    cluster.kill(killed)
+    _produce(cluster)
+    wait_until(lambda: _is_done(ledger, started, 2 * number * RECORDS // PARTITIONS))
+    cluster.wait_for_new(killed)
+
+
+def _produce(cluster: LocalCluster) -> None:
+    values = [b"%d" % number for number in range(RECORDS)]
+    produce(cluster.bootstrap, TOPIC, values, range(PARTITIONS), enable_idempotence=True)
+
+
+def _until_started(cluster: LocalCluster, ledger: ShareLedger) -> dict[int, int]:
+    """Return the end of each partition once each one has given a record."""
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+
+    def all_started() -> bool:
+        produce(cluster.bootstrap, TOPIC, [b"first"] * PARTITIONS, range(PARTITIONS))
+        for partition in ends:
+            ends[partition] += 1
+        return {partition for partition, _ in ledger.accepted} == set(ends)
+
+    wait_until(all_started)
+    return ends
+
+
+def _is_done(ledger: ShareLedger, started: dict[int, int], count: int) -> bool:
+    wanted = {
+        (partition, end + number) for partition, end in started.items() for number in range(count)
+    }
+    return wanted <= ledger.accepted

@@ -1,0 +1,267 @@
+"""The share coordinator over an in-memory log: durability, failover, compaction, deleted topics."""
+
+import asyncio
+from collections.abc import Iterable
+from uuid import UUID
+
+import pytest
+
+from broker.coordination.compaction import CompactionLimits
+from broker.share.coordinator import ShareCoordinator
+from broker.share.state import (
+    ACKNOWLEDGED,
+    AVAILABLE,
+    NO_START_OFFSET,
+    SharePartitionKey,
+    ShareState,
+    ShareStateError,
+    StateBatch,
+)
+from broker.wire.error_codes import ErrorCode
+from tests.support.coordinator_log import MemoryLog
+from tests.support.waiting import until
+
+TOPIC_ID = UUID(int=7)
+KEY = SharePartitionKey("g", TOPIC_ID, 0)
+DONE = StateBatch(0, 9, ACKNOWLEDGED, 1)
+
+
+class Topics:
+    def __init__(self) -> None:
+        self.known = {TOPIC_ID: 64}
+        self.frozen: set[UUID] = set()
+
+    def is_gone(self, topic_id: UUID) -> bool:
+        return topic_id not in self.known and topic_id not in self.frozen
+
+    def partition_count(self, topic_id: UUID) -> int:
+        return self.known.get(topic_id, 0)
+
+
+def coordinator_on(
+    log: MemoryLog,
+    *,
+    topics: Topics | None = None,
+    updates_max: int = 500,
+    compaction: CompactionLimits | None = None,
+) -> ShareCoordinator:
+    coordinator = ShareCoordinator(
+        log,
+        topics or Topics(),
+        updates_max=updates_max,
+        now_ms=lambda: 0,
+        compaction=compaction,
+    )
+    for partition in range(log.partition_count):
+        coordinator.partition_opened(partition)
+    return coordinator
+
+
+async def started(log: MemoryLog, **named) -> ShareCoordinator:
+    coordinator = coordinator_on(log, **named)
+    await coordinator.initialize(KEY, state_epoch=1, start_offset=NO_START_OFFSET)
+    return coordinator
+
+
+async def write(
+    coordinator: ShareCoordinator,
+    batches: Iterable[StateBatch] = (DONE,),
+    *,
+    key: SharePartitionKey = KEY,
+    epoch: int = 1,
+    leader: int = 1,
+    start: int = 0,
+) -> None:
+    await coordinator.write(
+        key,
+        state_epoch=epoch,
+        leader_epoch=leader,
+        start_offset=start,
+        delivery_complete_count=-1,
+        batches=list(batches),
+    )
+
+
+async def refused(work) -> ErrorCode:
+    with pytest.raises(ShareStateError) as raised:
+        await work
+    return raised.value.code
+
+
+async def pending(*works) -> list[asyncio.Task]:
+    """Begin works, and let them run as far as they get."""
+    tasks = [asyncio.create_task(work) for work in works]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def test_answers_wait_until_what_they_depend_on_is_durable() -> None:
+    log = MemoryLog()
+    coordinator = await started(log)
+    log.hold = True
+    tasks = await pending(
+        write(coordinator),
+        coordinator.read(KEY, 1),
+        coordinator.summary(KEY),
+        coordinator.initialize(KEY, state_epoch=1, start_offset=NO_START_OFFSET),
+    )
+    assert not any(task.done() for task in tasks)
+    log.release()
+    await asyncio.gather(*tasks)
+    assert tasks[1].result() == ShareState(1, 0, 1, (DONE,))
+    coordinator.close()
+
+
+async def test_a_write_that_is_not_durable_is_forgotten() -> None:
+    log = MemoryLog()
+    coordinator = await started(log)
+    log.hold = True
+    (task,) = await pending(write(coordinator))
+    log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert await refused(task) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    log.hold = False
+    assert (await coordinator.read(KEY, 0)).batches == ()
+    coordinator.close()
+
+
+async def test_a_write_that_is_refused_at_once_is_taken_back() -> None:
+    log = MemoryLog()
+    coordinator = await started(log)
+    append, log.append = log.append, lambda *_, **__: _[2](ErrorCode.MESSAGE_TOO_LARGE)
+    assert await refused(write(coordinator)) is ErrorCode.INVALID_REQUEST
+    log.append = append
+    assert (await coordinator.read(KEY, 0)).batches == ()
+    coordinator.close()
+
+
+async def test_the_next_coordinator_goes_on() -> None:
+    log = MemoryLog()
+    coordinator = await started(log, updates_max=2)
+    for leader in range(1, 8):
+        await write(coordinator, [StateBatch(leader, leader, AVAILABLE, leader)], leader=leader)
+    before = await coordinator.read(KEY, 7)
+    coordinator.close()
+    following = coordinator_on(log)
+    assert await following.read(KEY, 7) == before
+    assert await refused(following.read(KEY, 6)) is ErrorCode.FENCED_LEADER_EPOCH
+    assert await refused(write(following, leader=6)) is ErrorCode.FENCED_LEADER_EPOCH
+    following.close()
+
+
+async def test_a_read_fences_the_leader_before_it_also_after_a_failover() -> None:
+    log = MemoryLog()
+    coordinator = await started(log)
+    await coordinator.read(KEY, 9)
+    coordinator.close()
+    following = coordinator_on(log)
+    assert await refused(write(following, leader=8)) is ErrorCode.FENCED_LEADER_EPOCH
+    following.close()
+
+
+async def test_a_broker_that_may_not_lead_alone_answers_nothing_from_memory() -> None:
+    log = MemoryLog()
+    coordinator = await started(log)
+    log.leads_alone = False
+    for work in (
+        coordinator.summary(KEY),
+        coordinator.read(KEY, 0),
+        coordinator.delete(SharePartitionKey("other", TOPIC_ID, 0)),
+        write(coordinator, key=SharePartitionKey("other", TOPIC_ID, 0)),
+        write(coordinator, epoch=0),
+    ):
+        assert await refused(work) is ErrorCode.NOT_COORDINATOR
+    await write(coordinator)  # the fence in the WAL protects what is appended
+    log.can_write = False
+    assert await refused(write(coordinator)) is ErrorCode.NOT_COORDINATOR
+    coordinator.close()
+
+
+async def test_partitions_and_coordinators_that_are_not_there() -> None:
+    log = MemoryLog(partition_count=1)
+    coordinator = await started(log)
+    beyond = SharePartitionKey("g", TOPIC_ID, 64)
+    unknown = SharePartitionKey("g", UUID(int=8), 0)
+    negative = SharePartitionKey("g", TOPIC_ID, -1)
+    for key, code in (
+        (beyond, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (negative, ErrorCode.INVALID_REQUEST),
+    ):
+        assert await refused(coordinator.initialize(key, state_epoch=1, start_offset=0)) is code
+        assert await refused(coordinator.summary(key)) is code
+    log.foreign.add(0)
+    coordinator.partition_closed(0)
+    assert await refused(coordinator.summary(KEY)) is ErrorCode.NOT_COORDINATOR
+    log.partition_count = 0
+    assert await refused(coordinator.summary(KEY)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    coordinator.close()
+
+
+@pytest.mark.parametrize("updates_max", [0, 3, 500])
+async def test_a_compacted_log_restores_everything(updates_max: int) -> None:
+    """Writes go on during the passes, also to the partition that is just copied."""
+    log = MemoryLog(partition_count=1)
+    limits = CompactionLimits(
+        log_bytes_min=4_000, factor=2, slice_count=2, slices_in_flight_max=2, retry_interval_s=0.01
+    )
+    coordinator = coordinator_on(log, updates_max=updates_max, compaction=limits)
+    keys = [SharePartitionKey(group, TOPIC_ID, index) for group in "ab" for index in range(5)]
+    for key in keys:
+        await coordinator.initialize(key, state_epoch=1, start_offset=0)
+    gone = keys.pop()
+    await coordinator.delete(gone)
+
+    async def use(key: SharePartitionKey) -> None:
+        for offset in range(60):
+            batch = StateBatch(offset, offset, ACKNOWLEDGED, offset % 3)
+            await write(coordinator, [batch], key=key, start=max(0, offset - 20))
+
+    await asyncio.gather(*map(use, keys))
+    await until(lambda: log.starts.get(0, 0) > 0)
+    expected = [await coordinator.read(key, 1) for key in keys]
+    coordinator.close()
+    following = coordinator_on(log)
+    assert [await following.read(key, 1) for key in keys] == expected
+    assert await refused(following.read(gone, 1)) is ErrorCode.INVALID_REQUEST
+    following.close()
+
+
+async def test_states_of_topics_that_are_gone_are_deleted() -> None:
+    log, topics = MemoryLog(), Topics()
+    coordinator = await started(log, topics=topics)
+    del topics.known[TOPIC_ID]
+    topics.frozen.add(TOPIC_ID)
+    coordinator.topics_changed([TOPIC_ID])
+    topics.known[TOPIC_ID] = 64
+    assert (await coordinator.summary(KEY)).state_epoch == 1, "it can be undeleted"
+    del topics.known[TOPIC_ID]
+    topics.frozen.clear()
+    coordinator.topics_changed([TOPIC_ID])
+    topics.known[TOPIC_ID] = 64
+    assert (await coordinator.summary(KEY)).state_epoch == 0
+    coordinator.close()
+
+
+async def test_a_topic_that_was_deleted_while_nobody_led() -> None:
+    log, topics = MemoryLog(), Topics()
+    coordinator = await started(log, topics=topics)
+    coordinator.close()
+    del topics.known[TOPIC_ID]
+    appended = sum(map(len, log.durable.values()))
+    following = coordinator_on(log, topics=topics)
+    await until(lambda: sum(map(len, log.durable.values())) > appended)
+    following.close()
+
+
+async def test_a_broken_record_is_skipped() -> None:
+    log = MemoryLog()
+    coordinator = await started(log)
+    await write(coordinator)
+    for partition in range(log.partition_count):
+        log.append(partition, [(b"\0\0\0\x05x", b""), (b"\0\x09", b"later")], lambda _: None)
+    await asyncio.sleep(0)
+    coordinator.close()
+    following = coordinator_on(log)
+    assert (await following.read(KEY, 1)).batches == (DONE,)
+    following.close()

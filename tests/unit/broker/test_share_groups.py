@@ -1,0 +1,405 @@
+"""Share groups at the group coordinator, over an in-memory log and in-memory states: joining,
+sessions, initialization, failover, deletion.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.groups.consumer.model import HeartbeatResult
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.model import GroupLimits, GroupState, GroupType, JoinRequest, Protocol
+from broker.groups.share.group import ShareGroup
+from broker.groups.share.model import ShareHeartbeatRequest, ShareLimits
+from broker.share.state import NO_START_OFFSET, SharePartitionKey, StateBatch
+from broker.wire.error_codes import ErrorCode
+from tests.support.coordinator_log import MemoryLog
+from tests.support.share_states import MemoryShareStates
+from tests.support.waiting import until
+from tests.unit.broker.test_consumer_coordinator import TOPIC_ID, image_with, now_ms
+
+ALL = {TOPIC_ID: frozenset(range(4))}
+
+
+def coordinator_on(
+    log: MemoryLog, states: MemoryShareStates, *, partitions: int = 4, **limits: Any
+) -> GroupCoordinator:
+    coordinator = GroupCoordinator(
+        log,
+        GroupLimits(initial_rebalance_delay_ms=0),
+        now_ms=now_ms,
+        new_member_id=lambda prefix: f"{prefix}-1",
+        share_limits=lambda _: ShareLimits(**limits),
+        share_states=states,
+    )
+    coordinator.topics.reset(image_with(partitions))
+    for partition in range(log.partition_count):
+        coordinator.partition_opened(partition)
+    return coordinator
+
+
+async def send(
+    coordinator: GroupCoordinator, member_id: str, epoch: int, **fields: Any
+) -> HeartbeatResult:
+    await coordinator.ready("g")
+    request = ShareHeartbeatRequest(member_id, epoch, **fields)
+    return await coordinator.shares.heartbeat("g", request)
+
+
+async def join(coordinator: GroupCoordinator, member_id: str) -> HeartbeatResult:
+    return await send(coordinator, member_id, 0, subscribed_names=("t",))
+
+
+def share_of(coordinator: GroupCoordinator) -> ShareGroup:
+    group = coordinator.find("g", create=False)
+    assert not isinstance(group, ErrorCode), group
+    assert group.share is not None
+    group.share.check_invariants()
+    return group.share
+
+
+async def joined(coordinator: GroupCoordinator, *member_ids: str) -> None:
+    """Let members join, and heartbeat until all partitions are assigned."""
+    for member_id in member_ids:
+        result = await join(coordinator, member_id)
+        assert result.error is ErrorCode.NONE, result
+    share = share_of(coordinator)
+    await until(lambda: not share.partitions.initializing)
+    for member_id in member_ids * 2:
+        await send(coordinator, member_id, share.members[member_id].current.epoch)
+    share.check_invariants()
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog()
+
+
+@pytest.fixture
+def states() -> MemoryShareStates:
+    return MemoryShareStates()
+
+
+async def test_partitions_are_assigned_once_they_have_a_state(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    states.may_go_on.clear()
+    first = await join(coordinator, "a")
+    assert (first.member_epoch, first.assignment) == (1, {})
+    again = await send(coordinator, "a", 1)
+    assert (again.member_epoch, again.assignment) == (1, None)
+    await until(lambda: states.calls == ["initialize"] * 4)
+    await send(coordinator, "a", 1)
+    states.may_go_on.set()
+    await until(lambda: not share_of(coordinator).partitions.initializing)
+    assert len(states.calls) == 4, "once for each partition"
+    told = await send(coordinator, "a", 1)
+    assert (told.member_epoch, told.assignment) == (2, ALL)
+    summary = states.states.summary(SharePartitionKey("g", TOPIC_ID, 0))
+    assert (summary.state_epoch, summary.start_offset) == (1, NO_START_OFFSET)
+    assert (await send(coordinator, "a", 2)).assignment is None
+    coordinator.close()
+
+
+async def test_states_that_cannot_be_initialized_are_tried_again(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await join(coordinator, "a")
+    await until(lambda: not share_of(coordinator).partitions.initializing)
+    assert share_of(coordinator).partitions.initialized == {}
+    states.error = ErrorCode.NONE
+    await send(coordinator, "a", 1)
+    await until(lambda: bool(share_of(coordinator).partitions.initialized))
+    assert (await send(coordinator, "a", 1)).assignment == ALL
+    coordinator.close()
+
+
+async def test_the_next_coordinator_finishes_an_initialization(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    states.may_go_on.clear()
+    await join(coordinator, "a")
+    coordinator.close()
+    following, states.calls = coordinator_on(log, states), []
+    await following.ready("g")
+    assert share_of(following).partitions.initializing
+    states.may_go_on.set()
+    await send(following, "a", 1)
+    await until(lambda: not share_of(following).partitions.initializing)
+    assert states.calls == ["initialize"] * 4
+    assert (await send(following, "a", 1)).assignment == ALL
+    following.close()
+
+
+async def test_another_coordinator_goes_on_without_a_rebalance(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a", "b")
+    before = share_of(coordinator)
+    coordinator.close()
+    following = coordinator_on(log, states)
+    await following.ready("g")
+    restored = share_of(following)
+    assert restored is not before
+    assert restored.members == before.members
+    assert restored.targets == before.targets
+    assert (restored.epoch, restored.partitions) == (before.epoch, before.partitions)
+    for member_id, member in before.members.items():
+        told = await send(following, member_id, member.current.epoch)
+        assert (told.member_epoch, told.assignment) == (member.current.epoch, None)
+    following.close()
+
+
+async def test_a_heartbeat_is_answered_when_it_is_durable(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await coordinator.ready("g")
+    log.hold = True
+    task = asyncio.create_task(join(coordinator, "a"))
+    await until(lambda: bool(log.held))
+    assert (task.done(), states.calls) == (False, [])
+    log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert (await task).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    log.hold = False
+    assert (await send(coordinator, "a", 1)).error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert states.calls == [], "nothing that is not noted is initialized"
+    await joined(coordinator, "a")
+    coordinator.close()
+
+
+async def test_members_that_fall_silent_are_removed(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states, session_timeout_ms=200)
+    await joined(coordinator, "a", "b")
+    share = share_of(coordinator)
+    members = set(share.members)
+
+    async def beat() -> None:
+        while "b" in share.members:
+            await send(coordinator, "a", share.members["a"].current.epoch)
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(beat(), 5)
+    assert members == {"a", "b"}
+    told = await send(coordinator, "a", share.members["a"].current.epoch, subscribed_names=("t",))
+    assert told.assignment == ALL
+    coordinator.close()
+
+
+async def test_members_share_partitions(log: MemoryLog, states: MemoryShareStates) -> None:
+    coordinator = coordinator_on(log, states, members_max=6)
+    await joined(coordinator, *(f"m{number}" for number in range(6)))
+    for member in share_of(coordinator).members.values():
+        assert len(member.current.assigned[TOPIC_ID]) in {1, 2}
+    assert (await join(coordinator, "more")).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    coordinator.close()
+
+
+async def test_new_partitions_are_initialized_and_assigned(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    coordinator.topics.reset(image_with(6))
+    share = share_of(coordinator)
+    await send(coordinator, "a", share.members["a"].current.epoch)
+    await until(lambda: not share.partitions.initializing)
+    await send(coordinator, "a", share.members["a"].current.epoch)
+    assert share.members["a"].current.assigned == {TOPIC_ID: frozenset(range(6))}
+    coordinator.close()
+
+
+async def test_a_deleted_topic_is_given_up_and_its_group_comes_to_rest(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    coordinator.topics.reset(type(image_with(1))())
+    share = share_of(coordinator)
+    for _ in range(3):
+        await send(coordinator, "a", share.members["a"].current.epoch)
+    epoch = share.epoch
+    assert (share.members["a"].current.assigned, share.partitions.initialized) == ({}, {})
+    await send(coordinator, "a", epoch)
+    assert share.epoch == epoch
+    coordinator.close()
+
+
+async def test_a_deleted_group_takes_its_states_along(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
+    await send(coordinator, "a", -1)
+    states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await coordinator.delete_group("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert coordinator.list_groups()[0].type is GroupType.SHARE, "it is still there"
+    states.error = ErrorCode.NONE
+    assert len(states.states) == 4
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    assert len(states.states) == 0
+    assert await coordinator.delete_group("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    coordinator.close()
+    following = coordinator_on(log, states)
+    await following.ready("g")
+    assert following.list_groups() == []
+    following.close()
+
+
+async def test_the_next_coordinator_finishes_a_deletion(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    await send(coordinator, "a", -1)
+    states.may_go_on.clear()
+    task = asyncio.create_task(coordinator.delete_group("g"))
+    await until(lambda: "delete" in states.calls)
+    task.cancel()
+    coordinator.close()
+    states.may_go_on.set()
+    following = coordinator_on(log, states)
+    await following.ready("g")
+    assert await following.delete_group("g") is ErrorCode.NONE
+    assert len(states.states) == 0
+    following.close()
+
+
+async def test_a_group_that_lost_its_states_begins_with_new_ones(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    """A member joins while a deletion has failed half-way."""
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    await send(coordinator, "a", -1)
+    key = SharePartitionKey("g", TOPIC_ID, 0)
+    states.states.write(
+        key,
+        state_epoch=1,
+        leader_epoch=0,
+        start_offset=5,
+        delivery_complete_count=0,
+        batches=[StateBatch(5, 9, 2, 1)],
+        now_ms=0,
+    )
+    states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await coordinator.delete_group("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    states.error = ErrorCode.NONE
+    await joined(coordinator, "b")
+    assert share_of(coordinator).partitions.deleting == {}
+    assert states.states.summary(key).start_offset == NO_START_OFFSET
+    coordinator.close()
+
+
+async def test_states_that_an_earlier_group_left_behind_are_superseded(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    key = SharePartitionKey("g", TOPIC_ID, 2)
+    states.states.initialize(key, 40, 1_000, 0)
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    assert share_of(coordinator).members["a"].current.assigned == ALL
+    summary = states.states.summary(key)
+    assert (summary.state_epoch, summary.start_offset) == (41, NO_START_OFFSET)
+    coordinator.close()
+
+
+async def test_a_deletion_waits_for_initializations(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    states.may_go_on.clear()
+    await join(coordinator, "a")
+    await until(lambda: len(states.calls) == 4)
+    await send(coordinator, "a", -1)
+    task = asyncio.create_task(coordinator.delete_group("g"))
+    await asyncio.sleep(0.01)
+    assert states.calls == ["initialize"] * 4
+    states.may_go_on.set()
+    assert await task is ErrorCode.NONE
+    assert len(states.states) == 0
+    coordinator.close()
+
+
+async def test_a_client_that_hangs_up_leaves_nothing_half_done(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    await send(coordinator, "a", -1)
+    states.may_go_on.clear()
+    task = asyncio.create_task(coordinator.shares.delete_offsets("g", [TOPIC_ID]))
+    await until(lambda: "delete" in states.calls)
+    task.cancel()
+    states.may_go_on.set()
+    await until(lambda: len(states.states) == 0)
+    await joined(coordinator, "b")
+    assert share_of(coordinator).members["b"].current.assigned == ALL
+    coordinator.close()
+
+
+async def test_offsets_of_an_empty_group_are_altered(
+    log: MemoryLog, states: MemoryShareStates
+) -> None:
+    coordinator = coordinator_on(log, states)
+    await coordinator.ready("g")
+    chosen = {TOPIC_ID: ("t", frozenset([0, 1]))}
+    offsets = {(TOPIC_ID, 0): 5, (TOPIC_ID, 1): 6}
+    key = SharePartitionKey("g", TOPIC_ID, 0)
+    done = dict.fromkeys(offsets, ErrorCode.NONE)
+    assert await coordinator.shares.alter_offsets("g", chosen, offsets) == done
+    assert states.states.summary(key).start_offset == 5
+    await joined(coordinator, "a")
+    assert share_of(coordinator).members["a"].current.assigned == ALL
+    assert states.states.summary(key).start_offset == 5, "joining changes nothing"
+    await send(coordinator, "a", -1)
+    before = states.states.summary(key)
+    assert (
+        await coordinator.shares.alter_offsets("g", chosen, {**offsets, (TOPIC_ID, 0): 2}) == done
+    )
+    after = states.states.summary(key)
+    assert after.start_offset == 2
+    assert after.state_epoch > before.state_epoch, "leaders with the old state are fenced"
+    states.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    refused = dict.fromkeys(offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert await coordinator.shares.alter_offsets("g", chosen, offsets) == refused
+    states.error = ErrorCode.NONE
+    assert states.states.summary(key).start_offset == 2
+    await joined(coordinator, "b")
+    assert states.states.summary(key).start_offset == 2, "a failed alteration loses nothing"
+    coordinator.close()
+
+
+async def test_share_groups_never_expire(log: MemoryLog, states: MemoryShareStates) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    await send(coordinator, "a", -1)
+    coordinator.expire()
+    await asyncio.sleep(0)
+    (listed,) = coordinator.list_groups()
+    assert (listed.type, listed.state) == (GroupType.SHARE, GroupState.EMPTY)
+    coordinator.close()
+
+
+async def test_a_group_has_one_type(log: MemoryLog, states: MemoryShareStates) -> None:
+    coordinator = coordinator_on(log, states)
+    await joined(coordinator, "a")
+    await send(coordinator, "a", -1)
+    request = JoinRequest(
+        "", None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b""),), False
+    )
+    assert (await coordinator.join("g", request)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    described = coordinator.describe_group("g")
+    assert not isinstance(described, ErrorCode)
+    assert described.state is GroupState.DEAD
+    assert share_of(coordinator).members == {}
+    coordinator.close()

@@ -1,0 +1,83 @@
+"""Check the share sessions of members: epochs, limits, connections."""
+
+from uuid import UUID
+
+import pytest
+
+from broker.share.sessions import (
+    FINAL_EPOCH,
+    ShareSessionKey,
+    ShareSessionRefused,
+    ShareSessions,
+    TopicIdPartition,
+)
+from broker.wire.error_codes import ErrorCode
+
+TOPIC = UUID(int=1)
+A, B = ShareSessionKey("g", "a"), ShareSessionKey("g", "b")
+P = [TopicIdPartition(TOPIC, index) for index in range(5)]
+
+
+def code_of(sessions: ShareSessions, key: ShareSessionKey, epoch: int) -> ErrorCode:
+    with pytest.raises(ShareSessionRefused) as refused:
+        sessions.resume(key, epoch)
+    return refused.value.code
+
+
+def test_each_request_has_the_next_epoch() -> None:
+    sessions = ShareSessions(10)
+    assert code_of(sessions, A, 1) is ErrorCode.SHARE_SESSION_NOT_FOUND
+    sessions.open(A, 1, P[:2])
+    assert code_of(sessions, A, 2) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    sessions.resume(A, 1)
+    assert code_of(sessions, A, 1) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    sessions.resume(A, FINAL_EPOCH)
+    session = sessions.resume(A, 2)
+    session.epoch = 2**31 - 1
+    sessions.resume(A, 2**31 - 1)
+    sessions.resume(A, 1)
+
+
+def test_partitions_come_and_go() -> None:
+    sessions = ShareSessions(10)
+    sessions.open(A, 1, P[:2])
+    session = sessions.resume(A, 1, P[1:4], P[:1])
+    assert list(session.partitions) == P[1:4]
+    assert sessions.partition_count == 3
+    sessions.close(A)
+    assert sessions.partition_count == 0
+
+
+def test_a_new_session_takes_the_place_of_the_old_one() -> None:
+    sessions = ShareSessions(1)
+    sessions.open(A, 1, P[:2])
+    sessions.resume(A, 1)
+    session = sessions.open(A, 2, P[:1])
+    assert (session.epoch, len(sessions), sessions.partition_count) == (1, 1, 1)
+    assert sessions.close_connection(1) == []
+    assert sessions.close_connection(2) == [session]
+
+
+def test_sessions_and_their_partitions_are_limited() -> None:
+    sessions = ShareSessions(1)
+    sessions.open(A, 1, P)
+    with pytest.raises(ShareSessionRefused) as refused:
+        sessions.open(B, 1, P)
+    assert refused.value.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    sessions = ShareSessions(10, partitions_max=4)
+    sessions.open(A, 1, P[:3])
+    with pytest.raises(ShareSessionRefused):
+        sessions.open(B, 1, P[:2])
+    sessions.resume(A, 1, P[3:4])
+    with pytest.raises(ShareSessionRefused):
+        sessions.resume(A, 2, P[4:5])
+    assert sessions.partition_count == 4
+
+
+def test_a_closed_connection_ends_its_sessions() -> None:
+    sessions = ShareSessions(10)
+    sessions.open(A, 1, P[:1])
+    sessions.open(B, 1, P[:1])
+    assert [session.key for session in sessions.close_connection(1)] == [A, B]
+    assert not sessions.has_group("g")
+    assert (len(sessions), sessions.partition_count) == (0, 0)
