@@ -71,6 +71,7 @@ from controller.api.messages import (
 from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.api.version import product_version
 from controller.metadata.delta import MetadataDelta
+from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.records import NodeListener
@@ -450,6 +451,7 @@ class Broker:
             ),
             version=product_version(),
             wal_delete_grace_ms=self.stream_config.wal_delete_grace_ms,
+            features=SUPPORTED,
         )
         registered: BrokerRegistered = await self.client.register_broker(
             request, timeout_s=self.config.registration_timeout_ms / 1_000

@@ -51,6 +51,7 @@ from controller.api.errors import ControllerError
 from controller.api.follower import MetadataFollower
 from controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
 from controller.api.stream_metadata import ControllerStreamMetadata
+from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from objectstore.errors import ObjectStoreError
@@ -193,6 +194,7 @@ class SimBroker:
             host="h",
             port=9092,
             machine_host="m",
+            features=SUPPORTED,
             wal_delete_grace_ms=limits.stream.wal_delete_grace_ms,
         )
         registered = await self.client.register_broker(request, timeout_s=30)
