@@ -55,8 +55,10 @@ from broker.retention_duty import RetentionDuty
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
-from broker.transactions.peers import MarkerPeers
+from broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.records import record_version
+from broker.transactions.verifier import TransactionVerifier
 from controller.api.client import ControllerClient
 from controller.api.errors import ControllerError
 from controller.api.follower import MetadataFollower
@@ -147,6 +149,7 @@ class Broker:
         self.partitions: PartitionManager
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
+        self.verifier: TransactionVerifier
         self.compactor: Compactor
         self.recoveries: RecoveryDuty
         self.retention: RetentionDuty
@@ -499,8 +502,18 @@ class Broker:
             now_ms=self._steady_clock(),
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            record_version=lambda: record_version(self.image),
         )
         self._cleanup.callback(self.transactions.close)
+        coordinators = CoordinatorPeers(self, self.transactions.answer_leader)
+        self._cleanup.callback(coordinators.close)
+        self.verifier = TransactionVerifier(self._coordinator_of, coordinators.ask)
+        self._cleanup.callback(self.verifier.close)
+
+    def _coordinator_of(self, transactional_id: str) -> NodeId | None:
+        """See `broker.transactions.verifier.CoordinatorOf`."""
+        partition = self.transactions.partition_of(transactional_id)
+        return None if partition is None else self._leader_of((TRANSACTIONS_TOPIC, partition))
 
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
         """See `broker.transactions.markers.LeaderOf`."""

@@ -12,6 +12,7 @@ from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.verifier import TransactionVerifier
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 
@@ -45,6 +46,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def transactions(self) -> TransactionCoordinator: ...
+
+    @property
+    def verifier(self) -> TransactionVerifier: ...
 
     @property
     def producer_ids(self) -> ProducerIds: ...

@@ -40,8 +40,10 @@ from broker.retention_duty import RetentionDuty
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
-from broker.transactions.peers import MarkerPeers
+from broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.records import record_version
+from broker.transactions.verifier import TransactionVerifier
 from broker.wire import apis
 from broker.wire.gen import delete_records as wire_delete
 from broker.wire.gen import fetch as wire_fetch
@@ -324,8 +326,16 @@ class SimBroker:
             now_ms=now_ms,
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            record_version=lambda: record_version(self.image),
             compaction=self.world.coordination.compaction,
         )
+        self.verifier = TransactionVerifier(
+            self._coordinator_of, CoordinatorPeers(self, self.transactions.answer_leader).ask
+        )
+
+    def _coordinator_of(self, transactional_id: str) -> NodeId | None:
+        partition = self.transactions.partition_of(transactional_id)
+        return None if partition is None else self._leader_of((TRANSACTIONS_TOPIC, partition))
 
     def connect_peers(self) -> SimPeers:
         return SimPeers(self.world, self)
