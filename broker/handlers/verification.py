@@ -12,15 +12,14 @@ Source: Kafka `ReplicaManager`, `AddPartitionsToTxnManager`, `TransactionSupport
 
 import asyncio
 import struct
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from broker.errors import ErrorCode
 from broker.handlers.node import Node
 from broker.partition.leaders import announced_leader
 from broker.partition.partition import Partition
-from broker.partition.verification import UNVERIFIED, WITHOUT_ID, Guard
+from broker.partition.verification import UNVERIFIED, WITHOUT_ID, Admitted, Guard
 from broker.transactions.model import Membership, ProducerIdentity
 from controller.metadata.features import TRANSACTION_VERSION
 from stream.batch.header import HEADER_BYTES, TRANSACTIONAL_MASK
@@ -35,8 +34,6 @@ _UNAVAILABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-Admitted: TypeAlias = Callable[[Guard | ErrorCode], None]
-"""Gets the guard that lets the batch in, or why the coordinator refuses it."""
 
 
 def required_guard(node: Node, transactional_id: str | None, *, adds: bool) -> Guard | None:
@@ -89,25 +86,31 @@ def ask(
     before this returns.
     """
     verifications = partition.log.verifications
-    guard = verifications.find(producer.producer_id)
-    is_new = (
-        guard is None
-        or guard.producer_epoch != producer.producer_epoch
-        or (adds and not guard.adds)
-    )
+    guard = verifications.find(producer.producer_id, producer.producer_epoch)
+    is_new = guard is None or (adds and not guard.adds)
     if guard is None or is_new:
         guard = verifications.begin(producer.producer_id, producer.producer_epoch, adds=adds)
     own = guard
     if own.is_answered:
         admitted(own)
         return
-    own.waiting.append(lambda code: admitted(own if code is ErrorCode.NONE else code))
-    if is_new:
+    own.waiting.append(admitted)
+
+    def ask_coordinator() -> None:
         node.verifier.ask(
-            Membership(transactional_id, producer, adds=adds),
+            Membership(transactional_id, producer, adds=own.adds),
             (partition.topic_name, partition.index),
-            lambda code: verifications.answered(own, code),
+            answered,
         )
+
+    def answered(code: ErrorCode) -> None:
+        if code is ErrorCode.NONE and verifications.asks_again(own):
+            ask_coordinator()
+        elif own.waiting:
+            verifications.answered(own, code)
+
+    if is_new:
+        ask_coordinator()
 
 
 async def answer(
@@ -131,7 +134,12 @@ async def answer(
         done.set_result(found)
 
     ask(node, transactional_id, partition, producer, admitted, adds=adds)
-    return await done
+    try:
+        return await done
+    except asyncio.CancelledError:
+        if done.done() and not done.cancelled() and isinstance(held := done.result(), Guard):
+            partition.log.verifications.release(held)
+        raise
 
 
 def refusal_of_produce(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:

@@ -2,11 +2,12 @@
 otherwise nobody would end it, and readers of committed records would wait forever.
 
 The leader asks the coordinator, and appends when it has answered. Meanwhile a marker may end the
-transaction; then the answer is about what is over. A guard stands for one question: a marker of its
-producer takes it away, and without it nothing is appended. Once a batch is in, its transaction is
-open here, and later ones need no question.
-Invariant: one guard for each producer, that of its last question. Batches that wait for the same
-answer are appended in the order in which they came.
+transaction, or the one before; so the answer may be about what is over. A guard stands for one
+question: a marker of its producer takes it away, and without it nothing is appended, but the
+question is asked again. Once a batch is in, its transaction is open here, and later ones need no
+question.
+Invariant: one guard for each epoch of a producer, because only the coordinator knows which epoch is
+the newest. Batches that wait for the same answer are appended in the order in which they came.
 Must not: ask anybody (`broker.handlers.verification` does).
 Source: Kafka `VerificationGuard`, `VerificationStateEntry`; KIP-890.
 """
@@ -15,8 +16,6 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from broker.wire.error_codes import ErrorCode
-
-Answered: TypeAlias = Callable[[ErrorCode], None]
 
 
 class Guard:
@@ -31,11 +30,14 @@ class Guard:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.adds = adds
-        self.waiting: list[Answered] = []
+        self.waiting: list[Admitted] = []
         self.is_answered = False
         """The transaction has the partition; those who hold the guard are about to append."""
         self.holders_count = 0
 
+
+Admitted: TypeAlias = Callable[[Guard | ErrorCode], None]
+"""Gets the guard that lets the batch in, or why the coordinator refuses it."""
 
 UNVERIFIED: Final = Guard(-1, -1, adds=False)
 """The guard of batches for which nobody was asked, because their transaction should be open."""
@@ -44,45 +46,64 @@ WITHOUT_ID: Final = Guard(-1, -1, adds=False)
 
 
 class Verifications:
-    """The guards of one partition, by producer."""
+    """The guards of one partition, by producer id and epoch. There are few at any time."""
 
     __slots__ = ("_guards",)
 
     def __init__(self) -> None:
-        self._guards: dict[int, Guard] = {}
+        self._guards: dict[tuple[int, int], Guard] = {}
 
     def __len__(self) -> int:
         return len(self._guards)
 
-    def find(self, producer_id: int) -> Guard | None:
-        return self._guards.get(producer_id)
+    def find(self, producer_id: int, producer_epoch: int) -> Guard | None:
+        return self._guards.get((producer_id, producer_epoch))
 
     def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> Guard:
-        guard = self._guards[producer_id] = Guard(producer_id, producer_epoch, adds=adds)
+        guard = Guard(producer_id, producer_epoch, adds=adds)
+        self._guards[producer_id, producer_epoch] = guard
         return guard
+
+    def asks_again(self, guard: Guard) -> bool:
+        """Return True if the answer may be about what is over: the caller asks again, unless a
+        newer question is on its way. What waited for this answer waits for that one.
+        """
+        newer = self.find(guard.producer_id, guard.producer_epoch)
+        if newer is not None and newer is not guard:
+            waiting, guard.waiting = guard.waiting, []
+            if newer.is_answered:
+                for admitted in waiting:
+                    admitted(newer)
+            else:
+                newer.waiting[:0] = waiting
+            return False
+        self._guards[guard.producer_id, guard.producer_epoch] = guard
+        return newer is None
 
     def answered(self, guard: Guard, code: ErrorCode) -> None:
         """Let everything in, or refuse everything, that waits for the answer."""
         guard.is_answered = code is ErrorCode.NONE
         guard.holders_count += 1
         try:
-            for answered in guard.waiting:
-                answered(code)
+            for admitted in guard.waiting:
+                admitted(guard if guard.is_answered else code)
         finally:
             self.release(guard)
 
     def release(self, guard: Guard) -> None:
-        """Note that a holder has appended. Who appends later than in `Answered` holds the guard
+        """Note that a holder has appended. Who appends later than in `Admitted` holds the guard
         until then, by `holders_count`.
         """
         guard.holders_count -= 1
-        if guard.holders_count == 0 and self._guards.get(guard.producer_id) is guard:
-            del self._guards[guard.producer_id]
+        key = guard.producer_id, guard.producer_epoch
+        if guard.holders_count == 0 and self._guards.get(key) is guard:
+            del self._guards[key]
 
     def ended(self, producer_id: int) -> None:
-        """Take the guard away: a marker has ended the producer's transaction."""
-        self._guards.pop(producer_id, None)
+        """Take the guards away: a marker has ended the producer's transaction."""
+        for key in [key for key in self._guards if key[0] == producer_id]:
+            del self._guards[key]
 
     def holds(self, guard: Guard, producer_id: int, producer_epoch: int) -> bool:
         """Return True if the guard lets this batch in."""
-        return self._guards.get(producer_id) is guard and guard.producer_epoch == producer_epoch
+        return self._guards.get((producer_id, producer_epoch)) is guard

@@ -445,6 +445,7 @@ class SimBroker:
         body: bytes,
         sent: dict[Part, list[bytes]],
         answered: Callable[[dict[Part, Any]], None],
+        version: int = PRODUCE_VERSION,
     ) -> None:
         """sent: the records in the request, for the checker."""
         if not self.serving:
@@ -453,7 +454,7 @@ class SimBroker:
         places = {part: place_of(self.image, part) for part in sent}
 
         def respond(response: Any) -> None:
-            message = decode_response(apis.PRODUCE, PRODUCE_VERSION, response)
+            message = decode_response(apis.PRODUCE, version, response)
             results = {
                 (topic.name, item.index): item
                 for topic in message.responses
@@ -474,7 +475,7 @@ class SimBroker:
             answered(results)
 
         try:
-            handle_produce(self, self.context(apis.PRODUCE, PRODUCE_VERSION, body), respond)
+            handle_produce(self, self.context(apis.PRODUCE, version, body), respond)
         except CannotAnswer as error:
             self.world.trace("connection_closed", self.process.name, str(error))
 
@@ -613,7 +614,12 @@ class SimBroker:
         self.deliver(lambda: self._tasks.append(self.world.loop.create_task(make())))
 
 
-def produce_request(batches: dict[Part, bytes], timeout_ms: int) -> bytes:
+def produce_request(
+    batches: dict[Part, bytes],
+    timeout_ms: int,
+    transactional_id: str | None = None,
+    version: int = PRODUCE_VERSION,
+) -> bytes:
     by_topic: dict[str, list[Any]] = {}
     for (topic, index), records in batches.items():
         by_topic.setdefault(topic, []).append(wire_produce.PartitionProduceData(index, records))
@@ -623,6 +629,6 @@ def produce_request(batches: dict[Part, bytes], timeout_ms: int) -> bytes:
     ]
     return encode_request(
         apis.PRODUCE,
-        PRODUCE_VERSION,
-        wire_produce.ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=data),
+        version,
+        wire_produce.ProduceRequest(transactional_id, -1, timeout_ms, data),
     )
