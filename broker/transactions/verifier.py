@@ -39,7 +39,7 @@ _ASKED_AGAIN: Final = frozenset(
 
 
 @dataclass(slots=True, eq=False)
-class Question:
+class _Question:
     membership: Membership
     partition: TopicPartition
     answered: Callable[[ErrorCode], None]
@@ -50,7 +50,7 @@ class Question:
 class _Queue:
     """The questions that wait for one broker."""
 
-    waiting: list[Question] = field(default_factory=list[Question])
+    waiting: list[_Question] = field(default_factory=list[_Question])
     sender: asyncio.Task[None] | None = None
 
 
@@ -79,7 +79,7 @@ class TransactionVerifier:
         partition.
         """
         deadline = asyncio.get_running_loop().time() + ANSWER_MAX_S
-        self._route(Question(membership, partition, answered, deadline))
+        self._route(_Question(membership, partition, answered, deadline))
 
     def close(self) -> None:
         for timer in self._timers:
@@ -88,7 +88,7 @@ class TransactionVerifier:
             if queue.sender is not None:
                 queue.sender.cancel()
 
-    def _route(self, question: Question) -> None:
+    def _route(self, question: _Question) -> None:
         node_id = self._coordinator_of(question.membership.transactional_id)
         if node_id is None:
             # Never at once: the caller is not ready for the answer yet.
@@ -107,7 +107,7 @@ class TransactionVerifier:
         finally:
             queue.sender = None
 
-    async def _request(self, node_id: NodeId, batch: Sequence[Question]) -> Codes:
+    async def _request(self, node_id: NodeId, batch: Sequence[_Question]) -> Codes:
         wanted: dict[Membership, list[TopicPartition]] = {}
         for question in batch:
             wanted.setdefault(question.membership, []).append(question.partition)
@@ -123,7 +123,7 @@ class TransactionVerifier:
             )
             return {}
 
-    def _answer(self, batch: Sequence[Question], codes: Codes) -> None:
+    def _answer(self, batch: Sequence[_Question], codes: Codes) -> None:
         now = asyncio.get_running_loop().time()
         for question in batch:
             code = codes.get(
@@ -135,7 +135,7 @@ class TransactionVerifier:
             else:
                 question.answered(code)
 
-    def _ask_again(self, question: Question, code: ErrorCode) -> None:
+    def _ask_again(self, question: _Question, code: ErrorCode) -> None:
         loop = asyncio.get_running_loop()
 
         def due() -> None:
@@ -149,12 +149,12 @@ class TransactionVerifier:
         self._timers.add(timer)
 
 
-def _next_request(waiting: Sequence[Question]) -> tuple[list[Question], list[Question]]:
+def _next_request(waiting: Sequence[_Question]) -> tuple[list[_Question], list[_Question]]:
     """Return the questions of the next request, and those that wait longer. Answers name
     transactional ids only, so a request has one membership of each.
     """
-    batch: list[Question] = []
-    later: list[Question] = []
+    batch: list[_Question] = []
+    later: list[_Question] = []
     chosen: dict[str, Membership] = {}
     for question in waiting:
         membership = question.membership

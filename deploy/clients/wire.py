@@ -65,9 +65,9 @@ class WireClient:
                 raise KafkaFailed(
                     f"the answer of {self._bootstrap} to {api.name} is not a Kafka response"
                 )
-            frame = memoryview(self._read(size))
-            _, body_offset = parse_response_header(api, api.max, frame)
-            return decode(Reader(frame, body_offset), api.max)
+            answer = memoryview(self._read(size))
+            _, body_offset = parse_response_header(api, api.max, answer)
+            return decode(Reader(answer, body_offset), api.max)
         except (OSError, WireError) as error:
             raise KafkaFailed(f"{api.name} got no answer from {self._bootstrap}: {error}") from None
 
