@@ -34,8 +34,13 @@ Consumer groups exist under both protocols: `group.protocol=classic`, and `group
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
 Groups have no configs of their own, and racks do not influence assignments.
 
+Features have levels (KIP-584): `transaction.version` 0 to 2 and `group.version` 0 to 1, which ApiVersions tells and `kafka-features.sh` changes.
+New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0 and `group.version` 1 until someone changes them.
+From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 only changes the records of `__transaction_state`.
+There is no `metadata.version`, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
+A level needs every registered broker; controllers are not asked, so update their software first.
+
 Some APIs answer about things that brokers do not have.
-UpdateFeatures refuses every feature, because none has a level: transactions use version 1 of their protocol (no KIP-890).
 AlterReplicaLogDirs knows one log directory, the object store.
 DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources names topics and brokers alone.
 DescribeProducers is answered by the leader of a partition, because no other broker knows producers: `kafka-transactions.sh find-hanging --broker-id` fails if another broker leads a partition of which this one is a candidate, so use `--topic`, or `penstock transactions find-hanging`.
