@@ -195,8 +195,12 @@ class _ProduceCall:
         self._pending_count += 1
 
         def admitted(answer: Guard | ErrorCode) -> None:
-            if isinstance(answer, Guard):
+            if isinstance(answer, Guard) and node.can_write():
                 self._append([(partition, records)], [result], answer)
+            elif isinstance(answer, Guard):
+                self._refuse(
+                    partition.topic_name, records, result, ErrorCode.NOT_LEADER_OR_FOLLOWER
+                )
             else:
                 code, result.error_message = verification.refusal_of_produce(
                     answer, self._ctx.api_version
