@@ -210,6 +210,13 @@ class BrokerConfig:
     ] = 10_000
     """Interval of the check for timed-out transactions, and so the largest delay of an abort."""
 
+    transaction_partition_verification_enable: Annotated[
+        bool, Setting("transaction.partition.verification.enable", Kind.BOOL)
+    ] = True
+    """Whether leaders ask the coordinator of a transaction before its first batch, also for clients
+    that name their partitions before (versions before KIP-890).
+    """
+
     log_cleaner_enable: Annotated[bool, Setting("log.cleaner.enable", Kind.BOOL)] = True
     """Whether the broker compacts the logs of topics with `cleanup.policy=compact`."""
 

@@ -70,8 +70,10 @@ from broker.share.window import WindowLimits
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
-from broker.transactions.peers import MarkerPeers
+from broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.records import record_version
+from broker.transactions.verifier import TransactionVerifier
 from controller.api.client import ControllerClient
 from controller.api.errors import ControllerError
 from controller.api.follower import MetadataFollower
@@ -87,6 +89,7 @@ from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.api.version import product_version
 from controller.metadata.configs import BROKER_RESOURCE
 from controller.metadata.delta import MetadataDelta
+from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.records import NodeListener
@@ -166,6 +169,7 @@ class Broker:
         self.transactions: TransactionCoordinator
         self.share_coordinator: ShareCoordinator
         self.share_states: RoutedShareStates
+        self.verifier: TransactionVerifier
         self.compactor: Compactor
         self.recoveries: RecoveryDuty
         self.retention: RetentionDuty
@@ -480,6 +484,7 @@ class Broker:
             ),
             version=product_version(),
             wal_delete_grace_ms=self.stream_config.wal_delete_grace_ms,
+            features=SUPPORTED,
         )
         registered: BrokerRegistered = await self.client.register_broker(
             request, timeout_s=self.config.registration_timeout_ms / 1_000
@@ -556,8 +561,18 @@ class Broker:
             now_ms=self._steady_clock(),
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            record_version=lambda: record_version(self.image),
         )
         self._cleanup.callback(self.transactions.close)
+        coordinators = CoordinatorPeers(self, self.transactions.answer_leader)
+        self._cleanup.callback(coordinators.close)
+        self.verifier = TransactionVerifier(self._coordinator_of, coordinators.ask)
+        self._cleanup.callback(self.verifier.close)
+
+    def _coordinator_of(self, transactional_id: str) -> NodeId | None:
+        """See `broker.transactions.verifier.CoordinatorOf`."""
+        partition = self.transactions.partition_of(transactional_id)
+        return None if partition is None else self._leader_of((TRANSACTIONS_TOPIC, partition))
 
     def _start_shares(self) -> None:
         self.shares = SharePartitions(

@@ -17,6 +17,7 @@ from broker.partition.aborted import check_advanced
 from broker.partition.append import PartitionAppend
 from broker.partition.local_broker import LocalBroker
 from broker.partition.partition import Partition
+from broker.partition.verification import Guard
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import decode_marker
 from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, iter_headers
@@ -37,6 +38,8 @@ class TransactionalProducer:
 
     producer_id: int
     producer_epoch: int
+    guard: Guard | None = None
+    """What lets the first batch of the transaction in; None: nothing is required."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,11 @@ class TopicLog:
         def settled() -> None:
             done(_for_clients(group.outcomes[0].code))
 
-        group = PartitionAppend(settled, from_coordinator=producer is not None)
+        group = PartitionAppend(
+            settled,
+            from_coordinator=producer is not None,
+            guard=None if producer is None else producer.guard,
+        )
         group.run(self._node.storage, [(led, memoryview(batch))], now_ms)
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:

@@ -3,9 +3,9 @@ never closes the connection.
 
 Invariant: the answer to an unknown version is error 35 in the encoding of v0, with the whole list,
 and the request body is not read. The response header is always v0, because the client does not know
-the version of the answer yet. Features: none of `transaction.version`, `group.version`,
-`share.version`. The first and the last would switch clients to protocols that are not served; the
-consumer group protocol needs none, because clients look for its APIs.
+the version of the answer yet. The finalized features are those of this broker's metadata, and their
+epoch is its end: clients that ask several brokers believe the newest. Version 3 does not name
+supported features whose range begins at 0, because old clients fail on them (KAFKA-17011).
 
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsRequest.isValid.
 """
@@ -19,9 +19,11 @@ from broker.handlers.node import Handler, Node
 from broker.network.request import RequestContext, Response
 from broker.wire import apis, framing
 from broker.wire.gen import api_versions
+from controller.metadata.features import SUPPORTED
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_WITH_SOFTWARE: Final = 3
+_FIRST_WITH_RANGES_FROM_ZERO: Final = 4
 
 
 def make_handler(served_keys: Iterable[int]) -> Handler:
@@ -51,13 +53,27 @@ def make_handler(served_keys: Iterable[int]) -> Handler:
             )
         else:
             message = api_versions.ApiVersionsResponse(
-                api_keys=announced, finalized_features_epoch=0
+                api_keys=announced,
+                supported_features=_supported(ctx.api_version),
+                finalized_features_epoch=node.image.end_offset,
+                finalized_features=[
+                    api_versions.FinalizedFeatureKey(name, level, level)
+                    for name, level in node.image.features.finalized().items()
+                ],
             )
         return framing.encode_response_frame(
             api, ctx.api_version, ctx.correlation_id, api_versions.encode_response, message
         )
 
     return handle_api_versions
+
+
+def _supported(version: int) -> list[api_versions.SupportedFeatureKey]:
+    return [
+        api_versions.SupportedFeatureKey(feature.name, feature.min_level, feature.max_level)
+        for feature in SUPPORTED
+        if feature.min_level > 0 or version >= _FIRST_WITH_RANGES_FROM_ZERO
+    ]
 
 
 def _is_valid(request: api_versions.ApiVersionsRequest) -> bool:

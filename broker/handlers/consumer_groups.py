@@ -1,6 +1,7 @@
 """The APIs of consumer groups (KIP-848): map wire messages to and from `ConsumerCoordinator`, which
 decides all rules.
 
+Nothing of it is served while the level of `group.version` is 0.
 Source: Kafka `KafkaApis`; KIP-848, KIP-1099.
 """
 
@@ -17,6 +18,7 @@ from broker.wire.error_codes import ErrorCode
 from broker.wire.framing import decode_body
 from broker.wire.gen import consumer_group_describe as describing
 from broker.wire.gen import consumer_group_heartbeat as heartbeats
+from controller.metadata.features import GROUP_VERSION
 
 _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
@@ -27,6 +29,13 @@ _NO_TOPIC: Final = UUID(int=0)
 async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
     """ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group."""
     request = decode_body(heartbeats.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if not _is_on(node):
+        return encode_response(
+            ctx,
+            heartbeats.ConsumerGroupHeartbeatResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=None, member_id=None
+            ),
+        )
     await node.groups.ready(request.group_id)
     result = await node.groups.consumers.heartbeat(
         request.group_id,
@@ -58,6 +67,10 @@ async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Re
     return encode_response(ctx, response)
 
 
+def _is_on(node: Node) -> bool:
+    return node.image.features.level(GROUP_VERSION) >= 1
+
+
 def _owned(topics: Sequence[heartbeats.TopicPartitions] | None) -> Assignment | None:
     if topics is None:
         return None
@@ -81,6 +94,12 @@ async def handle_consumer_group_describe(node: Node, ctx: RequestContext) -> Res
     """ConsumerGroupDescribe (69)."""
     request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     groups: list[describing.DescribedGroup] = []
+    if not _is_on(node):
+        groups = [
+            describing.DescribedGroup(ErrorCode.UNSUPPORTED_VERSION, None, group_id)
+            for group_id in request.group_ids
+        ]
+        return encode_response(ctx, describing.ConsumerGroupDescribeResponse(groups=groups))
     for group_id in request.group_ids:
         await node.groups.ready(group_id)
         found = await node.groups.consumers.describe(group_id)

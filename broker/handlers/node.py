@@ -17,6 +17,7 @@ from broker.share.sessions import ShareSessions
 from broker.share.state import ShareStateStore
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.verifier import TransactionVerifier
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 
@@ -71,6 +72,9 @@ class Node(LocalBroker, Protocol):
     def share_states(self) -> ShareStateStore:
         """Return the states of all share partitions, wherever they are coordinated."""
         ...
+
+    @property
+    def verifier(self) -> TransactionVerifier: ...
 
     @property
     def producer_ids(self) -> ProducerIds: ...

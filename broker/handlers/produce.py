@@ -4,12 +4,14 @@ when it is durable.
 Invariants: all partitions of a request that are open here go into one group immediately, so
 requests of a connection enter the log in order. A partition that is being opened gets its part as
 soon as it is open, before any later request. What a producer sent after a refused part is refused,
-too, until that part is sent again. acks 1 means the same as acks -1: there is no weaker durability.
-Only durable records are acknowledged. Clients cannot write to internal topics, regardless of their
-client id. Without a session nothing is appended and the connection is closed: this broker's
-metadata is stale then, and librdkafka keeps refreshing metadata only from this broker after
-NOT_LEADER. Only a broker that leads alone returns OUT_OF_ORDER_SEQUENCE_NUMBER
-(`broker.handlers.lease`), because clients do not repeat the batch then.
+too, until that part is sent again. The first batch of a transaction in a partition is appended when
+its coordinator has answered (`broker.handlers.verification`), and so are those behind it. acks 1
+means the same as acks -1: there is no weaker durability. Only durable records are acknowledged.
+Clients cannot write to internal topics, regardless of their client id. Without a session nothing is
+appended and the connection is closed: this broker's metadata is stale then, and librdkafka keeps
+refreshing metadata only from this broker after NOT_LEADER. Only a broker that leads alone returns
+OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.handlers.lease`), because clients do not repeat the batch
+then.
 Limits: a part waits for its partition at most for the request's timeout and 30 s. Before the
 election it waits at most 0.5 s: answers of one connection keep their order, so a hanging source or
 a long recovery must not delay the others. The WAL limits the wait for durability; it fails all
@@ -26,12 +28,14 @@ from typing import Final
 from base.clock import monotonic_ms
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode
+from broker.handlers import verification
 from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Respond
 from broker.network.server import CannotAnswer
 from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
+from broker.partition.verification import Guard
 from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import (
     ProducePartition,
@@ -70,8 +74,10 @@ class _ProduceCall:
     """One Produce request. Answers when its last part is settled."""
 
     __slots__ = (
+        "_adds",
         "_ctx",
         "_groups",
+        "_guard",
         "_node",
         "_pending_count",
         "_request",
@@ -90,6 +96,8 @@ class _ProduceCall:
         self._results: list[tuple[str, list[ProducePartitionResult]]] = []
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
+        self._adds = verification.produce_adds(ctx.api_version)
+        self._guard = verification.required_guard(node, request.transactional_id, adds=self._adds)
         tracing = node.storage.tracing
         self._trace = (
             None if tracing is None else tracing.begin(ctx.received_at, ctx.client_id or "")
@@ -133,7 +141,8 @@ class _ProduceCall:
             result.error_message = _NOT_FOR_CLIENTS
             return None
         if isinstance(found, Partition):
-            return found
+            is_asked = self._ask_coordinator(found, wanted.records, result)
+            return None if is_asked else found
         if found is ErrorCode.LEADER_NOT_AVAILABLE:
             self._append_when_open(topic_name, wanted.records, result)
         else:
@@ -148,6 +157,7 @@ class _ProduceCall:
         self,
         parts: list[tuple[Partition, memoryview | None]],
         targets: list[ProducePartitionResult],
+        guard: Guard | None = None,
     ) -> None:
         loop_time, times = asyncio.get_running_loop().time, self._node.partitions.append_times
         number = times.begin(loop_time())
@@ -160,11 +170,46 @@ class _ProduceCall:
             settled,
             self._node.partitions.refused,
             leads_alone=self._node.leads_alone,
+            guard=guard or self._guard,
             trace=self._trace,
         )
         self._groups.append((group, targets))
         self._pending_count += 1
         group.run(self._node.storage, parts, self._node.now_ms())
+
+    def _ask_coordinator(
+        self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
+    ) -> bool:
+        """Append the part when the coordinator of its transaction has answered. Returns False if
+        nobody needs to be asked.
+        """
+        transactional_id = self._request.transactional_id
+        producer = (
+            None if transactional_id is None else verification.transactional_producer(records)
+        )
+        if transactional_id is None or producer is None:
+            return False
+        node, adds = self._node, self._adds
+        if not verification.needs_answer(node, transactional_id, partition, producer, adds=adds):
+            return False
+        self._pending_count += 1
+
+        def admitted(answer: Guard | ErrorCode) -> None:
+            if isinstance(answer, Guard) and node.can_write():
+                self._append([(partition, records)], [result], answer)
+            elif isinstance(answer, Guard):
+                self._refuse(
+                    partition.topic_name, records, result, ErrorCode.NOT_LEADER_OR_FOLLOWER
+                )
+            else:
+                code, result.error_message = verification.refusal_of_produce(
+                    answer, self._ctx.api_version
+                )
+                self._refuse(partition.topic_name, records, result, code)
+            self._settle_one()
+
+        verification.ask(node, transactional_id, partition, producer, admitted, adds=adds)
+        return True
 
     def _append_when_open(
         self, topic_name: str, records: memoryview | None, result: ProducePartitionResult
@@ -181,7 +226,8 @@ class _ProduceCall:
             is_done = True
             timer.cancel()
             if isinstance(found, Partition) and self._node.can_write():
-                self._append([(found, records)], [result])
+                if not self._ask_coordinator(found, records, result):
+                    self._append([(found, records)], [result])
             else:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found
                 self._refuse(topic_name, records, result, code)

@@ -4,14 +4,17 @@
 Versions differ: clients that do not know PRODUCER_FENCED (InitProducerId up to 3,
 AddPartitionsToTxn, AddOffsetsToTxn and EndTxn up to 1) get INVALID_PRODUCER_EPOCH instead.
 TxnOffsetCommit up to 1 gets COORDINATOR_NOT_AVAILABLE for a loading coordinator. AddPartitionsToTxn
-adds all partitions or none: if one is unknown, the others get OPERATION_NOT_ATTEMPTED. Versions of
-KIP-890 (transaction.version 2) are not announced, so partitions and offsets are added to a
-transaction only by request. A late request (`LateRequest`) is dropped and its connection closed.
-Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664.
+adds all partitions of a transaction or none: if one is unknown, the others get
+OPERATION_NOT_ATTEMPTED. From version 4 on it comes from brokers, for many transactions. The version
+of a request says how its transaction works (KIP-890), whatever the level of `transaction.version`
+is, as in Kafka: EndTxn 5 and TxnOffsetCommit 5 are those of version 2. A late request
+(`LateRequest`) is dropped and its connection closed.
+Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664, KIP-890.
 """
 
+import asyncio
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from broker.coordination.connection_order import LateRequest
 from broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
@@ -19,15 +22,20 @@ from broker.coordination.log import TransactionalProducer
 from broker.errors import ErrorCode
 from broker.groups.offsets import TopicPartition
 from broker.groups.records import CommittedOffset
+from broker.handlers import verification
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.txn_markers import led_partition
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
+from broker.partition.partition import Partition
+from broker.partition.verification import Guard
 from broker.regular_expressions import RegexInvalid, check_regex, matching
 from broker.transactions.coordinator import NO_PRODUCER
 from broker.transactions.model import (
     NO_EPOCH,
     NO_PRODUCER_ID,
+    Membership,
     ProducerIdentity,
     TransactionMetadata,
     TransactionState,
@@ -45,6 +53,11 @@ from broker.wire.gen import (
 )
 from controller.api.errors import ControllerError
 
+_FIRST_OF_BROKERS: Final = 4
+"""AddPartitionsToTxn."""
+_FIRST_WITH_NEXT_EPOCH: Final = 5
+"""EndTxn."""
+_TopicResult: TypeAlias = add_partitions_to_txn.AddPartitionsToTxnTopicResult
 _KNOW_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
 """First version of each API whose clients know PRODUCER_FENCED (KIP-588)."""
 
@@ -99,40 +112,77 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
     request = decode_body(
         add_partitions_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
-    wanted = [
-        (topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions
-    ]
-    unknown = {partition for partition in wanted if not _exists(node, partition)}
-    if unknown:
-        code = ErrorCode.OPERATION_NOT_ATTEMPTED
-    else:
+    if ctx.api_version >= _FIRST_OF_BROKERS:
+        results = await asyncio.gather(
+            *(_add_for_broker(node, item) for item in request.transactions)
+        )
+        return encode_response(
+            ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_transaction=results)
+        )
+    wanted = _partitions(request.v3_and_below_topics)
+    codes = _unknown(node, wanted)
+    if not codes:
         producer = ProducerIdentity(
             request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
         )
-        code = _code(
-            ctx,
-            await _add_partitions(
-                node, ctx, request.v3_and_below_transactional_id, producer, wanted
-            ),
+        code = await _add_partitions(
+            node, ctx, request.v3_and_below_transactional_id, producer, wanted
         )
-    results = [
-        add_partitions_to_txn.AddPartitionsToTxnTopicResult(
+        codes = dict.fromkeys(wanted, _code(ctx, code))
+    response = add_partitions_to_txn.AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=_topic_results(request.v3_and_below_topics, codes)
+    )
+    return encode_response(ctx, response)
+
+
+async def _add_for_broker(
+    node: Node, item: add_partitions_to_txn.AddPartitionsToTxnTransaction
+) -> add_partitions_to_txn.AddPartitionsToTxnResult:
+    wanted = _partitions(item.topics)
+    membership = Membership(
+        item.transactional_id,
+        ProducerIdentity(item.producer_id, item.producer_epoch),
+        adds=not item.verify_only,
+    )
+    codes = _unknown(node, wanted) or await node.transactions.answer_leader(membership, wanted)
+    return add_partitions_to_txn.AddPartitionsToTxnResult(
+        item.transactional_id, _topic_results(item.topics, codes)
+    )
+
+
+def _partitions(
+    topics: Iterable[add_partitions_to_txn.AddPartitionsToTxnTopic],
+) -> list[TopicPartition]:
+    return [(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+def _unknown(node: Node, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+    """Return the codes of all partitions if one does not exist, else nothing."""
+    codes = {
+        partition: ErrorCode.OPERATION_NOT_ATTEMPTED
+        if _exists(node, partition)
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for partition in wanted
+    }
+    return codes if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in codes.values() else {}
+
+
+def _topic_results(
+    topics: Iterable[add_partitions_to_txn.AddPartitionsToTxnTopic],
+    codes: dict[TopicPartition, ErrorCode],
+) -> list[_TopicResult]:
+    return [
+        _TopicResult(
             topic.name,
             [
                 add_partitions_to_txn.AddPartitionsToTxnPartitionResult(
-                    index,
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if (topic.name, index) in unknown
-                    else code,
+                    index, codes[topic.name, index]
                 )
                 for index in topic.partitions
             ],
         )
-        for topic in request.v3_and_below_topics
+        for topic in topics
     ]
-    return encode_response(
-        ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-    )
 
 
 async def _add_partitions(
@@ -176,6 +226,8 @@ async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
     """EndTxn (26)."""
     request = decode_body(end_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+    if ctx.api_version >= _FIRST_WITH_NEXT_EPOCH:
+        return encode_response(ctx, await _end_epoch(node, request, producer))
     try:
         code = await node.transactions.end(
             request.transactional_id,
@@ -186,6 +238,21 @@ async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
     except LateRequest as error:
         raise CannotAnswer(str(error)) from None
     return encode_response(ctx, end_txn.EndTxnResponse(error_code=_code(ctx, code)))
+
+
+async def _end_epoch(
+    node: Node, request: end_txn.EndTxnRequest, producer: ProducerIdentity
+) -> end_txn.EndTxnResponse:
+    try:
+        code, given = await node.transactions.end_epoch(
+            request.transactional_id, producer, committed=request.committed
+        )
+    except (ControllerError, TimeoutError):
+        # The epochs are used up and no producer id is available; see InitProducerId.
+        code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER
+    return end_txn.EndTxnResponse(
+        error_code=code, producer_id=given.producer_id, producer_epoch=given.producer_epoch
+    )
 
 
 async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
@@ -203,12 +270,7 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
         )
     except LateRequest as error:
         raise CannotAnswer(str(error)) from None
-    results = await node.groups.commit_transactional_offsets(
-        request.group_id,
-        (request.member_id, request.group_instance_id, request.generation_id),
-        TransactionalProducer(request.producer_id, request.producer_epoch),
-        offsets,
-    )
+    results = await _commit_offsets(node, ctx, request, offsets)
     topics = [
         txn_offset_commit.TxnOffsetCommitResponseTopic(
             topic.name,
@@ -223,6 +285,44 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
         for topic in request.topics
     ]
     return encode_response(ctx, txn_offset_commit.TxnOffsetCommitResponse(topics=topics))
+
+
+async def _commit_offsets(
+    node: Node,
+    ctx: RequestContext,
+    request: txn_offset_commit.TxnOffsetCommitRequest,
+    offsets: dict[TopicPartition, CommittedOffset],
+) -> dict[TopicPartition, ErrorCode]:
+    """Commit the offsets, once the coordinator of the transaction has answered if they may be its
+    first ones for this group.
+    """
+    adds = verification.commit_adds(ctx.api_version)
+    producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+    index = node.groups.partition_of(request.group_id)
+    found = None if index is None else led_partition(node, (OFFSETS_TOPIC, index))
+    transactional_id = request.transactional_id
+
+    async def commit(guard: Guard | None) -> dict[TopicPartition, ErrorCode]:
+        return await node.groups.commit_transactional_offsets(
+            request.group_id,
+            (request.member_id, request.group_instance_id, request.generation_id),
+            TransactionalProducer(request.producer_id, request.producer_epoch, guard),
+            offsets,
+        )
+
+    if not isinstance(found, Partition) or not verification.needs_answer(
+        node, transactional_id, found, producer, adds=adds
+    ):
+        # The coordinator of the group or the log knows what to answer.
+        return await commit(verification.required_guard(node, transactional_id, adds=adds))
+    answer = await verification.answer(node, transactional_id, found, producer, adds=adds)
+    if isinstance(answer, ErrorCode):
+        code = verification.refusal_of_commit(answer, ctx.api_version)
+        return dict.fromkeys(offsets, code)
+    try:
+        return await commit(answer)
+    finally:
+        found.log.verifications.release(answer)
 
 
 def _offsets_to_commit(

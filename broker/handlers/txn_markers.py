@@ -18,7 +18,7 @@ Source: Kafka `KafkaApis.handleWriteTxnMarkersRequest`; KIP-98, KIP-664, KIP-890
 
 import asyncio
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.errors import ErrorCode
@@ -27,6 +27,7 @@ from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.partition.append import AppendOutcome, PartitionAppend
 from broker.partition.partition import Partition
+from broker.transactions.model import EPOCH_PER_TRANSACTION
 from broker.wire import framing
 from broker.wire.gen.write_txn_markers import (
     WritableTxnMarker,
@@ -39,8 +40,6 @@ from broker.wire.gen.write_txn_markers import (
 from stream.batch.control import Marker
 
 TopicPartition: TypeAlias = tuple[str, int]
-_WITH_NEXT_EPOCH: Final = 2
-"""Version of transactions whose markers have the next epoch (KIP-890)."""
 Codes: TypeAlias = dict[TopicPartition, ErrorCode]
 
 
@@ -53,7 +52,7 @@ async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
                 node,
                 _marker(item),
                 _partitions(item),
-                has_next_epoch=item.transaction_version >= _WITH_NEXT_EPOCH,
+                item.transaction_version,
             ),
         )
         for item in request.markers
@@ -63,7 +62,7 @@ async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
 
 
 def start_marker(
-    node: Node, marker: Marker, wanted: Iterable[TopicPartition], *, has_next_epoch: bool = False
+    node: Node, marker: Marker, wanted: Iterable[TopicPartition], version: int = 0
 ) -> "asyncio.Future[Codes]":
     """End the producer's transaction in the given partitions that this broker leads. The markers
     are appended when this returns, and durable when the future is done.
@@ -71,10 +70,12 @@ def start_marker(
     NOT_LEADER_OR_FOLLOWER: refresh and retry. INVALID_PRODUCER_EPOCH,
     TRANSACTION_COORDINATOR_FENCED: a newer producer or coordinator has written here.
 
-    has_next_epoch: the marker must have a later epoch than the transaction that it ends.
+    version: of the transaction. From 2 on, the marker must have a later epoch than the transaction
+    that it ends (KIP-890).
     """
     done: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
     codes: Codes = {}
+    has_next_epoch = version >= EPOCH_PER_TRANSACTION
     parts: list[tuple[Partition, Marker]] = []
     for key in dict.fromkeys(wanted):
         found = _led_partition(node, marker, key, has_next_epoch=has_next_epoch)

@@ -1,47 +1,64 @@
-"""UpdateFeatures: refuse every update, because brokers have no features with levels.
+"""UpdateFeatures: change the finalized levels of features at the controller, which decides.
 
-All features are unknown, so the reason is that of Kafka for an unknown one. An error is that of the
-first update, and none is made.
+An error is that of the first update that the controller refuses, and then none is made. Up to
+version 1 the answer names each feature of a request that succeeded, with Kafka's text `NONE`.
+`allow_downgrade` of version 0 has no effect, as in Kafka.
+Limits: an answer of the controller takes at most _TIMEOUT_S.
 Source: KIP-584, KIP-1022; Kafka `FeatureControlManager`.
 """
 
 from typing import Final
 
-from broker.errors import ErrorCode
+from broker.errors import ErrorCode, code_of
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.update_features import (
-    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
     UpdateFeaturesResponse,
     decode_request,
 )
+from controller.api.errors import ControllerError, RequestRefused
+from controller.api.messages import FeatureUpdate, Status, UpdateFeatures
 
-_FIRST_WITH_TYPE: Final = 1
-_TYPES: Final = frozenset({1, 2, 3})
-"""Upgrade, safe downgrade, unsafe downgrade."""
+_TIMEOUT_S: Final = 30.0
+_LAST_WITH_RESULTS: Final = 1
 
 
-def handle_update_features(node: Node, ctx: RequestContext) -> Response:
+async def handle_update_features(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     response = UpdateFeaturesResponse(error_message=None)
-    if request.feature_updates:
-        update = request.feature_updates[0]
-        response.error_code = ErrorCode.INVALID_UPDATE_VERSION
-        response.error_message = (
-            "The update failed for all features since the following feature had an error: Invalid"
-            f" update version {update.max_version_level} for feature {update.feature}."
-            f" {_reason(update, ctx.api_version)}"
-        )
+    try:
+        await node.client.update_features(_updates(request), timeout_s=_TIMEOUT_S)
+    except (ControllerError, TimeoutError) as error:
+        response.error_code, response.error_message = code_of(error), _reason(error)
+    else:
+        if ctx.api_version <= _LAST_WITH_RESULTS:
+            response.results = [
+                UpdatableFeatureResult(name, ErrorCode.NONE, ErrorCode.NONE.name)
+                for name in dict.fromkeys(update.feature for update in request.feature_updates)
+            ]
     return encode_response(ctx, response)
 
 
-def _reason(update: FeatureUpdateKey, version: int) -> str:
-    if version >= _FIRST_WITH_TYPE and update.upgrade_type not in _TYPES:
-        return "The controller does not support the given upgrade type."
-    if update.max_version_level < 0:
-        return "A feature version cannot be less than 0."
-    if update.max_version_level == 0:
-        return f"Feature {update.feature} not found."
-    return "No broker supports this feature."
+def _updates(request: UpdateFeaturesRequest) -> UpdateFeatures:
+    return UpdateFeatures(
+        updates=[
+            FeatureUpdate(
+                name=update.feature, level=update.max_version_level, type=update.upgrade_type
+            )
+            for update in request.feature_updates
+        ],
+        validate_only=request.validate_only,
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RequestRefused) and error.status is Status.INVALID_FEATURE_LEVEL:
+        return (
+            "The update failed for all features since the following feature had an error:"
+            f" {error.detail}"
+        )
+    return str(error)

@@ -20,6 +20,7 @@ from broker.partition.partition import Partition
 from broker.partition.producer_state import KnownBatch
 from broker.partition.refused import RefusedBatches
 from broker.partition.validation import Refusal
+from broker.partition.verification import Guard
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from stream.batch.header import BatchHeader
@@ -101,6 +102,7 @@ class PartitionAppend:
 
     __slots__ = (
         "_from_coordinator",
+        "_guard",
         "_leads_alone",
         "_pending_count",
         "_planned",
@@ -117,11 +119,12 @@ class PartitionAppend:
         *,
         leads_alone: Callable[[], bool] | None = None,
         from_coordinator: bool = False,
+        guard: Guard | None = None,
         trace: RequestTrace | None = None,
     ) -> None:
         """refused, leads_alone (as `Node.leads_alone`): None for batches without sequences.
         from_coordinator: the append comes from this broker, whose transactional batches carry no
-        sequence.
+        sequence. guard: see `PartitionLog.plan`.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
@@ -129,6 +132,7 @@ class PartitionAppend:
         self._refused = refused
         self._leads_alone = leads_alone
         self._from_coordinator = from_coordinator
+        self._guard = guard
         self._trace = trace
         self._pending_count = 1
 
@@ -166,7 +170,9 @@ class PartitionAppend:
             records, plan = log.plan_marker(marker, now_ms)
         else:
             records = content
-            plan = log.plan(records, now_ms, from_coordinator=self._from_coordinator)
+            plan = log.plan(
+                records, now_ms, from_coordinator=self._from_coordinator, guard=self._guard
+            )
         if isinstance(plan, Refusal):
             self._refuse(partition, records, outcome, *self._final_or_retriable(plan))
             outcome.record_errors = plan.record_errors

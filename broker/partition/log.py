@@ -32,6 +32,7 @@ from broker.partition.meta_stream import MetaStream
 from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSnapshot, ProducerState
 from broker.partition.transactions import Transactions
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
+from broker.partition.verification import WITHOUT_ID, Guard, Verifications
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.records import ForkPoint
 from stream.batch.control import Marker, decode_marker, encode_marker
@@ -102,6 +103,7 @@ class PartitionLog:
         "rules",
         "transactions",
         "txn",
+        "verifications",
     )
 
     def __init__(
@@ -113,6 +115,7 @@ class PartitionLog:
         self.transactions = Transactions(txn.next_offset)
         self.rules: TopicRules = DEFAULT_RULES
         self.producers = ProducerState(config.producers_count_max)
+        self.verifications = Verifications()
         self.epochs = LeaderEpochs()
         self.dirty_bytes = 0
         """Bytes appended since the last checkpoint."""
@@ -127,10 +130,17 @@ class PartitionLog:
         return self.dirty_bytes > 0
 
     def plan(
-        self, records: memoryview | None, now_ms: Millis, *, from_coordinator: bool = False
+        self,
+        records: memoryview | None,
+        now_ms: Millis,
+        *,
+        from_coordinator: bool = False,
+        guard: Guard | None = None,
     ) -> BatchHeader | KnownBatch | Refusal:
         """Return the header for `assign_offsets`, the known batch that `records` repeats, or a
         refusal. Changes nothing.
+
+        guard: what lets the first batch of a transaction in; None: nothing is required.
         """
         header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
         if isinstance(header, Refusal) or header.producer_id < 0:
@@ -144,7 +154,9 @@ class PartitionLog:
             transactional=transactional,
         )
         if verdict is None:
-            return self._check_room(header) or header if transactional else header
+            if not transactional:
+                return header
+            return self._check_verified(header, guard) or self._check_room(header) or header
         if isinstance(verdict, KnownBatch):
             return verdict
         message = (
@@ -228,6 +240,7 @@ class PartitionLog:
         self.dirty_bytes += header.size_bytes
         if marker is not None:
             self.producers.record_marker(marker, now_ms, timestamp_ms)
+            self.verifications.ended(marker.producer_id)
             self.transactions.end(marker, base_offset)
         elif header.producer_id >= 0:
             transactional = header.attributes & TRANSACTIONAL_MASK != 0
@@ -277,6 +290,29 @@ class PartitionLog:
         """
         txn = TxnStream(self.txn.stream_id, self.txn.start_offset, self.txn.confirmed_offset)
         return await read_aborted(storage, txn, start_offset, end_offset)
+
+    def _check_verified(self, header: BatchHeader, guard: Guard | None) -> Refusal | None:
+        if guard is None:
+            return None
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        who = f"producer {producer_id} epoch {epoch}"
+        if guard is WITHOUT_ID:
+            return Refusal(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                f"{who}: a request with transactional records needs a transactional id",
+            )
+        if self.producers.is_in_transaction(producer_id, epoch):
+            return None
+        if not self.verifications.holds(guard, producer_id, epoch):
+            return Refusal(
+                ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction"
+            )
+        if guard.adds and header.base_sequence > 0 and not self.producers.is_known(producer_id):
+            return Refusal(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{who}: the first sequence of a transaction is 0, not {header.base_sequence}",
+            )
+        return None
 
     def _check_room(self, header: BatchHeader) -> Refusal | None:
         limit = self._config.open_transactions_count_max

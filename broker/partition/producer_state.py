@@ -139,6 +139,23 @@ class ProducerState:
             return ErrorCode.INVALID_TXN_STATE
         return verdict
 
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Return True if the producer has a transaction of this epoch open here."""
+        producer = self._producers.get(producer_id)
+        return (
+            producer is not None
+            and producer.transaction_first_offset >= 0
+            and producer.epoch == epoch
+        )
+
+    def is_fenced(self, producer_id: int, epoch: int) -> bool:
+        """Return True if the producer has written here with a newer epoch."""
+        producer = self._producers.get(producer_id)
+        return producer is not None and epoch < producer.epoch
+
+    def is_known(self, producer_id: int) -> bool:
+        return producer_id in self._producers
+
     def expected_sequence(self, producer_id: int, epoch: int) -> int | None:
         """Return the base sequence of the producer's next batch, or None if the producer is unknown
         here.

@@ -8,10 +8,11 @@ Records of an id are appended one after the other. Markers carry the leader epoc
 so that those of an earlier coordinator are refused, and the serial of their transaction, so that a
 late copy does not end the next one. The serial is the end of the partition's log when the outcome
 was appended, or when it was loaded: it grows from transaction to transaction, regardless of clocks.
-A producer's request on an older connection than one that it has used since is late
-(`ConnectionOrder`) and is not executed.
-Limits: `TransactionLimits`. A request waits at most SETTLE_WAIT_S for the previous transaction,
-then it gets CONCURRENT_TRANSACTIONS.
+Late requests are not executed: those of version 2 have the epoch of their transaction, and others
+come on an older connection than one that their producer has used since (`ConnectionOrder`).
+Limits: `TransactionLimits`. A producer's request waits at most SETTLE_WAIT_S for the previous
+transaction, then it gets CONCURRENT_TRANSACTIONS. Requests of brokers do not wait, because others
+wait behind them.
 Must not: know Kafka requests (handlers do), or how markers are sent.
 Source: Kafka TransactionCoordinator, TransactionStateManager.
 """
@@ -30,8 +31,10 @@ from broker.coordination.shards import CoordinatorShards
 from broker.transactions.machine import Transaction, new_transaction
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import (
+    EPOCH_PER_TRANSACTION,
     NO_EPOCH,
     NO_PRODUCER_ID,
+    Membership,
     Persist,
     ProducerIdentity,
     TopicPartition,
@@ -90,16 +93,25 @@ class TransactionCoordinator:
         now_ms: Callable[[], int],
         allocate_producer_id: Callable[[], Awaitable[int]],
         tick_interval_ms: int,
+        record_version: Callable[[], int] = lambda: 0,
         compaction: CompactionLimits | None = None,
     ) -> None:
+        """record_version: returns the version of new records, which the level of
+        `transaction.version` allows.
+        """
         self._log = transactions_log
         self._markers = markers
         self._limits = limits
         self._now_ms = now_ms
         self._allocate_producer_id = allocate_producer_id
         self._tick_interval_s = tick_interval_ms / 1_000
+        self._record_version = record_version
         self._shards: CoordinatorShards[_Partition] = CoordinatorShards(
-            transactions_log, self._load, self._unload, _LiveTransactions, compaction
+            transactions_log,
+            self._load,
+            self._unload,
+            lambda state: _LiveTransactions(state, record_version),
+            compaction,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._requests = ConnectionOrder()
@@ -232,6 +244,75 @@ class TransactionCoordinator:
 
         return await self._submit(transactional_id, step)
 
+    async def answer_leader(
+        self, membership: Membership, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Answer the leader of partitions that has batches of the transaction: add the partitions
+        to it, or say which ones it has. Does not wait for the previous transaction.
+        """
+        wanted = frozenset(partitions)
+        if membership.adds:
+            code = await self._submit(
+                membership.transactional_id,
+                lambda transaction: transaction.add_partitions(
+                    membership.producer, wanted, self._now_ms(), EPOCH_PER_TRANSACTION
+                ),
+                waits=False,
+            )
+            return dict.fromkeys(wanted, code)
+        missing = await self._missing(membership, wanted)
+        if isinstance(missing, ErrorCode):
+            return dict.fromkeys(wanted, missing)
+        return {
+            partition: ErrorCode.TRANSACTION_ABORTABLE if partition in missing else ErrorCode.NONE
+            for partition in wanted
+        }
+
+    async def _missing(
+        self, membership: Membership, wanted: frozenset[TopicPartition]
+    ) -> ErrorCode | frozenset[TopicPartition]:
+        missing: ErrorCode | frozenset[TopicPartition] = frozenset()
+
+        def step(transaction: Transaction) -> Outcome:
+            nonlocal missing
+            missing = transaction.missing_partitions(membership.producer, wanted)
+            return missing if isinstance(missing, ErrorCode) else ErrorCode.NONE
+
+        code = await self._submit(membership.transactional_id, step, waits=False)
+        return missing if code is ErrorCode.NONE else code
+
+    async def end_epoch(
+        self, transactional_id: str, producer: ProducerIdentity, *, committed: bool
+    ) -> tuple[ErrorCode, ProducerIdentity]:
+        """End the transaction of this epoch, for producers of version 2. Returns what the producer
+        uses for its next transaction.
+
+        Raises ControllerError and TimeoutError if no producer id is available.
+        """
+        await self._shards.ready(transactional_id)
+        fresh_producer_id = None
+        found = self._shards.find(transactional_id)
+        if not isinstance(found, ErrorCode):
+            known = found.transactions.get(transactional_id)
+            if known is not None and known.end_needs_producer_id:
+                fresh_producer_id = await self._allocate_producer_id()
+        given = NO_PRODUCER
+
+        def step(transaction: Transaction) -> Outcome:
+            nonlocal given
+            outcome = transaction.end_epoch(
+                producer,
+                committed=committed,
+                fresh_producer_id=fresh_producer_id,
+                now_ms=self._now_ms(),
+            )
+            metadata = outcome.metadata if isinstance(outcome, Persist) else transaction.current
+            given = metadata.next_producer
+            return outcome
+
+        code = await self._submit(transactional_id, step)
+        return code, given if code is ErrorCode.NONE else NO_PRODUCER
+
     async def end(
         self,
         transactional_id: str,
@@ -276,10 +357,15 @@ class TransactionCoordinator:
     # --- one request at a time --------------------------------------------------------------------
 
     async def _submit(
-        self, transactional_id: str, step: Callable[[Transaction], Outcome], *, create: bool = False
+        self,
+        transactional_id: str,
+        step: Callable[[Transaction], Outcome],
+        *,
+        create: bool = False,
+        waits: bool = True,
     ) -> ErrorCode:
-        """Run the step, again after the previous transaction has finished. Returns when its record
-        is durable.
+        """Run the step, again after the previous transaction has finished if it waits for that.
+        Returns when its record is durable.
         """
         if transactional_id == "":
             return ErrorCode.INVALID_REQUEST
@@ -298,8 +384,10 @@ class TransactionCoordinator:
                 # Nothing is appended, so the fence in the WAL does not protect this answer: the
                 # next coordinator may know better.
                 return ErrorCode.NOT_COORDINATOR
-            if outcome is not ErrorCode.CONCURRENT_TRANSACTIONS or not await _until_changed(
-                state, transactional_id, deadline
+            if (
+                outcome is not ErrorCode.CONCURRENT_TRANSACTIONS
+                or not waits
+                or not await _until_changed(state, transactional_id, deadline)
             ):
                 return outcome
 
@@ -341,7 +429,7 @@ class TransactionCoordinator:
         is_dead = metadata.state is TransactionState.DEAD
         record = (
             encode_key(metadata.transactional_id),
-            None if is_dead else encode_value(metadata),
+            None if is_dead else encode_value(metadata, self._record_version()),
         )
         serial = self._log.end_offset(state.index)
 
@@ -369,7 +457,11 @@ class TransactionCoordinator:
             metadata.producer_id, metadata.producer_epoch, effect.is_commit, state.epoch, serial
         )
         self._markers.send(
-            state.index, marker, metadata.partitions, lambda: self._complete(state, transaction)
+            state.index,
+            marker,
+            metadata.partitions,
+            lambda: self._complete(state, transaction),
+            metadata.client_version,
         )
 
     def _complete(self, state: _Partition, transaction: Transaction) -> None:
@@ -406,8 +498,9 @@ class TransactionCoordinator:
 class _LiveTransactions:
     """Implements `LiveKeys`."""
 
-    def __init__(self, state: _Partition) -> None:
+    def __init__(self, state: _Partition, record_version: Callable[[], int]) -> None:
         self._transactions = state.transactions
+        self._record_version = record_version
 
     def keys(self) -> Iterator[bytes]:
         return map(encode_key, list(self._transactions))
@@ -420,7 +513,7 @@ class _LiveTransactions:
             or transaction.current.state is TransactionState.DEAD
         ):
             return None
-        return Live(encode_value(transaction.current))
+        return Live(encode_value(transaction.current, self._record_version()))
 
 
 async def _until_changed(state: _Partition, transactional_id: str, deadline: float) -> bool:

@@ -4,6 +4,10 @@ to persist and markers to write.
     Empty ─add─▶ Ongoing ─end─▶ PrepareCommit ─markers─▶ CompleteCommit ─add─▶ Ongoing ...
                     └─end, timeout, a new producer─▶ PrepareAbort ─markers─▶ CompleteAbort
 
+Producers of version 2 (KIP-890) get the next epoch with the end of every transaction: the record of
+the outcome has it, and its markers fence the epoch of the transaction. So a late request names a
+transaction that is over. They may also abort what has not begun, because a batch may be on its way.
+
 Invariants: at most one record is in flight (`pending`); meanwhile all requests get
 CONCURRENT_TRANSACTIONS. The state is the durable one. Once PrepareCommit or PrepareAbort is durable
 the outcome is final, and markers are sent only then. A fenced producer (older epoch, other producer
@@ -11,8 +15,7 @@ id) changes nothing. Fencing an open transaction (timeout, a new producer) is on
 with the next epoch, which no producer gets. Kafka has an in-memory state PrepareEpochFence before
 it. A failed record leaves no trace, so the same epoch is tried again.
 Must not: know the clock, the log, or the requester.
-Source: Kafka TransactionCoordinator, TransactionMetadata (before KIP-890); KIP-98, KIP-360,
-KIP-588.
+Source: Kafka TransactionCoordinator, TransactionMetadata; KIP-98, KIP-360, KIP-588, KIP-890.
 """
 
 from collections.abc import Iterable
@@ -22,6 +25,7 @@ from typing import Final
 from broker.transactions.model import (
     EPOCH_LAST_GIVEN,
     EPOCH_MAX,
+    EPOCH_PER_TRANSACTION,
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_TIME_MS,
@@ -41,6 +45,7 @@ _VALID_NEXT: Final = {
     TransactionState.EMPTY: {
         TransactionState.EMPTY,
         TransactionState.ONGOING,
+        TransactionState.PREPARE_ABORT,
         TransactionState.DEAD,
     },
     TransactionState.ONGOING: {
@@ -53,11 +58,13 @@ _VALID_NEXT: Final = {
     TransactionState.COMPLETE_COMMIT: {
         TransactionState.EMPTY,
         TransactionState.ONGOING,
+        TransactionState.PREPARE_ABORT,
         TransactionState.DEAD,
     },
     TransactionState.COMPLETE_ABORT: {
         TransactionState.EMPTY,
         TransactionState.ONGOING,
+        TransactionState.PREPARE_ABORT,
         TransactionState.DEAD,
     },
     TransactionState.DEAD: set[TransactionState](),
@@ -187,7 +194,11 @@ class Transaction:
         return ErrorCode.PRODUCER_FENCED
 
     def add_partitions(
-        self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], now_ms: int
+        self,
+        producer: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        client_version: int = 0,
     ) -> ErrorCode | Persist:
         refusal = self._check_producer(producer)
         if refusal is not None:
@@ -209,8 +220,23 @@ class Transaction:
                 partitions=added,
                 started_ms=started_ms,
                 updated_ms=now_ms,
+                last_producer_id=current.producer_id,
+                client_version=client_version,
             )
         )
+
+    def missing_partitions(
+        self, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
+    ) -> ErrorCode | frozenset[TopicPartition]:
+        """Return those of the partitions that are not in the producer's open transaction. A record
+        in flight does not matter: leaders of partitions check again when they append.
+        """
+        refusal = self._check_identity(producer)
+        if refusal is not None:
+            return refusal
+        if self.current.state in PREPARED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return frozenset(partitions) - self.current.partitions
 
     def end(
         self, producer: ProducerIdentity, *, committed: bool, now_ms: int
@@ -227,7 +253,10 @@ class Transaction:
             TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
         )
         if state is TransactionState.ONGOING:
-            return self._persist(replace(self.current, state=prepared, updated_ms=now_ms))
+            # Its markers have the same epoch, whichever version the producer began with.
+            return self._persist(
+                replace(self.current, state=prepared, updated_ms=now_ms, client_version=0)
+            )
         if state is completed:
             return ErrorCode.NONE
         return (
@@ -235,11 +264,92 @@ class Transaction:
         )
 
     def _check_producer(self, producer: ProducerIdentity) -> ErrorCode | None:
+        if self._is_ending and producer == self.current.next_producer != self.current.producer:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        refusal = self._check_identity(producer)
+        if refusal is not None:
+            return refusal
+        return ErrorCode.CONCURRENT_TRANSACTIONS if self.pending is not None else None
+
+    def _check_identity(self, producer: ProducerIdentity) -> ErrorCode | None:
         if producer.producer_id != self.current.producer_id or self.is_new:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if producer.producer_epoch != self.current.producer_epoch:
             return ErrorCode.PRODUCER_FENCED
-        return ErrorCode.CONCURRENT_TRANSACTIONS if self.pending is not None else None
+        return None
+
+    @property
+    def _is_ending(self) -> bool:
+        return self.current.state in PREPARED
+
+    # --- ends with the next epoch -----------------------------------------------------------------
+
+    @property
+    def end_needs_producer_id(self) -> bool:
+        """Return True if the next `end_epoch` needs a new producer id: the epochs are used up."""
+        return self.current.producer_epoch >= EPOCH_LAST_GIVEN
+
+    def end_epoch(
+        self,
+        producer: ProducerIdentity,
+        *,
+        committed: bool,
+        fresh_producer_id: int | None,
+        now_ms: int,
+    ) -> ErrorCode | Persist:
+        """End the transaction of this epoch, for producers of version 2. The producer continues
+        with `next_producer` of the record, or of `current` if the request is a repeated one.
+        """
+        current = self.current
+        if self.pending is not None or self._is_ending:
+            # The producer may use what it was given by the end that is under way.
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        is_repeated = self._has_ended(producer)
+        refusal = None if is_repeated else self._check_identity(producer)
+        if refusal is not None:
+            return refusal
+        if is_repeated:
+            completed = (
+                TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+            )
+            return ErrorCode.NONE if current.state is completed else ErrorCode.INVALID_TXN_STATE
+        has_begun = current.state is TransactionState.ONGOING
+        if committed and not has_begun:
+            return ErrorCode.INVALID_TXN_STATE
+        next_producer_id = NO_PRODUCER_ID
+        if self.end_needs_producer_id:
+            if fresh_producer_id is None:
+                return ErrorCode.CONCURRENT_TRANSACTIONS
+            next_producer_id = fresh_producer_id
+        state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
+        return self._persist(
+            replace(
+                current,
+                state=state,
+                producer_epoch=current.producer_epoch + 1,
+                last_producer_epoch=current.producer_epoch,
+                next_producer_id=next_producer_id,
+                started_ms=current.started_ms if has_begun else now_ms,
+                updated_ms=now_ms,
+                client_version=EPOCH_PER_TRANSACTION,
+            )
+        )
+
+    def _has_ended(self, producer: ProducerIdentity) -> bool:
+        """Return True if the last transaction was the one of this epoch: the end is repeated."""
+        current = self.current
+        if current.state not in {
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.COMPLETE_ABORT,
+        }:
+            return False
+        if current.producer_epoch == 0:
+            return producer == ProducerIdentity(current.last_producer_id, EPOCH_LAST_GIVEN)
+        return (
+            current.client_version >= EPOCH_PER_TRANSACTION
+            and current.producer_epoch <= EPOCH_LAST_GIVEN
+            and producer == ProducerIdentity(current.producer_id, current.producer_epoch - 1)
+        )
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -293,11 +403,22 @@ class Transaction:
         """Complete the transaction after all partitions have the marker or no longer exist. May be
         called again if the record could not be written.
         """
-        is_commit = self.current.state is TransactionState.PREPARE_COMMIT
-        state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
-        return self._persist(
-            replace(self.current, state=state, partitions=frozenset(), updated_ms=now_ms)
+        current = self.current
+        is_commit = current.state is TransactionState.PREPARE_COMMIT
+        completed = replace(
+            current,
+            state=TransactionState.COMPLETE_COMMIT
+            if is_commit
+            else TransactionState.COMPLETE_ABORT,
+            partitions=frozenset(),
+            updated_ms=now_ms,
+            producer_id=current.next_producer.producer_id,
+            producer_epoch=current.next_producer.producer_epoch,
+            next_producer_id=NO_PRODUCER_ID,
         )
+        if current.next_producer_id != NO_PRODUCER_ID:
+            completed = replace(completed, last_producer_id=current.producer_id)
+        return self._persist(completed)
 
     def _persist(
         self, metadata: TransactionMetadata, answer: ErrorCode = ErrorCode.NONE

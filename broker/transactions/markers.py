@@ -40,6 +40,7 @@ _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 class _Job:
     coordinator_partition: int
     marker: Marker
+    version: int
     done: Callable[[], None]
     remaining: set[TopicPartition]
     is_done: bool = False
@@ -56,6 +57,11 @@ class Target:
     @property
     def marker(self) -> Marker:
         return self.job.marker
+
+    @property
+    def version(self) -> int:
+        """Return the version of the transaction, which says how its marker is checked."""
+        return self.job.version
 
 
 @dataclass(slots=True)
@@ -90,11 +96,12 @@ class MarkerSender:
         marker: Marker,
         partitions: Iterable[TopicPartition],
         done: Callable[[], None],
+        version: int = 0,
     ) -> None:
         """Send the marker. `done` is called once all partitions have it, but not if this broker
         loses the coordinator's partition first (`forget`).
         """
-        job = _Job(coordinator_partition, marker, done, set(partitions))
+        job = _Job(coordinator_partition, marker, version, done, set(partitions))
         self._jobs.setdefault(coordinator_partition, set()).add(job)
         if not job.remaining:
             self._finish(job)

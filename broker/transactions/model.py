@@ -1,6 +1,7 @@
 """Values of a transaction: its states, its metadata, and effects for the coordinator.
 
-Source: Kafka `transaction-coordinator` (TransactionState, TransactionMetadata); KIP-98, KIP-360.
+Source: Kafka `transaction-coordinator` (TransactionState, TransactionMetadata); KIP-98, KIP-360,
+KIP-890.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ EPOCH_MAX: Final = 2**15 - 1
 EPOCH_LAST_GIVEN: Final = EPOCH_MAX - 1
 """The last epoch that a producer gets. The one above is reserved to fence it; then the
 transactional id gets another producer id.
+"""
+
+EPOCH_PER_TRANSACTION: Final = 2
+"""The version of transactions from which each one has its own epoch (KIP-890). Producers of earlier
+versions keep theirs.
 """
 
 
@@ -51,8 +57,25 @@ PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.P
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A transaction whose coordinator is asked whether it has partitions, or to add them."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    adds: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """The metadata of one transactional id. All fields except the two `last_` ones are stored."""
+    """The metadata of one transactional id. All fields except `last_producer_epoch` are stored; the
+    last three only in records of version 1.
+    """
 
     transactional_id: str
     producer_id: int
@@ -63,18 +86,33 @@ class TransactionMetadata:
     started_ms: int = NO_TIME_MS
     """When the first partition was added. The timeout counts from here."""
     updated_ms: int = NO_TIME_MS
-    last_producer_id: int = NO_PRODUCER_ID
-    """The producer id before its last change. For repeated requests; lost with the coordinator, as
-    in Kafka.
-    """
     last_producer_epoch: int = NO_EPOCH
-    """The epoch before the last increment that the producer itself requested."""
+    """The epoch before the last increment that the producer itself requested. For repeated
+    requests; lost with the coordinator, as in Kafka.
+    """
+    last_producer_id: int = NO_PRODUCER_ID
+    """The producer id before its last change, or before the last transaction began. For repeated
+    requests.
+    """
+    next_producer_id: int = NO_PRODUCER_ID
+    """The producer id after this transaction, because its end used up the epochs. The producer has
+    it already.
+    """
+    client_version: int = 0
+    """The version of transactions of the client that began or ended the last one."""
 
+    @property
+    def producer(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdentity:
-    producer_id: int
-    producer_epoch: int
+    @property
+    def next_producer(self) -> ProducerIdentity:
+        """Return what the producer uses for its next transaction. Differs from `producer` while a
+        transaction ends that used up the epochs.
+        """
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return self.producer
+        return ProducerIdentity(self.next_producer_id, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,37 @@
-"""Send WriteTxnMarkers to other brokers. Markers for this broker need no socket.
+"""Send WriteTxnMarkers and AddPartitionsToTxn to other brokers. What is for this broker needs no
+socket.
 
 Invariant: one request to a broker at a time (the caller ensures that).
 Must not: retry, or interpret errors.
-Source: Kafka InterBrokerSendThread, WriteTxnMarkersRequest.
+Source: Kafka InterBrokerSendThread, WriteTxnMarkersRequest, AddPartitionsToTxnRequest.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from base.ids import NodeId
 from broker.partition.local_broker import LocalBroker
 from broker.transactions.markers import Target
-from broker.transactions.model import TopicPartition
+from broker.transactions.model import Membership, TopicPartition
 from broker.transactions.records import group_by_topic
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import write_txn_markers
+from broker.wire.gen import add_partitions_to_txn, write_txn_markers
 from stream.batch.control import Marker
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _API: Final = apis.WRITE_TXN_MARKERS
+_ADD_VERSION: Final = 5
+_BY_NUMBER: Final = {int(code): code for code in ErrorCode}
 
+_Versioned: TypeAlias = tuple[Marker, int]
+"""A marker and the version of its transaction."""
 WriteLocally: TypeAlias = Callable[
-    [Marker, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]
+    [Marker, Sequence[TopicPartition], int], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
-"""Writes markers here, as the handler of WriteTxnMarkers does for other brokers. It appends before
-it returns, so that several share a bulk.
+"""Writes the markers of a transaction of this version here, as the handler of WriteTxnMarkers does
+for other brokers. It appends before it returns, so that several share a bulk.
 """
 
 
@@ -43,9 +49,9 @@ class MarkerPeers:
 
     async def write(self, node_id: NodeId, targets: Sequence[Target]) -> Mapping[Target, int]:
         """Write the markers at one broker. Raises PeerGone, OSError, EOFError, WireError."""
-        wanted: dict[Marker, list[TopicPartition]] = {}
+        wanted: dict[_Versioned, list[TopicPartition]] = {}
         for target in targets:
-            wanted.setdefault(target.marker, []).append(target.partition)
+            wanted.setdefault((target.marker, target.version), []).append(target.partition)
         codes = (
             await self._write_here(wanted)
             if node_id == self._node.node_id
@@ -67,10 +73,10 @@ class MarkerPeers:
     def close(self) -> None:
         self._peers.close()
 
-    async def _write_here(self, wanted: Mapping[Marker, Sequence[TopicPartition]]) -> Codes:
+    async def _write_here(self, wanted: Mapping[_Versioned, Sequence[TopicPartition]]) -> Codes:
         started = [
-            (marker, self._write_locally(marker, partitions))
-            for marker, partitions in wanted.items()
+            (marker, self._write_locally(marker, partitions, version))
+            for (marker, version), partitions in wanted.items()
         ]
         return {
             (marker.producer_id, partition): code
@@ -79,8 +85,79 @@ class MarkerPeers:
         }
 
 
+AnswerLocally: TypeAlias = Callable[
+    [Membership, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]
+]
+"""Answers about a transaction that this broker coordinates: `TransactionCoordinator.answer_leader`.
+"""
+
+
+class CoordinatorPeers:
+    """Implements `broker.transactions.verifier.Ask` over the brokers of the image.
+
+    Its connections are not those of markers: a marker may be what the answer waits for.
+    """
+
+    def __init__(self, node: LocalBroker, answer_locally: AnswerLocally) -> None:
+        self._node = node
+        self._answer_locally = answer_locally
+        self._peers = node.connect_peers()
+
+    async def ask(
+        self, node_id: NodeId, wanted: Mapping[Membership, Sequence[TopicPartition]]
+    ) -> Mapping[tuple[str, TopicPartition], ErrorCode]:
+        """Ask one broker. Raises PeerGone, OSError, EOFError, WireError."""
+        if node_id == self._node.node_id:
+            answers = await asyncio.gather(
+                *(self._answer_locally(item, partitions) for item, partitions in wanted.items())
+            )
+            return {
+                (item.transactional_id, partition): code
+                for item, codes in zip(wanted, answers, strict=True)
+                for partition, code in codes.items()
+            }
+        response = await self._peers.ask(
+            node_id,
+            apis.ADD_PARTITIONS_TO_TXN,
+            _ADD_VERSION,
+            _add_request(wanted),
+            add_partitions_to_txn.AddPartitionsToTxnResponse,
+        )
+        return {
+            (item.transactional_id, (topic.name, partition.partition_index)): _BY_NUMBER.get(
+                partition.partition_error_code, ErrorCode.UNKNOWN_SERVER_ERROR
+            )
+            for item in response.results_by_transaction
+            for topic in item.topic_results
+            for partition in topic.results_by_partition
+        }
+
+    def close(self) -> None:
+        self._peers.close()
+
+
+def _add_request(
+    wanted: Mapping[Membership, Sequence[TopicPartition]],
+) -> add_partitions_to_txn.AddPartitionsToTxnRequest:
+    return add_partitions_to_txn.AddPartitionsToTxnRequest(
+        [
+            add_partitions_to_txn.AddPartitionsToTxnTransaction(
+                item.transactional_id,
+                item.producer.producer_id,
+                item.producer.producer_epoch,
+                not item.adds,
+                [
+                    add_partitions_to_txn.AddPartitionsToTxnTopic(name, indexes)
+                    for name, indexes in group_by_topic(partitions).items()
+                ],
+            )
+            for item, partitions in wanted.items()
+        ]
+    )
+
+
 def _request(
-    wanted: Mapping[Marker, Sequence[TopicPartition]],
+    wanted: Mapping[_Versioned, Sequence[TopicPartition]],
 ) -> write_txn_markers.WriteTxnMarkersRequest:
     markers = [
         write_txn_markers.WritableTxnMarker(
@@ -92,9 +169,10 @@ def _request(
                 for name, indexes in group_by_topic(partitions).items()
             ],
             marker.coordinator_epoch,
+            version,
             serial=marker.serial,
         )
-        for marker, partitions in wanted.items()
+        for (marker, version), partitions in wanted.items()
     ]
     return write_txn_markers.WriteTxnMarkersRequest(markers)
 

@@ -2,8 +2,10 @@
 the topic.
 
 Key version 0: transactional id. Value version 0: producer id, epoch, timeout, status, partitions by
-topic, times. A null value is a tombstone. Values of version 1 (flexible, KIP-890) are also read;
-the reader skips unknown key versions, as in Kafka.
+topic, times. Version 1 (flexible, KIP-890) has tagged fields besides: the previous and the next
+producer id, and the client's version of transactions. It is written from level 1 of
+`transaction.version` on. A null value is a tombstone. The reader skips unknown key versions, as in
+Kafka.
 Source: Kafka `TransactionLogKey.json`, `TransactionLogValue.json`.
 """
 
@@ -11,17 +13,33 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from broker.transactions.model import TopicPartition, TransactionMetadata, TransactionState
+from broker.transactions.model import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    TopicPartition,
+    TransactionMetadata,
+    TransactionState,
+)
 from broker.wire.errors import WireError
 from broker.wire.primitives import Reader, Writer
+from controller.metadata.features import TRANSACTION_VERSION
+from controller.metadata.image import MetadataImage
 
 KEY_VERSION: Final = 0
-VALUE_VERSION: Final = 0
 _VALUE_VERSION_MAX: Final = 1
+_PREVIOUS_ID_TAG: Final = 0
+_NEXT_ID_TAG: Final = 1
+_CLIENT_VERSION_TAG: Final = 2
 
 _I16: Final = struct.Struct(">h")
+_I64: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qhib")
 _TIMES: Final = struct.Struct(">qq")
+
+
+def record_version(image: MetadataImage) -> int:
+    """Return the version of new values, which the level of `transaction.version` allows."""
+    return min(image.features.level(TRANSACTION_VERSION), _VALUE_VERSION_MAX)
 
 
 class MalformedTransactionRecord(Exception):
@@ -48,22 +66,62 @@ def decode_key(data: bytes) -> str | None:
         raise MalformedTransactionRecord(str(error)) from error
 
 
-def encode_value(metadata: TransactionMetadata) -> bytes:
+def encode_value(metadata: TransactionMetadata, version: int = 0) -> bytes:
+    """Encode a value. What version 0 cannot express is written in version 1."""
+    version = max(version, metadata.next_producer_id != NO_PRODUCER_ID)
+    is_flexible = version >= 1
     writer = Writer()
-    writer += _I16.pack(VALUE_VERSION)
+    writer += _I16.pack(version)
     writer += _HEAD.pack(
         metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state
     )
     topics = group_by_topic(metadata.partitions)
     if topics or metadata.state is not TransactionState.EMPTY:
-        writer.length(len(topics), False)
+        writer.length(len(topics), is_flexible)
         for name, indexes in topics.items():
-            writer.string(name, False)
-            writer.i32s(indexes, False)
+            writer.string(name, is_flexible)
+            writer.i32s(indexes, is_flexible)
+            if is_flexible:
+                writer.append(0)
     else:
-        writer.null(False)
+        writer.null(is_flexible)
     writer += _TIMES.pack(metadata.updated_ms, metadata.started_ms)
+    if is_flexible:
+        _write_tags(writer, metadata)
     return bytes(writer)
+
+
+def _write_tags(writer: Writer, metadata: TransactionMetadata) -> None:
+    """Write the tagged fields that differ from their defaults."""
+    fields = [
+        (tag, _I64.pack(producer_id))
+        for tag, producer_id in (
+            (_PREVIOUS_ID_TAG, metadata.last_producer_id),
+            (_NEXT_ID_TAG, metadata.next_producer_id),
+        )
+        if producer_id != NO_PRODUCER_ID
+    ]
+    if metadata.client_version:
+        fields.append((_CLIENT_VERSION_TAG, _I16.pack(metadata.client_version)))
+    writer.uvarint(len(fields))
+    for tag, data in fields:
+        writer.uvarint(tag)
+        writer.uvarint(len(data))
+        writer += data
+
+
+def _read_tags(reader: Reader) -> tuple[int, int, int]:
+    """Return the previous producer id, the next one, and the client's version."""
+    previous_id, next_id, client_version = NO_PRODUCER_ID, NO_PRODUCER_ID, 0
+    for _ in range(reader.uvarint()):
+        tag, data = reader.uvarint(), reader.take(reader.uvarint())
+        if tag == _PREVIOUS_ID_TAG:
+            (previous_id,) = _I64.unpack(data)
+        elif tag == _NEXT_ID_TAG:
+            (next_id,) = _I64.unpack(data)
+        elif tag == _CLIENT_VERSION_TAG:
+            (client_version,) = _I16.unpack(data)
+    return previous_id, next_id, client_version
 
 
 def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
@@ -79,8 +137,9 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
         producer_id, producer_epoch, timeout_ms, status = reader.unpack(_HEAD)
         partitions = frozenset(_read_partitions(reader, is_flexible=is_flexible))
         updated_ms, started_ms = reader.unpack(_TIMES)
+        tags = _read_tags(reader) if is_flexible else (NO_PRODUCER_ID, NO_PRODUCER_ID, 0)
         state = TransactionState(status)
-    except (WireError, ValueError) as error:
+    except (WireError, ValueError, struct.error) as error:
         raise MalformedTransactionRecord(str(error)) from error
     return TransactionMetadata(
         transactional_id,
@@ -91,6 +150,8 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
         partitions,
         started_ms,
         updated_ms,
+        NO_EPOCH,
+        *tags,
     )
 
 

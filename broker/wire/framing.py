@@ -98,7 +98,7 @@ def encode_response_frame(
     version 0.
     """
     writer = Writer(8)
-    if api.is_flexible(version) and api is not API_VERSIONS:
+    if api.is_flexible(version) and api.key != API_VERSIONS.key:
         writer.append(0)
     _encode(encode, writer, message, version)
     _SIZE_AND_CORRELATION.pack_into(writer, 0, len(writer) - SIZE_BYTES, correlation_id)
@@ -131,7 +131,7 @@ def parse_response_header(api: ApiSpec, version: int, frame: Buffer) -> tuple[in
     """
     reader = Reader(frame)
     correlation_id = reader.i32()
-    if api.is_flexible(version) and api is not API_VERSIONS:
+    if api.is_flexible(version) and api.key != API_VERSIONS.key:
         reader.skip_tags()
     return correlation_id, reader.pos
 

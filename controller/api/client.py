@@ -210,6 +210,11 @@ class ControllerClient:
     ) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
+    async def update_features(
+        self, request: m.UpdateFeatures, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
     async def allocate_producer_ids(
         self, request: m.AllocateProducerIds, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> m.ProducerIdBlock:

@@ -26,6 +26,7 @@ from base.ids import (
 )
 from controller.metadata.records import (
     ControllerEpoch,
+    FeatureRange,
     GroupOffsets,
     MetadataOffset,
     NodeListener,
@@ -73,6 +74,7 @@ class Status(IntEnum):
     VOTER_NOT_FOUND = 81
     CHANGE_PENDING = 82
     NO_MAJORITY = 83
+    INVALID_FEATURE_LEVEL = 90
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,6 +123,8 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     version: str = ""
     wal_delete_grace_ms: int = 60_000
     """How long the broker keeps WAL slots after their commit, for readers of the store."""
+    features: tuple[FeatureRange, ...] = ()
+    """The features that the broker supports, at most 100. Older software names none."""
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):
@@ -521,6 +525,21 @@ class AlterConfigs(Message, frozen=True, kw_only=True):
     validate_only: bool = False
     replaced_topics: list[str] = []
     replaced: list[ConfiguredResource] = []
+
+
+class FeatureUpdate(Message, frozen=True, kw_only=True):
+    """Set the level of one feature. type: 1 upgrade, 2 safe downgrade, 3 unsafe downgrade."""
+
+    name: str
+    level: int
+    type: int
+
+
+class UpdateFeatures(Message, frozen=True, kw_only=True):
+    """Set levels of features; all or none. At most 1,000. -> no value."""
+
+    updates: list[FeatureUpdate]
+    validate_only: bool = False
 
 
 class AllocateProducerIds(Message, frozen=True, kw_only=True):

@@ -31,8 +31,9 @@ from controller.leader.server import ControllerService, Lead
 from controller.leader.ticks import OVER, Ticks
 from controller.managers.result import Result
 from controller.manifest.publisher import ManifestPublisher
+from controller.metadata.features import newest_levels
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, MetadataOffset
+from controller.metadata.records import ClusterRecord, MetadataOffset, Record
 from controller.raft.replicated_log import Quorum
 from controller.writer.runtime import Runtime
 from controller.writer.sessions import Sessions
@@ -187,9 +188,8 @@ class ActiveController:
         cluster_id = self._config.cluster_id
         if not self._known_id:
             await _check_store_is_empty(self._store)
-            await self.runtime.submit(
-                "NameCluster", lambda _image, _now: Result([ClusterRecord(cluster_id)])
-            )
+            begin: list[Record] = [ClusterRecord(cluster_id), *newest_levels()]
+            await self.runtime.submit("NameCluster", lambda _image, _now: Result(begin))
         elif self._known_id != cluster_id:
             raise InvalidConfig(
                 "cluster_id", cluster_id, f"the journal belongs to cluster {self._known_id!r}"

@@ -3,7 +3,7 @@
 Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
 gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
 What acknowledged records need after a loss of all controllers' disks is in the backup before it is
-answered (ADR 0013): registrations, topics, the opening of new streams.
+answered (ADR 0013): registrations, topics, levels of features, the opening of new streams.
 
 Must hold no other rule. Source: KRaft `ControllerApis`.
 """
@@ -28,6 +28,7 @@ from controller.managers import (
     commits,
     configs,
     deleted_topics,
+    features,
     kv,
     nodes,
     objects,
@@ -63,6 +64,7 @@ REQUESTS: tuple[type[m.Message], ...] = (
     m.DrainBroker,
     lm.MoveLeaders,
     m.AlterConfigs,
+    m.UpdateFeatures,
     m.AllocateProducerIds,
     m.PutKeyValue,
     m.GetKeyValue,
@@ -78,7 +80,9 @@ REQUESTS: tuple[type[m.Message], ...] = (
 metadata.
 """
 
-_BACKED_UP = frozenset({m.RegisterBroker, m.CreateTopics, m.CreatePartitions, m.DeleteTopics})
+_BACKED_UP = frozenset(
+    {m.RegisterBroker, m.CreateTopics, m.CreatePartitions, m.DeleteTopics, m.UpdateFeatures}
+)
 """Requests that are answered only once the backup has them. They are rare."""
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
@@ -143,6 +147,9 @@ def managers(
             image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
         ),
         m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
+        m.UpdateFeatures: lambda image, request, _: features.update_features(
+            image, request, controller_id=config.controller_id
+        ),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(
             image, request
         ),

@@ -21,6 +21,7 @@ from controller.api.messages import (
 )
 from controller.managers.checks import check_node
 from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
+from controller.managers.features import check_supported
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
@@ -47,6 +48,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
     """
     try:
         _check_registration(request)
+        check_supported(image, request.features)
         known = _known(image, request)
         if known is not None and known.incarnation_id == request.incarnation_id:
             check_node(image, BrokerIncarnation(known.node_id, known.node_epoch))
@@ -81,6 +83,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
         other_listeners=request.other_listeners,
         version=request.version,
         wal_delete_grace_ms=request.wal_delete_grace_ms,
+        features=request.features,
     )
     records: list[Record] = [node, WalRecord(node_id, epoch, WalSequence(0))]
     return Result(

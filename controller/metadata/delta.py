@@ -17,6 +17,7 @@ from base.ids import (
 )
 from controller.metadata.records import (
     ConfigRecord,
+    FeatureRecord,
     FrozenTopicRecord,
     FrozenTopicRemoved,
     KeptLogDropped,
@@ -70,6 +71,7 @@ class MetadataDelta:
     configs: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
     """Pairs of resource type and resource name."""
     keys: set[str] = field(default_factory=set[str])
+    features: set[str] = field(default_factory=set[str])
 
     @staticmethod
     def of(records: Iterable[Record]) -> "MetadataDelta":
@@ -100,6 +102,8 @@ class MetadataDelta:
                 )
             case ConfigRecord():
                 self.configs.add((record.resource_type, record.resource_name))
+            case FeatureRecord():
+                self.features.add(record.name)
             case KeyValueRecord():
                 self.keys.add(record.key)
             case _:

@@ -21,6 +21,7 @@ from base.ids import (
 from controller.metadata import invariants
 from controller.metadata.configs import TOPIC_RESOURCE, ConfigsImage
 from controller.metadata.errors import broken
+from controller.metadata.features import FeaturesImage
 from controller.metadata.frozen_topics import FrozenTopicsImage
 from controller.metadata.kv import KeyValueImage
 from controller.metadata.nodes import NodesImage
@@ -28,6 +29,7 @@ from controller.metadata.objects import ObjectsImage
 from controller.metadata.records import (
     ClusterRecord,
     ConfigRecord,
+    FeatureRecord,
     FrozenTopicRecord,
     FrozenTopicRemoved,
     IdsReserved,
@@ -83,6 +85,7 @@ class MetadataImage:
     streams: StreamsImage = field(default_factory=StreamsImage)
     objects: ObjectsImage = field(default_factory=ObjectsImage)
     configs: ConfigsImage = field(default_factory=ConfigsImage)
+    features: FeaturesImage = field(default_factory=FeaturesImage)
     kv: KeyValueImage = field(default_factory=KeyValueImage)
     _appliers: dict[type[Record], Callable[..., None]] = field(
         init=False, repr=False, compare=False
@@ -118,6 +121,7 @@ class MetadataImage:
             ProducerIdsAllocated: self._producer_ids,
             IdsReserved: self._ids,
             ConfigRecord: self.configs.set,
+            FeatureRecord: self.features.set,
             KeyValueRecord: self.kv.set,
         }
 

@@ -196,6 +196,22 @@ class NodeListener(msgspec.Struct, frozen=True, array_like=True, gc=False):
     port: int
 
 
+class FeatureRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The levels of one feature that a node supports, both ends included."""
+
+    name: str
+    min_level: int
+    max_level: int
+
+    def contains(self, level: int) -> bool:
+        return self.min_level <= level <= self.max_level
+
+    @property
+    def shown(self) -> str:
+        """Return the range as in Kafka's error messages, for example `0-2`."""
+        return f"{self.min_level}-{self.max_level}"
+
+
 class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """A broker's registration. It replaces the earlier one of the same node; a higher node_epoch
     fences a lower one.
@@ -221,6 +237,8 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """Version of the broker's software, as the broker reported it."""
     wal_delete_grace_ms: int = 60_000
     """How long the broker keeps WAL slots after their commit."""
+    features: tuple[FeatureRange, ...] = ()
+    """The features that the broker supports; none: it is older than features."""
 
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):
@@ -439,6 +457,13 @@ class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
     value: str | None
 
 
+class FeatureRecord(_Record, tag="feature", frozen=True, gc=False):
+    """Finalizes the level of one feature; 0 switches it off."""
+
+    name: str
+    level: int
+
+
 class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):
     """Sets one key. A `value` of None removes the key."""
 
@@ -475,5 +500,6 @@ Record = (
     | ProducerIdsAllocated
     | IdsReserved
     | ConfigRecord
+    | FeatureRecord
     | KeyValueRecord
 )

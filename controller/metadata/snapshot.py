@@ -22,6 +22,7 @@ from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import (
     ClusterRecord,
     ConfigRecord,
+    FeatureRecord,
     FrozenTopicRecord,
     IdsReserved,
     KeyValueRecord,
@@ -58,7 +59,7 @@ class ImageCopy:
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Records of configs and keys."""
+    """Records of configs, features and keys."""
 
     @staticmethod
     def of(image: MetadataImage) -> "ImageCopy":
@@ -77,6 +78,7 @@ class ImageCopy:
         ]
         topics += [(topic.record(), topic.partitions.copy()) for topic in image.frozen_topics]
         lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
+        lasts += [FeatureRecord(name, level) for name, level in image.features.items()]
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
         return ImageCopy(
             firsts,

@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 
 from broker.wire.apis import ApiSpec
 from broker.wire.errors import WireError
-from broker.wire.framing import encode_request_frame
+from broker.wire.framing import encode_request_frame, parse_response_header
 from broker.wire.primitives import Reader, Writer
 from deploy.errors import KafkaFailed
 
@@ -65,10 +65,9 @@ class WireClient:
                 raise KafkaFailed(
                     f"the answer of {self._bootstrap} to {api.name} is not a Kafka response"
                 )
-            # Skip the correlation id and the tagged fields of a flexible header, of which there are
-            # none.
-            reader = Reader(memoryview(self._read(size)), 5 if api.is_flexible(api.max) else 4)
-            return decode(reader, api.max)
+            answer = memoryview(self._read(size))
+            _, body_offset = parse_response_header(api, api.max, answer)
+            return decode(Reader(answer, body_offset), api.max)
         except (OSError, WireError) as error:
             raise KafkaFailed(f"{api.name} got no answer from {self._bootstrap}: {error}") from None
 

@@ -20,7 +20,8 @@ TOPIC = "orders"
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2) as cluster:
+    settings = {"transaction_partition_verification_enable": False}
+    async with Cluster(tmp_path, brokers=2, **settings) as cluster:
         yield cluster
 
 

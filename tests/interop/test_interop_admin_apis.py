@@ -19,7 +19,6 @@ from broker.wire.gen import (
     list_config_resources,
     list_transactions,
     offset_delete,
-    update_features,
 )
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S, confluent_consumer
@@ -32,7 +31,6 @@ from tests.support.waiting import wait_until
 CONFIGS = "kafka.admin.ConfigCommand"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
-FEATURES = "org.apache.kafka.tools.FeatureCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
@@ -41,7 +39,9 @@ NODE_ID = 1
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=0) as cluster:
+    async with Cluster(
+        tmp_path, brokers=0, transaction_partition_verification_enable=False
+    ) as cluster:
         await cluster.start_broker(NODE_ID)
         yield cluster
 
@@ -410,21 +410,3 @@ async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) 
                 )
             )
         assert answers[1] == answers[0], paths
-
-
-@pytest.mark.long
-async def test_unknown_features_are_refused_as_by_kafka(both: Both) -> None:
-    wire = update_features
-    for updates in ([("nope", 1, 1)], [("nope", 0, 2)], [("nope", -1, 1)], [("nope", 1, 9)], []):
-        request = wire.UpdateFeaturesRequest(
-            feature_updates=[wire.FeatureUpdateKey(*update) for update in updates]
-        )
-        expected, answer = await both.ask(apis.UPDATE_FEATURES, request)
-        if updates and updates[0] == ("nope", 1, 1):
-            expected["error_message"] = answer["error_message"]
-        assert answer == expected, updates
-    for command in (("downgrade", "--feature", "nope=0"), ("upgrade", "--feature", "nope=1")):
-        expected, shown = await both.tool(FEATURES, *command)
-        assert shown.rpartition("nope.")[0] == expected.rpartition("nope.")[0], command
-    _, shown = await both.tool(FEATURES, "describe")
-    assert shown == ""

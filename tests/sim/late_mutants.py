@@ -9,6 +9,8 @@ from broker.coordination.connection_order import ConnectionOrder
 from broker.partition.append import PartitionAppend
 from broker.partition.producer_state import ProducerState
 from broker.transactions.coordinator import TransactionCoordinator
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
 
 Patch = tuple[Any, str, Any]
 
@@ -57,10 +59,22 @@ def _late_offsets_are_carried_out() -> list[Patch]:
     return [(groups, "ConnectionOrder", _AnyOrder)]
 
 
+def _markers_of_older_coordinators_count() -> list[Patch]:
+    """They end what is open, whatever the coordinator of today knows of it."""
+    real = ProducerState.check_marker
+
+    def check(self: ProducerState, marker: Marker) -> ErrorCode | None:
+        code = real(self, marker)
+        return None if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED else code
+
+    return [(ProducerState, "check_marker", check)]
+
+
 LATE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "late_markers_end_what_is_open": _late_markers_end_what_is_open,
     "late_markers_settle_offsets": _late_markers_settle_offsets,
     "serials_begin_anew": _serials_begin_anew,
     "late_ends_are_carried_out": _late_ends_are_carried_out,
     "late_offsets_are_carried_out": _late_offsets_are_carried_out,
+    "markers_of_older_coordinators_count": _markers_of_older_coordinators_count,
 }

@@ -50,8 +50,10 @@ from broker.share.store import RoutedShareStates
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
-from broker.transactions.peers import MarkerPeers
+from broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.records import record_version
+from broker.transactions.verifier import TransactionVerifier
 from broker.wire import apis
 from broker.wire.gen import delete_records as wire_delete
 from broker.wire.gen import fetch as wire_fetch
@@ -62,6 +64,7 @@ from controller.api.follower import MetadataFollower
 from controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
 from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.metadata.delta import MetadataDelta
+from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from objectstore.errors import ObjectStoreError
@@ -217,6 +220,7 @@ class SimBroker:
             host="h",
             port=9092,
             machine_host="m",
+            features=SUPPORTED,
             wal_delete_grace_ms=limits.stream.wal_delete_grace_ms,
         )
         registered = await self.client.register_broker(request, timeout_s=30)
@@ -361,8 +365,16 @@ class SimBroker:
             now_ms=now_ms,
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            record_version=lambda: record_version(self.image),
             compaction=self.world.coordination.compaction,
         )
+        self.verifier = TransactionVerifier(
+            self._coordinator_of, CoordinatorPeers(self, self.transactions.answer_leader).ask
+        )
+
+    def _coordinator_of(self, transactional_id: str) -> NodeId | None:
+        partition = self.transactions.partition_of(transactional_id)
+        return None if partition is None else self._leader_of((TRANSACTIONS_TOPIC, partition))
 
     def connect_peers(self) -> SimPeers:
         return SimPeers(self.world, self)
@@ -478,6 +490,7 @@ class SimBroker:
         body: bytes,
         sent: dict[Part, list[bytes]],
         answered: Callable[[dict[Part, Any]], None],
+        version: int = PRODUCE_VERSION,
     ) -> None:
         """sent: the records in the request, for the checker."""
         if not self.serving:
@@ -486,7 +499,7 @@ class SimBroker:
         places = {part: place_of(self.image, part) for part in sent}
 
         def respond(response: Any) -> None:
-            message = decode_response(apis.PRODUCE, PRODUCE_VERSION, response)
+            message = decode_response(apis.PRODUCE, version, response)
             results = {
                 (topic.name, item.index): item
                 for topic in message.responses
@@ -507,7 +520,7 @@ class SimBroker:
             answered(results)
 
         try:
-            handle_produce(self, self.context(apis.PRODUCE, PRODUCE_VERSION, body), respond)
+            handle_produce(self, self.context(apis.PRODUCE, version, body), respond)
         except CannotAnswer as error:
             self.world.trace("connection_closed", self.process.name, str(error))
 
@@ -646,7 +659,12 @@ class SimBroker:
         self.deliver(lambda: self._tasks.append(self.world.loop.create_task(make())))
 
 
-def produce_request(batches: dict[Part, bytes], timeout_ms: int) -> bytes:
+def produce_request(
+    batches: dict[Part, bytes],
+    timeout_ms: int,
+    transactional_id: str | None = None,
+    version: int = PRODUCE_VERSION,
+) -> bytes:
     by_topic: dict[str, list[Any]] = {}
     for (topic, index), records in batches.items():
         by_topic.setdefault(topic, []).append(wire_produce.PartitionProduceData(index, records))
@@ -656,6 +674,6 @@ def produce_request(batches: dict[Part, bytes], timeout_ms: int) -> bytes:
     ]
     return encode_request(
         apis.PRODUCE,
-        PRODUCE_VERSION,
-        wire_produce.ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=data),
+        version,
+        wire_produce.ProduceRequest(transactional_id, -1, timeout_ms, data),
     )

@@ -106,6 +106,7 @@ FIRST_SEED = {
     "snapshot_of_what_is_not_committed": 10,
     "refused_connection_is_a_proof": 104,
     "late_ends_are_carried_out": 5,
+    "markers_of_older_coordinators_count": 35,
     "late_offsets_are_carried_out": 11,
     "stale_coordinator_answers": 135,
     "tombstones_behind_commits_in_flight": 38,

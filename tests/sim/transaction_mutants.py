@@ -9,10 +9,11 @@ import broker.transactions.machine as machine
 import broker.transactions.markers as markers
 from broker.coordination.log import LogBatch, TopicLog, _decode
 from broker.groups.offsets import GroupOffsets
+from broker.handlers import verification
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.machine import Transaction
 from broker.transactions.markers import MarkerSender
-from broker.transactions.model import PREPARED, TransactionState
+from broker.transactions.model import PREPARED, Persist, TransactionState
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from stream.batch.header import parse_header
@@ -141,6 +142,82 @@ def _offsets_count_before_the_marker() -> list[Patch]:
     return [(GroupOffsets, "stage", stage)]
 
 
+def _markers_sent_before_the_decision_is_durable() -> list[Patch]:
+    real = TransactionCoordinator._append
+
+    def append(
+        self: TransactionCoordinator,
+        state: Any,
+        transaction: Transaction,
+        persist: Any,
+        answer: Any,
+    ) -> None:
+        metadata, serial = persist.metadata, self._log.end_offset(state.index)
+        real(self, state, transaction, persist, answer)
+        if metadata.state in PREPARED:
+            early = Marker(
+                metadata.producer_id,
+                metadata.producer_epoch,
+                metadata.state is TransactionState.PREPARE_COMMIT,
+                state.epoch,
+                serial,
+            )
+            self._markers.send(
+                state.index, early, metadata.partitions, lambda: None, metadata.client_version
+            )
+
+    return [(TransactionCoordinator, "_append", append)]
+
+
+def _epoch_kept_by_the_end() -> list[Patch]:
+    """A transaction of version 2 ends in its own epoch; the producer is told the next one."""
+    real = Transaction.end_epoch
+
+    def end_epoch(self: Transaction, *args: Any, **options: Any) -> Any:
+        outcome = real(self, *args, **options)
+        if isinstance(outcome, Persist):
+            self.pending = replace(outcome.metadata, producer_epoch=self.current.producer_epoch)
+        return outcome
+
+    return [(Transaction, "end_epoch", end_epoch)]
+
+
+def _appended_before_the_coordinator_knows() -> list[Patch]:
+    """The leader asks the coordinator, and does not wait for the answer."""
+    real = verification.ask
+
+    def ask(
+        node: Any,
+        transactional_id: str,
+        partition: Any,
+        producer: Any,
+        admitted: Any,
+        *,
+        adds: bool,
+    ) -> None:
+        real(node, transactional_id, partition, producer, lambda _: None, adds=adds)
+        guard = partition.log.verifications.find(producer.producer_id, producer.producer_epoch)
+        admitted(guard)
+
+    return [(verification, "ask", ask)]
+
+
+def _end_repeated_with_another_epoch() -> list[Patch]:
+    """A repeated end is carried out again: the producer is given the epoch after the next."""
+    real = Transaction.end_epoch
+
+    def end_epoch(self: Transaction, producer: Any, **options: Any) -> Any:
+        if self.pending is None and self._has_ended(producer) and not options["committed"]:
+            producer = self.current.producer
+        return real(self, producer, **options)
+
+    return [(Transaction, "end_epoch", end_epoch)]
+
+
+def _end_repeated_is_refused() -> list[Patch]:
+    return [(Transaction, "_has_ended", lambda _self, _producer: False)]
+
+
 TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "end_answered_before_it_is_durable": _end_answered_before_it_is_durable,
     "complete_before_the_markers": _complete_before_the_markers,
@@ -152,4 +229,9 @@ TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "epoch_kept_by_a_fence": _epoch_kept_by_a_fence,
     "timeout_aborts_what_is_decided": _timeout_aborts_what_is_decided,
     "offsets_count_before_the_marker": _offsets_count_before_the_marker,
+    "markers_sent_before_the_decision_is_durable": _markers_sent_before_the_decision_is_durable,
+    "epoch_kept_by_the_end": _epoch_kept_by_the_end,
+    "appended_before_the_coordinator_knows": _appended_before_the_coordinator_knows,
+    "end_repeated_with_another_epoch": _end_repeated_with_another_epoch,
+    "end_repeated_is_refused": _end_repeated_is_refused,
 }

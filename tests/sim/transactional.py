@@ -2,12 +2,13 @@
 instances that crash, follow and overlap.
 
 An instance behaves like librdkafka: it finds coordinators from any broker, repeats requests with
-retriable errors or without answers, adds partitions and offsets by request, repeats batches with
-their sequences until they are settled, and ends when it is fenced. Its requests to one broker do
-not overtake each other (`Connection`); copies of batches come late. Invariants, from which follows
-that a hanging transaction is the brokers' fault (ADR 0019, protocol of before KIP-890): an instance
-ends a transaction only when every batch of it is settled; one that dies in the middle leaves it to
-the next epoch.
+retriable errors or without answers, repeats batches with their sequences until they are settled,
+and ends when it is fenced. Its requests to one broker do not overtake each other (`Connection`);
+copies of batches come late. Instances of version 1 add partitions and offsets by request. Those of
+version 2 (KIP-890) do not: they take another epoch with the end of every transaction. Invariants,
+from which follows that a hanging transaction is the brokers' fault (ADR 0019): an instance of
+version 1 ends a transaction only when every batch of it is settled, and one that dies in the middle
+leaves it to the next epoch. An instance of version 2 may abort while its batches are on their way.
 Must not: use what brokers have in memory.
 """
 
@@ -52,6 +53,10 @@ _NOT_YET_KNOWN: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED}
 )
 _PRODUCE_WAIT_S: Final = 4.0
+_V1, _V2 = 1, 2
+_PRODUCE_VERSION: Final = {_V1: 11, _V2: 12}
+_COMMIT_VERSION: Final = {_V1: 3, _V2: 5}
+_END_VERSION: Final = {_V1: 3, _V2: 5}
 
 
 class Fenced(Exception):
@@ -129,6 +134,10 @@ class Instance:
     """The share of transactions after which it requests another epoch."""
     is_mortal = True
     """It may be struck while it waits for the end of a transaction."""
+    versions: tuple[int, ...] = (_V1, _V2)
+    """Of transactions; one instance has one of them."""
+    hasty_share = 0.2
+    """The share of aborts of version 2 that do not wait for batches."""
 
     def __init__(self, application: Application, number: int) -> None:
         self._application = application
@@ -140,6 +149,10 @@ class Instance:
         self._sequences: dict[Part, int] = {}
         self._coordinators: dict[int, Connection] = {}
         self._timeout_s = self._rng.choice(self.timeouts_s)
+        self._version = Random(f"{self._name}/{application.world.seed}/version").choice(
+            self.versions
+        )
+        self._unsettled: list[asyncio.Task[None]] = []
         self._inits_before = 0
         """Requests carried out before its own, and its own: any other may fence it."""
         self._began_s: float | None = None
@@ -217,7 +230,14 @@ class Instance:
             entry.has_offset = True
             await self._send_offset(entry.serial)
         await asyncio.sleep(rng.choice(self.pauses_s))
-        await self._end(entry, commit=is_last or self._commits(entry))
+        commit = is_last or self._commits(entry)
+        if self._version == _V2 and not commit and rng.random() < self.hasty_share:
+            self._unsettled = [
+                self._world.loop.create_task(self._send_once(entry, part)) for part in chosen
+            ]
+        await self._end(entry, commit=commit)
+        for task in self._unsettled:
+            task.cancel()
         self._began_s = None
         if rng.random() < self.renewed_share:
             await self._take_epoch(self._identity)
@@ -230,10 +250,12 @@ class Instance:
         rng = self._rng
         steps = [parts] if rng.random() < 0.5 else [[part] for part in parts]
         for step in steps:
-            await self._add_partitions(step)
-            self._ledger.began(entry)
+            if self._version == _V1:
+                await self._add_partitions(step)
+                self._ledger.began(entry)
             for _ in range(rng.randint(1, 2)):
                 await asyncio.gather(*(self._produce(entry, part) for part in step))
+                self._ledger.began(entry)
                 await asyncio.sleep(rng.choice((0, 0, rng.uniform(0, 0.3))))
 
     async def _add_partitions(self, parts: list[Part]) -> None:
@@ -241,7 +263,10 @@ class Instance:
             add_partitions_to_txn.AddPartitionsToTxnTopic(TXN_TOPIC, [index for _, index in parts])
         ]
         request = add_partitions_to_txn.AddPartitionsToTxnRequest(
-            self._application.name, self._identity.producer_id, self._identity.epoch, topics
+            v3_and_below_transactional_id=self._application.name,
+            v3_and_below_producer_id=self._identity.producer_id,
+            v3_and_below_producer_epoch=self._identity.epoch,
+            v3_and_below_topics=topics,
         )
 
         def code_of(response: Any) -> int:
@@ -256,10 +281,13 @@ class Instance:
 
     async def _send_offset(self, offset: int) -> None:
         name, identity = self._application.name, self._identity
-        added = add_offsets_to_txn.AddOffsetsToTxnRequest(
-            name, identity.producer_id, identity.epoch, name
-        )
-        await self._until_done(_TRANSACTIONAL_ID, apis.ADD_OFFSETS_TO_TXN, 3, added, _code_at_top)
+        if self._version == _V1:
+            added = add_offsets_to_txn.AddOffsetsToTxnRequest(
+                name, identity.producer_id, identity.epoch, name
+            )
+            await self._until_done(
+                _TRANSACTIONAL_ID, apis.ADD_OFFSETS_TO_TXN, 3, added, _code_at_top
+            )
         topics = [
             offset_commit.TxnOffsetCommitRequestTopic(
                 INPUT[0],
@@ -276,7 +304,7 @@ class Instance:
         await self._until_done(
             _GROUP,
             apis.TXN_OFFSET_COMMIT,
-            3,
+            _COMMIT_VERSION[self._version],
             request,
             lambda response: int(response.topics[0].partitions[0].error_code),
         )
@@ -302,11 +330,24 @@ class Instance:
         request = end_txn.EndTxnRequest(
             self._application.name, self._identity.producer_id, self._identity.epoch, commit
         )
-        await self._until_done(
-            _TRANSACTIONAL_ID, apis.END_TXN, 3, request, _code_at_top, self._note_end_txn
+        response = await self._until_done(
+            _TRANSACTIONAL_ID,
+            apis.END_TXN,
+            _END_VERSION[self._version],
+            request,
+            _code_at_top,
+            self._note_end_txn,
         )
+        if self._version == _V2:
+            self._take_next_epoch(Identity(response.producer_id, response.producer_epoch))
         self._ledger.settle(entry, Fate.COMMITTED if commit else Fate.ABORTED)
         self._world.trace("ended", self._name, entry.serial, commit)
+
+    def _take_next_epoch(self, given: Identity) -> None:
+        before, self._identity = self._identity, given
+        self._sequences.clear()
+        if given != Identity(before.producer_id, before.epoch + 1):
+            self._world.fail(f"{self._name} ends the transaction of {before} and is given {given}")
 
     def _note_end_txn(self) -> None:
         strike, self._world.on_end_txn = self._world.on_end_txn, None
@@ -317,7 +358,12 @@ class Instance:
 
     # --- batches ----------------------------------------------------------------------------------
 
-    async def _produce(self, entry: Entry, part: Part) -> None:
+    async def _send_once(self, entry: Entry, part: Part) -> None:
+        """Send a batch that nobody waits for: its transaction is being aborted."""
+        with suppress(Fenced):
+            await self._produce(entry, part, once=True)
+
+    async def _produce(self, entry: Entry, part: Part, *, once: bool = False) -> None:
         """Send until the batch is settled. Late copies have the content of their time."""
         world, rng = self._world, self._rng
         values = self._ledger.values(entry, part, rng.randint(1, 3))
@@ -332,14 +378,15 @@ class Instance:
             base_sequence=sequence,
             attributes=TRANSACTIONAL_MASK,
         )
-        body = produce_request({part: bytes(batch)}, 1_000)
+        version = _PRODUCE_VERSION[self._version]
+        body = produce_request({part: bytes(batch)}, 1_000, self._application.name, version)
         world.checker.sent(part, values)
         while True:
             broker, _ = world.leader(part, rng, exact=world.calm)
             code = (
                 await self._produce_once(broker, body, part, values) if broker is not None else None
             )
-            if code in _SETTLED:
+            if code in _SETTLED or once:
                 return
             if code in _FENCED:
                 raise self._fenced(f"{part}: {code}")
@@ -362,7 +409,10 @@ class Instance:
 
         for _ in range(1 + (rng.random() < 0.2)):
             delay_s = world.network.delay_s() + rng.choice((0, 0, 3))
-            world.later(delay_s, broker.deliver, broker.produce, body, {part: values}, answered)
+            version = _PRODUCE_VERSION[self._version]
+            world.later(
+                delay_s, broker.deliver, broker.produce, body, {part: values}, answered, version
+            )
         with suppress(TimeoutError):
             async with asyncio.timeout(_PRODUCE_WAIT_S):
                 return await answer
@@ -399,7 +449,8 @@ class Instance:
             await asyncio.sleep(self._rng.uniform(0.02, 0.2))
 
     def _refused(self, kind: int, api_name: str, code: ErrorCode) -> None:
-        if code in _FENCED:
+        is_over = self._version == _V2 and code is ErrorCode.INVALID_TXN_STATE
+        if code in _FENCED or (is_over and api_name == apis.END_TXN.name):
             raise self._fenced(f"{api_name}: {code.name}")
         if code in _FIND_AGAIN:
             self._coordinators.pop(kind, None)

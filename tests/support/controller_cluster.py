@@ -12,6 +12,7 @@ from controller.api.follower import MetadataFollower
 from controller.api.stream_metadata import ControllerStreamMetadata
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
+from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.writer.runtime import Runtime
 from objectstore.memory import MemoryStore
@@ -88,6 +89,7 @@ class Cluster:
             host="",
             port=9092,
             machine_host="127.0.0.1",
+            features=SUPPORTED,
         )
         registered = await client.register_broker(request)
         node = BrokerIncarnation(registered.node_id, registered.node_epoch)

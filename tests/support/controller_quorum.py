@@ -15,6 +15,7 @@ from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
+from controller.metadata.features import SUPPORTED
 from controller.raft.transport import PeerTransport
 from objectstore.memory import MemoryStore
 from stream.ports import BrokerIncarnation
@@ -112,7 +113,12 @@ class Quorum:
     async def broker(self) -> Broker:
         client = self.client()
         request = m.RegisterBroker(
-            node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1"
+            node_id=NodeId(-1),
+            incarnation_id=uuid4(),
+            host="",
+            port=9092,
+            machine_host="127.0.0.1",
+            features=SUPPORTED,
         )
         registered = await client.register_broker(request)
         node = BrokerIncarnation(registered.node_id, registered.node_epoch)

@@ -23,7 +23,8 @@ from broker.wire.codecs import CODECS
 from broker.wire.gen import metadata
 from controller.api import messages
 from controller.api.errors import refusal
-from controller.managers import configs
+from controller.managers import configs, features
+from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     NodeRecord,
@@ -112,6 +113,13 @@ class FakeClient:
         self.image.apply_all(result.records)
         return result.value
 
+    async def update_features(self, request: messages.UpdateFeatures, *, timeout_s: float) -> None:
+        self._note(request)
+        result = features.update_features(self.image, request, controller_id=1)
+        if result.status is not messages.Status.OK:
+            raise refusal(result.status, result.detail)
+        self.image.apply_all(result.records)
+
     async def allocate_producer_ids(
         self, request: messages.AllocateProducerIds, *, timeout_s: float
     ) -> messages.ProducerIdBlock:
@@ -136,6 +144,7 @@ def broker_record(
         machine,
         None,
         fenced,
+        features=SUPPORTED,
     )
 
 

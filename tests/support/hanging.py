@@ -1,6 +1,10 @@
-"""Write records of a transaction that no coordinator knows, as clients before KIP-890 could."""
+"""Write records of a transaction that no coordinator knows, as clients before KIP-890 could.
+
+Brokers let them in with `transaction.partition.verification.enable=false` alone.
+"""
 
 import time
+from dataclasses import replace
 from typing import Final
 
 from broker.wire import apis
@@ -11,6 +15,8 @@ from stream.batch.records import Record, encode_batch
 
 HANGING_ID: Final = 424_242
 HANGING_EPOCH: Final = 3
+_PRODUCE: Final = replace(apis.PRODUCE, max=11)
+"""The next version adds the partition to the transaction."""
 
 
 def produce_hanging(bootstrap: str, topic: str, producer_id: int = HANGING_ID) -> None:
@@ -28,5 +34,5 @@ def produce_hanging(bootstrap: str, topic: str, producer_id: int = HANGING_ID) -
         transactional_id="hanging", acks=-1, timeout_ms=30_000, topic_data=[data]
     )
     with WireClient(bootstrap) as client:
-        answer = client.ask(apis.PRODUCE, request, wire.encode_request, wire.decode_response)
+        answer = client.ask(_PRODUCE, request, wire.encode_request, wire.decode_response)
     assert answer.responses[0].partition_responses[0].error_code == 0

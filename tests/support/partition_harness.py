@@ -255,7 +255,8 @@ class Broker:
     def __init__(self, harness, me, notice_ms=0):
         self.harness, self.me = harness, me
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
-        self.config = BrokerConfig()
+        # Its transactions have no coordinator.
+        self.config = BrokerConfig(transaction_partition_verification_enable=False)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
         self.log_dir = "memory:"
         self.writable = True

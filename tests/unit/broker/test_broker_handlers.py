@@ -22,6 +22,8 @@ from broker.wire.errors import UnsupportedApi, WireError
 from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic
 from broker.wire.gen import (
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_topics,
@@ -33,8 +35,10 @@ from broker.wire.gen import (
     metadata,
 )
 from controller.api import messages
+from controller.metadata.features import newest_levels
 from controller.metadata.records import (
     ConfigRecord,
+    FeatureRecord,
     FrozenTopicRecord,
     GroupOffsets,
     MetadataOffset,
@@ -59,7 +63,39 @@ async def test_api_versions_announces_what_is_served(fixture: Fixture, version: 
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
     assert set(ranges) == set(apis.APIS)
     assert ranges[0][0] == 0, "librdkafka needs Produce announced from 0"
-    assert not response.finalized_features
+    finalized = {item.name: item.max_version_level for item in response.finalized_features}
+    assert finalized == ({"group.version": 1} if version >= 3 else {}), "as before the features"
+    supported = {item.name: item.max_version for item in response.supported_features}
+    # Old clients refuse a range that begins at 0.
+    assert supported == ({"transaction.version": 2, "group.version": 1} if version >= 4 else {})
+
+
+async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None:
+    request = api_versions.ApiVersionsRequest("probe", "1.0")
+    before = await fixture.ask(apis.API_VERSIONS, 3, request)
+    fixture.node.image.apply_all(newest_levels())
+    after = await fixture.ask(apis.API_VERSIONS, 3, request)
+    assert {
+        item.name: (item.min_version_level, item.max_version_level)
+        for item in after.finalized_features
+    } == {"transaction.version": (2, 2), "group.version": (1, 1)}
+    assert after.finalized_features_epoch > before.finalized_features_epoch
+
+
+async def test_consumer_groups_are_served_only_at_their_level(fixture: Fixture) -> None:
+    fixture.node.image.apply_all([FeatureRecord("group.version", 0)])
+    beat = await fixture.ask(
+        apis.CONSUMER_GROUP_HEARTBEAT,
+        1,
+        consumer_group_heartbeat.ConsumerGroupHeartbeatRequest("g", "m"),
+    )
+    described = await fixture.ask(
+        apis.CONSUMER_GROUP_DESCRIBE,
+        1,
+        consumer_group_describe.ConsumerGroupDescribeRequest(["g"]),
+    )
+    assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 async def test_unknown_api_versions_version_is_answered_in_v0_without_reading_the_body(
@@ -81,7 +117,7 @@ async def test_bad_client_software_is_an_invalid_request(fixture: Fixture, name:
 # --- dispatch -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("header", [(999, 0), (3, 99), (3, -1), (-1, 0), (0, 12), (0, 0)], ids=str)
+@pytest.mark.parametrize("header", [(999, 0), (3, 99), (3, -1), (-1, 0), (0, 13), (0, 0)], ids=str)
 async def test_unknown_api_or_version_closes(fixture: Fixture, header: tuple[int, int]) -> None:
     with pytest.raises(UnsupportedApi):
         await fixture.raw(struct.pack(">hhih", *header, 1, -1))

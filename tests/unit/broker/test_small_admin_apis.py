@@ -168,12 +168,23 @@ async def updated(
         feature_updates=[update_features.FeatureUpdateKey(*update) for update in updates]
     )
     answer = await fixture.ask(apis.UPDATE_FEATURES, version, request)
-    assert answer.results == []
+    if answer.error_code or version > 1:
+        assert answer.results == []
     return answer.error_code, answer.error_message
 
 
+async def test_levels_change_for_all_brokers(fixture: Fixture) -> None:
+    features = fixture.node.image.features
+    assert await updated(fixture, ("transaction.version", 2, 1)) == (0, None)
+    assert features.level("transaction.version") == 2
+    assert await updated(fixture, ("transaction.version", 0, 2), version=1) == (0, None)
+    assert features.level("transaction.version") == 0
+    code, _ = await updated(fixture, ("transaction.version", 1, 1), ("group.version", 2, 1))
+    assert (code, features.level("transaction.version")) == (ErrorCode.INVALID_UPDATE_VERSION, 0)
+
+
 @pytest.mark.parametrize("version", range(3))
-async def test_every_feature_is_unknown(fixture: Fixture, version: int) -> None:
+async def test_other_features_are_unknown(fixture: Fixture, version: int) -> None:
     assert await updated(fixture, version=version) == (0, None)
     for name in ("metadata.version", "nope"):
         code, message = await updated(fixture, (name, 9, 1), ("other", 0, 2), version=version)
@@ -183,7 +194,12 @@ async def test_every_feature_is_unknown(fixture: Fixture, version: int) -> None:
 
 @pytest.mark.parametrize(
     ("level", "kind", "reason"),
-    [(1, 1, "supports"), (0, 2, "not found"), (-1, 1, "less than 0"), (1, 9, "upgrade type")],
+    [
+        (1, 1, "does not support"),
+        (0, 2, "not found"),
+        (-1, 1, "less than 0"),
+        (1, 9, "upgrade type"),
+    ],
 )
 async def test_the_reason_is_that_of_the_update(
     fixture: Fixture, level: int, kind: int, reason: str

@@ -4,6 +4,7 @@ finishes what was decided.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from broker.coordination.shards import partition_for
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender, Target
 from broker.transactions.model import (
+    Membership,
     ProducerIdentity,
     TopicPartition,
     TransactionLimits,
@@ -43,6 +45,7 @@ class Leaders:
         self.written: list[tuple[TopicPartition, int, bool, int]] = []
         """(partition, producer epoch, committed, coordinator epoch)"""
         self.serials: list[int] = []
+        self.versions: set[int] = set()
         self.answers: dict[TopicPartition, list[ErrorCode]] = {}
         self.leaders: dict[TopicPartition, NodeId | None] = {T0: NodeId(0), T1: NodeId(1)}
         self.broken_count = 0
@@ -60,6 +63,7 @@ class Leaders:
         for target in targets:
             assert self.leaders[target.partition] == node_id
             marker = target.marker
+            self.versions.add(target.version)
             self.written.append(
                 (
                     target.partition,
@@ -92,6 +96,7 @@ class CoordinatorHarness:
             now_ms=lambda: self.now_ms,
             allocate_producer_id=self._allocate,
             tick_interval_ms=3_600_000,
+            record_version=lambda: 1,
         )
         for partition in range(self.log.partition_count):
             coordinator.partition_opened(partition)
@@ -454,6 +459,97 @@ async def test_timeout_aborts_also_at_the_next_coordinator() -> None:
     harness.coordinator.close()
 
 
+# --- version 2 ------------------------------------------------------------------------------------
+
+
+def membership(producer: ProducerIdentity, *, adds: bool = True) -> Membership:
+    return Membership("tid", producer, adds=adds)
+
+
+async def started(harness: CoordinatorHarness) -> ProducerIdentity:
+    code, producer = await harness.coordinator.init_producer_id("tid", 60_000, None)
+    assert code is ErrorCode.NONE
+    return producer
+
+
+async def end_epoch(
+    harness: CoordinatorHarness, producer: ProducerIdentity, *, committed: bool = True
+) -> tuple[ErrorCode, ProducerIdentity]:
+    return await harness.coordinator.end_epoch("tid", producer, committed=committed)
+
+
+async def test_leaders_add_partitions_and_the_end_gives_the_next_epoch() -> None:
+    harness = CoordinatorHarness()
+    first = await started(harness)
+    answer = harness.coordinator.answer_leader
+    assert await answer(membership(first), [T0, T1]) == dict.fromkeys([T0, T1], ErrorCode.NONE)
+    assert await answer(membership(first, adds=False), [T0, ("t", 7)]) == {
+        T0: ErrorCode.NONE,
+        ("t", 7): ErrorCode.TRANSACTION_ABORTABLE,
+    }
+    second = ProducerIdentity(first.producer_id, 1)
+    assert await end_epoch(harness, first) == (ErrorCode.NONE, second)
+    assert await end_epoch(harness, first) == (ErrorCode.NONE, second), "a repeated request"
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
+    assert sorted(harness.leaders.written) == [(T0, 1, True, 1), (T1, 1, True, 1)]
+    assert harness.leaders.versions == {2}
+    for adds in (True, False):
+        assert await answer(membership(first, adds=adds), [T0]) == {T0: ErrorCode.PRODUCER_FENCED}
+    assert (await end_epoch(harness, first, committed=False))[0] is ErrorCode.INVALID_TXN_STATE
+    harness.coordinator.close()
+
+
+async def test_a_leader_does_not_wait_for_the_transaction_before() -> None:
+    harness = CoordinatorHarness()
+    first = await started(harness)
+    await harness.coordinator.answer_leader(membership(first), [T0])
+    harness.leaders.stalled.clear()
+    code, second = await end_epoch(harness, first)
+    assert code is ErrorCode.NONE
+    concurrent = {T0: ErrorCode.CONCURRENT_TRANSACTIONS}
+    assert await harness.coordinator.answer_leader(membership(second), [T0]) == concurrent
+    harness.leaders.stalled.set()
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
+    added = await harness.coordinator.answer_leader(membership(second), [T0])
+    assert added == {T0: ErrorCode.NONE}
+    harness.coordinator.close()
+
+
+async def test_the_next_coordinator_knows_a_repeated_end() -> None:
+    harness = CoordinatorHarness()
+    first = await started(harness)
+    await harness.coordinator.answer_leader(membership(first), [T0])
+    harness.leaders.stalled.clear()
+    assert (await end_epoch(harness, first))[0] is ErrorCode.NONE
+    harness.restart()
+    harness.leaders.stalled.set()
+    second = ProducerIdentity(first.producer_id, 1)
+    assert await end_epoch(harness, first) == (ErrorCode.NONE, second)
+    assert harness.leaders.written == [(T0, 1, True, 2)]
+    assert (await end_epoch(harness, second))[0] is ErrorCode.INVALID_TXN_STATE
+    harness.coordinator.close()
+
+
+async def test_an_end_that_is_not_durable_gives_nothing() -> None:
+    harness = CoordinatorHarness()
+    first = await started(harness)
+    await harness.coordinator.answer_leader(membership(first), [T0])
+    harness.log.hold = True
+    harness.log.appended.clear()
+    task = asyncio.create_task(end_epoch(harness, first))
+    await harness.log.appended.wait()
+    assert harness.leaders.written == []
+    harness.restart()
+    task.cancel()
+    harness.log.hold = False
+    assert (await harness.until_state(TransactionState.ONGOING)).producer == first
+    assert await end_epoch(harness, first, committed=False) == (
+        ErrorCode.NONE,
+        ProducerIdentity(first.producer_id, 1),
+    )
+    harness.coordinator.close()
+
+
 async def test_limits_and_refusals() -> None:
     harness = CoordinatorHarness()
     init = harness.coordinator.init_producer_id
@@ -488,12 +584,54 @@ metadata = st.builds(
     st.integers(-1, 2**62),
     st.integers(-1, 2**62),
 )
+flexible = st.builds(
+    replace,
+    metadata,
+    last_producer_id=st.integers(-1, 2**63 - 1),
+    next_producer_id=st.integers(-1, 2**63 - 1),
+    client_version=st.integers(0, 2),
+)
 
 
 @given(metadata)
 def test_records_come_back(original: TransactionMetadata) -> None:
     assert decode_key(encode_key(original.transactional_id)) == original.transactional_id
     assert decode_value(original.transactional_id, encode_value(original)) == original
+
+
+@given(flexible)
+def test_flexible_records_come_back(original: TransactionMetadata) -> None:
+    assert decode_value(original.transactional_id, encode_value(original, 1)) == original
+
+
+@given(flexible)
+def test_the_next_producer_id_is_never_lost(original: TransactionMetadata) -> None:
+    """The level may go down while the transaction ends."""
+    found = decode_value(original.transactional_id, encode_value(original, 0))
+    assert found.next_producer_id == original.next_producer_id
+
+
+def test_flexible_records_are_kafkas() -> None:
+    """Built by hand from Kafka's TransactionLogValue.json, version 1. The reader skips tags of
+    later versions.
+    """
+    prepared = TransactionMetadata(
+        "a", 7, 1, 60_000, TransactionState.PREPARE_COMMIT, frozenset({("t", 2)}), 5, 9, -1, 7, 8, 2
+    )
+    expected = (
+        "0001"
+        "0000000000000007"
+        "0001"
+        "0000ea60"
+        "02"
+        "02" "0274" "02" "00000002" "00"
+        "0000000000000009"
+        "0000000000000005"
+        "03" "0008" "0000000000000007" "0108" "0000000000000008" "0202" "0002"
+    )  # fmt: skip
+    assert encode_value(prepared, 1).hex() == expected
+    later = expected.replace("030008", "040008") + "03020005"
+    assert decode_value("a", bytes.fromhex(later)) == prepared
 
 
 @given(st.binary(max_size=60))

@@ -152,6 +152,153 @@ def test_too_many_partitions_are_refused_and_an_unused_id_is_forgotten() -> None
     assert transaction.current.state is TransactionState.DEAD
 
 
+# --- version 2 ------------------------------------------------------------------------------------
+
+
+def ended(
+    transaction: Transaction, producer: ProducerIdentity, *, committed: bool, fresh: int = 90
+) -> ProducerIdentity:
+    """End the transaction, write its markers and return the producer of the next one."""
+    outcome = transaction.end_epoch(
+        producer, committed=committed, fresh_producer_id=fresh, now_ms=1
+    )
+    assert isinstance(outcome, Persist), outcome
+    given = outcome.metadata.next_producer
+    markers = transaction.persisted()
+    assert markers is not None
+    assert markers.metadata.client_version == 2
+    persisted(transaction, transaction.markers_written(2))
+    assert transaction.current.producer == given
+    return given
+
+
+def test_every_end_gives_the_next_epoch_and_its_marker_fences_the_last() -> None:
+    transaction = new_transaction("tid", LIMITS)
+    first = initialized(transaction)
+    persisted(transaction, transaction.add_partitions(first, PARTITIONS[:1], 0, 2))
+    outcome = transaction.end_epoch(first, committed=True, fresh_producer_id=None, now_ms=1)
+    assert isinstance(outcome, Persist)
+    markers = transaction.persisted()
+    assert markers is not None
+    assert (markers.is_commit, markers.metadata.producer_epoch) == (True, 1)
+    second = outcome.metadata.next_producer
+    assert second == ProducerIdentity(7, 1)
+    for producer in (first, second):
+        assert (
+            transaction.end_epoch(producer, committed=True, fresh_producer_id=None, now_ms=1)
+            is ErrorCode.CONCURRENT_TRANSACTIONS
+        )
+    persisted(transaction, transaction.markers_written(2))
+    for committed, code in ((True, ErrorCode.NONE), (False, ErrorCode.INVALID_TXN_STATE)):
+        assert (
+            transaction.end_epoch(first, committed=committed, fresh_producer_id=None, now_ms=3)
+            is code
+        )
+    assert transaction.current.next_producer == second
+    assert transaction.add_partitions(first, PARTITIONS[:1], 4, 2) is ErrorCode.PRODUCER_FENCED
+    persisted(transaction, transaction.add_partitions(second, PARTITIONS[:1], 4, 2))
+    assert (
+        transaction.end_epoch(first, committed=True, fresh_producer_id=None, now_ms=5)
+        is ErrorCode.PRODUCER_FENCED
+    ), "the next transaction has begun"
+
+
+def test_what_has_not_begun_is_aborted_but_not_committed() -> None:
+    transaction = new_transaction("tid", LIMITS)
+    producer = initialized(transaction)
+    assert (
+        transaction.end_epoch(producer, committed=True, fresh_producer_id=None, now_ms=1)
+        is ErrorCode.INVALID_TXN_STATE
+    )
+    producer = ended(transaction, producer, committed=False)
+    assert producer == ProducerIdentity(7, 1)
+    assert ended(transaction, producer, committed=False) == ProducerIdentity(7, 2)
+    assert transaction.current.started_ms == 1
+
+
+def test_the_end_of_the_last_epoch_brings_another_producer_id() -> None:
+    current = TransactionMetadata(
+        "tid",
+        7,
+        EPOCH_LAST_GIVEN,
+        TIMEOUT_MS,
+        TransactionState.ONGOING,
+        frozenset(PARTITIONS[:1]),
+        0,
+        0,
+    )
+    transaction = Transaction(current, LIMITS)
+    old, new = current.producer, ProducerIdentity(8, 0)
+    assert transaction.end_needs_producer_id
+    assert (
+        transaction.end_epoch(old, committed=True, fresh_producer_id=None, now_ms=1)
+        is ErrorCode.CONCURRENT_TRANSACTIONS
+    ), "the id is not there yet"
+    outcome = transaction.end_epoch(old, committed=True, fresh_producer_id=8, now_ms=1)
+    assert isinstance(outcome, Persist)
+    assert outcome.metadata.next_producer == new
+    markers = transaction.persisted()
+    assert markers is not None
+    assert markers.metadata.producer == ProducerIdentity(7, EPOCH_MAX)
+    assert (
+        transaction.add_partitions(new, PARTITIONS[:1], 2, 2) is ErrorCode.CONCURRENT_TRANSACTIONS
+    ), "the producer has the id already"
+    from_log = Transaction(
+        replace(transaction.current, last_producer_epoch=-1), LIMITS, loaded_ms=0
+    )
+    persisted(from_log, from_log.markers_written(3))
+    assert from_log.current.producer == new
+    assert from_log.end_epoch(old, committed=True, fresh_producer_id=9, now_ms=4) is ErrorCode.NONE
+    persisted(from_log, from_log.add_partitions(new, PARTITIONS[:1], 5, 2))
+    assert (
+        from_log.end_epoch(old, committed=True, fresh_producer_id=9, now_ms=6)
+        is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    )
+
+
+def test_the_epoch_that_only_fences_is_not_given() -> None:
+    """A coordinator has aborted the transaction of the last epoch."""
+    current = TransactionMetadata(
+        "tid", 7, EPOCH_MAX, TIMEOUT_MS, TransactionState.COMPLETE_ABORT, client_version=2
+    )
+    transaction = Transaction(current, LIMITS)
+    assert (
+        transaction.end_epoch(
+            ProducerIdentity(7, EPOCH_LAST_GIVEN),
+            committed=False,
+            fresh_producer_id=9,
+            now_ms=1,
+        )
+        is ErrorCode.PRODUCER_FENCED
+    )
+
+
+def test_partitions_are_verified_in_the_open_transaction_alone() -> None:
+    transaction = new_transaction("tid", LIMITS)
+    producer = initialized(transaction)
+    assert transaction.missing_partitions(producer, PARTITIONS[:2]) == frozenset(PARTITIONS[:2])
+    persisted(transaction, transaction.add_partitions(producer, PARTITIONS[:1], 0))
+    assert transaction.missing_partitions(producer, PARTITIONS[:2]) == frozenset(PARTITIONS[1:2])
+    old = ProducerIdentity(7, -1)
+    assert transaction.missing_partitions(old, PARTITIONS[:1]) is ErrorCode.PRODUCER_FENCED
+    persisted(transaction, transaction.end(producer, committed=True, now_ms=1))
+    assert (
+        transaction.missing_partitions(producer, PARTITIONS[:1])
+        is ErrorCode.CONCURRENT_TRANSACTIONS
+    )
+
+
+def test_a_transaction_that_ends_with_version_1_keeps_its_epoch() -> None:
+    transaction = new_transaction("tid", LIMITS)
+    producer = initialized(transaction)
+    persisted(transaction, transaction.add_partitions(producer, PARTITIONS[:1], 0, 2))
+    markers = persisted(transaction, transaction.end(producer, committed=True, now_ms=1))
+    assert markers is not None
+    assert (markers.metadata.producer, markers.metadata.client_version) == (producer, 0), (
+        "its markers are not checked for a later epoch"
+    )
+
+
 class TransactionWorld(RuleBasedStateMachine):
     """Producers start, fence each other, die and return; the coordinator dies between any two steps
     and continues from the durable record.
@@ -228,9 +375,36 @@ class TransactionWorld(RuleBasedStateMachine):
             if was_open:
                 self.outcomes.setdefault(producer, []).append(committed)
             else:
-                assert self.outcomes[producer][-1] is committed, (
+                # An end of version 2 may have aborted what had not begun, before this epoch.
+                assert self.outcomes.get(producer, [committed])[-1] is committed, (
                     "what succeeds twice has the outcome of the first time"
                 )
+
+    @precondition(lambda self: self.producers)
+    @rule(data=st.data(), fails=st.booleans(), committed=st.booleans())
+    def end_epoch(self, data: st.DataObject, fails: bool, committed: bool) -> None:
+        producer = self._producer(data)
+        before = self.transaction.current
+        fresh = self.next_producer_id
+        self.next_producer_id += 1
+        outcome = self.transaction.end_epoch(
+            producer, committed=committed, fresh_producer_id=fresh, now_ms=self.now_ms
+        )
+        metadata = outcome.metadata if isinstance(outcome, Persist) else before
+        given = metadata.next_producer
+        if not self._settle(outcome, fails):
+            return
+        if isinstance(outcome, Persist):
+            assert producer == self.producers[-1], "only the newest producer may end"
+            assert given not in self.given, "an epoch is given once"
+            if before.state is TransactionState.ONGOING:
+                self.outcomes.setdefault(producer, []).append(committed)
+            self.given.add(given)
+            self.producers.append(given)
+        elif producer in self.outcomes:
+            assert self.outcomes[producer][-1] is committed or before.producer_epoch != (
+                producer.producer_epoch + 1
+            ), "what succeeds twice has the outcome of the first time"
 
     @precondition(lambda self: self.markers is not None and self.transaction.pending is None)
     @rule(fails=st.booleans())
@@ -238,7 +412,7 @@ class TransactionWorld(RuleBasedStateMachine):
         assert self.markers is not None
         partitions, is_commit = self.markers.metadata.partitions, self.markers.is_commit
         if self._settle(self.transaction.markers_written(self.now_ms), fails):
-            assert partitions, "a transaction without partitions is never prepared"
+            assert partitions or not is_commit, "without partitions there is nothing to commit"
             assert self.transaction.current.state is (
                 TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
             )
@@ -289,6 +463,7 @@ class TransactionWorld(RuleBasedStateMachine):
                 TransactionState.COMPLETE_ABORT,
             }
             or current.partitions
+            or current.state is TransactionState.PREPARE_ABORT
         )
 
 

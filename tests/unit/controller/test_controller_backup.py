@@ -45,6 +45,7 @@ from controller.config import ControllerConfig
 from controller.disaster_recovery.recovery import Recovery, cluster_ids
 from controller.main import ControllerServer
 from controller.metadata.codec import encode_record
+from controller.metadata.features import SUPPORTED
 from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
 from controller.raft.messages import Base, Members
 from objectstore.memory import MemoryStore
@@ -216,7 +217,12 @@ async def test_registrations_and_topics_and_new_streams_wait_for_the_backup(star
     await answered_only_with_the_gate_open(cluster, asyncio.gather(opening, waiting))
     gated(cluster).gate.clear()
     request = m.RegisterBroker(
-        node_id=NodeId(7), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1"
+        node_id=NodeId(7),
+        incarnation_id=uuid4(),
+        host="",
+        port=9092,
+        machine_host="127.0.0.1",
+        features=SUPPORTED,
     )
     await answered_only_with_the_gate_open(cluster, broker.client.register_broker(request))
 

@@ -17,6 +17,7 @@ from controller.api.load_messages import (
     ReportLoad,
 )
 from controller.api.messages import CreateTopics, NewTopic, RegisterBroker
+from controller.metadata.features import SUPPORTED
 from tests.support.controller_cluster import Broker, Cluster
 from tests.support.waiting import until
 
@@ -153,6 +154,7 @@ async def test_a_report_of_an_earlier_start_is_not_taken(cluster: Cluster) -> No
         host="",
         port=1,
         machine_host="127.0.0.1",
+        features=SUPPORTED,
     )
     client = cluster.client()
     await client.register_broker(again)

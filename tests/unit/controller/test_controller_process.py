@@ -25,12 +25,14 @@ from uuid import uuid4
 from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
 from controller.api.messages import RegisterBroker
+from controller.metadata.features import SUPPORTED
 from stream.ports import BrokerIncarnation
 
 async def main():
     client = ControllerClient([sys.argv[1]])
     registered = await client.register_broker(
-        RegisterBroker(node_id=-1, incarnation_id=uuid4(), host="", port=9092, machine_host="h"))
+        RegisterBroker(node_id=-1, incarnation_id=uuid4(), host="", port=9092, machine_host="h",
+                       features=SUPPORTED))
     incarnation = BrokerIncarnation(registered.node_id, registered.node_epoch)
     follower = MetadataFollower(client, incarnation, heartbeat_interval_s=0.05)
     await follower.start()

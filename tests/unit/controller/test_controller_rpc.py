@@ -33,6 +33,7 @@ from controller.api.follower import FollowerFenced, FollowerStopped, MetadataFol
 from controller.api.transport import REQUEST_ID_KEY, Channel
 from controller.main import ControllerServer
 from controller.metadata.delta import MetadataDelta
+from controller.metadata.features import SUPPORTED
 from controller.metadata.records import MetadataOffset
 from objectstore.memory import MemoryStore
 from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
@@ -216,6 +217,7 @@ async def test_a_fenced_broker_hears_of_it_and_can_do_nothing_any_more(start: St
         host="",
         port=9092,
         machine_host="127.0.0.1",
+        features=SUPPORTED,
     )
     registered = await observer.client.register_broker(again)
     assert registered.node_epoch > broker.node.node_epoch
@@ -399,7 +401,12 @@ async def test_a_request_repeated_after_a_lost_reply_is_done_once(start: Start) 
     channel = Channel(cluster.server.address)
     call = channel.unary("RegisterBroker")
     request = m.RegisterBroker(
-        node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="h"
+        node_id=NodeId(-1),
+        incarnation_id=uuid4(),
+        host="",
+        port=9092,
+        machine_host="h",
+        features=SUPPORTED,
     )
     body = msgspec.msgpack.encode(request)
     metadata = ((REQUEST_ID_KEY, "one"),)

@@ -1,0 +1,194 @@
+"""Ask the coordinator of a transaction before its first batch enters a partition (KIP-890).
+
+Producers of version 2 (Produce 12, TxnOffsetCommit 5) do not name their partitions before: the
+leader adds the partition to the transaction. For the others it asks whether they have named it,
+unless `transaction.partition.verification.enable` is off or the coordinator is of an older version
+that cannot say. A later batch of the transaction needs no question, nor does one of a fenced epoch,
+which the partition refuses itself.
+Invariant: batches of one producer that wait for the same answer keep their order.
+Must not: append.
+Source: Kafka `ReplicaManager`, `AddPartitionsToTxnManager`, `TransactionSupportedOperation`.
+"""
+
+import asyncio
+import struct
+from typing import Final
+
+from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from broker.errors import ErrorCode
+from broker.handlers.node import Node
+from broker.partition.leaders import announced_leader
+from broker.partition.partition import Partition
+from broker.partition.verification import UNVERIFIED, WITHOUT_ID, Admitted, Guard
+from broker.transactions.model import Membership, ProducerIdentity
+from controller.metadata.features import TRANSACTION_VERSION
+from stream.batch.header import HEADER_BYTES, TRANSACTIONAL_MASK
+
+_ATTRIBUTES_AND_PRODUCER: Final = struct.Struct(">h20xqh")
+_ATTRIBUTES_AT: Final = 21
+_UNAVAILABLE: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def required_guard(node: Node, transactional_id: str | None, *, adds: bool) -> Guard | None:
+    """Return the guard for batches for which nobody is asked. None: nothing is verified."""
+    if not adds and not node.config.transaction_partition_verification_enable:
+        return None
+    return WITHOUT_ID if transactional_id is None else UNVERIFIED
+
+
+def transactional_producer(records: memoryview | None) -> ProducerIdentity | None:
+    """Return the producer of a transactional batch; None for other and for damaged ones."""
+    if records is None or len(records) < HEADER_BYTES:
+        return None
+    attributes, producer_id, epoch = _ATTRIBUTES_AND_PRODUCER.unpack_from(records, _ATTRIBUTES_AT)
+    if not attributes & TRANSACTIONAL_MASK or producer_id < 0:
+        return None
+    return ProducerIdentity(producer_id, epoch)
+
+
+def needs_answer(
+    node: Node,
+    transactional_id: str,
+    partition: Partition,
+    producer: ProducerIdentity,
+    *,
+    adds: bool,
+) -> bool:
+    """Return True if the coordinator has to be asked before a batch of this producer enters."""
+    log, producer_id, epoch = partition.log, producer.producer_id, producer.producer_epoch
+    if log.producers.is_in_transaction(producer_id, epoch):
+        return False
+    if log.producers.is_fenced(producer_id, epoch):
+        return False
+    return adds or (
+        node.config.transaction_partition_verification_enable
+        and _can_be_asked(node, transactional_id)
+    )
+
+
+def ask(
+    node: Node,
+    transactional_id: str,
+    partition: Partition,
+    producer: ProducerIdentity,
+    admitted: Admitted,
+    *,
+    adds: bool,
+) -> None:
+    """Ask the coordinator, or wait for the answer to the same question. `admitted` may be called
+    before this returns.
+    """
+    verifications = partition.log.verifications
+    guard = verifications.find(producer.producer_id, producer.producer_epoch)
+    is_new = guard is None or (adds and not guard.adds)
+    if guard is None or is_new:
+        guard = verifications.begin(producer.producer_id, producer.producer_epoch, adds=adds)
+    own = guard
+    if own.is_answered:
+        admitted(own)
+        return
+    own.waiting.append(admitted)
+
+    def ask_coordinator() -> None:
+        node.verifier.ask(
+            Membership(transactional_id, producer, adds=own.adds),
+            (partition.topic_name, partition.index),
+            answered,
+        )
+
+    def answered(code: ErrorCode) -> None:
+        if code is ErrorCode.NONE and verifications.asks_again(own):
+            ask_coordinator()
+        elif own.waiting:
+            verifications.answered(own, code)
+
+    if is_new:
+        ask_coordinator()
+
+
+async def answer(
+    node: Node,
+    transactional_id: str,
+    partition: Partition,
+    producer: ProducerIdentity,
+    *,
+    adds: bool,
+) -> Guard | ErrorCode:
+    """Return the guard, which the caller holds until it has appended and then releases, or why the
+    coordinator refuses.
+    """
+    done: asyncio.Future[Guard | ErrorCode] = asyncio.get_running_loop().create_future()
+
+    def admitted(found: Guard | ErrorCode) -> None:
+        if done.done():
+            return
+        if isinstance(found, Guard):
+            found.holders_count += 1
+        done.set_result(found)
+
+    ask(node, transactional_id, partition, producer, admitted, adds=adds)
+    try:
+        return await done
+    except asyncio.CancelledError:
+        if done.done() and not done.cancelled() and isinstance(held := done.result(), Guard):
+            partition.log.verifications.release(held)
+        raise
+
+
+def refusal_of_produce(code: ErrorCode, version: int) -> tuple[ErrorCode, str | None]:
+    """Return what a producer gets for a coordinator's refusal: a code that its version knows, and
+    with which it does the right thing.
+    """
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH, None
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _KNOWS_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE, "Partition was not added to the transaction"
+    if code in _UNAVAILABLE or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS):
+        return (
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            "Unable to verify the partition has been added to the transaction. Underlying error:"
+            f" {code.name}",
+        )
+    return code, None
+
+
+def refusal_of_commit(code: ErrorCode, version: int) -> ErrorCode:
+    """Return what a client of TxnOffsetCommit gets; see `refusal_of_produce`."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and version < _COMMIT_KNOWS_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    is_concurrent = code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _COMMIT_ADDS
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_concurrent or code in _UNAVAILABLE else code
+
+
+_ADDS: Final = 12
+_KNOWS_ABORTABLE: Final = 11
+_COMMIT_ADDS: Final = 5
+_COMMIT_KNOWS_ABORTABLE: Final = 4
+
+
+def produce_adds(version: int) -> bool:
+    return version >= _ADDS
+
+
+def commit_adds(version: int) -> bool:
+    return version >= _COMMIT_ADDS
+
+
+def _can_be_asked(node: Node, transactional_id: str) -> bool:
+    """Return True unless the coordinator is known to be older software, in a rolling update."""
+    index = node.transactions.partition_of(transactional_id)
+    topic = node.image.topics.by_name(TRANSACTIONS_TOPIC)
+    if index is None or topic is None:
+        return True
+    leader = announced_leader(node.image, topic.partitions[index])
+    state = None if leader is None else node.image.nodes.get(leader.node_id)
+    return state is None or any(item.name == TRANSACTION_VERSION for item in state.features)

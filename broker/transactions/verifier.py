@@ -1,0 +1,164 @@
+"""Ask coordinators whether transactions have a partition that this broker leads, or to add it.
+
+Each coordinator gets one request at a time, with all questions that wait for it: under load many
+transactions share a request. A coordinator that moves, loads, or still ends the previous
+transaction of the producer is asked again after RETRY_S.
+Invariant: every question is answered once, within ANSWER_MAX_S and the time of one request.
+Limits: QUESTIONS_PER_REQUEST_MAX, one request per broker, REQUEST_TIMEOUT_S for its answer.
+Must not: know how requests are sent (`Ask`), or what an answer means for a client.
+Source: Kafka `AddPartitionsToTxnManager`; KIP-890.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import structlog
+
+from base.ids import NodeId
+from broker.transactions.model import Membership, TopicPartition
+from broker.wire.error_codes import ErrorCode
+
+log = structlog.get_logger()
+
+QUESTIONS_PER_REQUEST_MAX: Final = 2_000
+REQUEST_TIMEOUT_S: Final = 5.0
+RETRY_S: Final = 0.02
+ANSWER_MAX_S: Final = 1.0
+"""How long a question is asked again. The previous transaction needs one or two PUTs to end."""
+_ASKED_AGAIN: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    membership: Membership
+    partition: TopicPartition
+    answered: Callable[[ErrorCode], None]
+    deadline: float
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The questions that wait for one broker."""
+
+    waiting: list[_Question] = field(default_factory=list[_Question])
+    sender: asyncio.Task[None] | None = None
+
+
+CoordinatorOf: TypeAlias = Callable[[str], NodeId | None]
+"""Returns the broker that coordinates this transactional id, or None at the moment."""
+Codes: TypeAlias = Mapping[tuple[str, TopicPartition], ErrorCode]
+"""The answers by transactional id and partition."""
+Ask: TypeAlias = Callable[[NodeId, Mapping[Membership, Sequence[TopicPartition]]], Awaitable[Codes]]
+"""Sends one request to one broker, which names each transactional id once."""
+
+
+class TransactionVerifier:
+    def __init__(self, coordinator_of: CoordinatorOf, ask: Ask) -> None:
+        self._coordinator_of = coordinator_of
+        self._ask = ask
+        self._queues: dict[NodeId, _Queue] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def ask(
+        self,
+        membership: Membership,
+        partition: TopicPartition,
+        answered: Callable[[ErrorCode], None],
+    ) -> None:
+        """Ask the coordinator. `answered` is called later, with NONE if the transaction has the
+        partition.
+        """
+        deadline = asyncio.get_running_loop().time() + ANSWER_MAX_S
+        self._route(_Question(membership, partition, answered, deadline))
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for queue in self._queues.values():
+            if queue.sender is not None:
+                queue.sender.cancel()
+
+    def _route(self, question: _Question) -> None:
+        node_id = self._coordinator_of(question.membership.transactional_id)
+        if node_id is None:
+            # Never at once: the caller is not ready for the answer yet.
+            self._ask_again(question, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        queue = self._queues.setdefault(node_id, _Queue())
+        queue.waiting.append(question)
+        if queue.sender is None:
+            queue.sender = asyncio.get_running_loop().create_task(self._send_queue(node_id, queue))
+
+    async def _send_queue(self, node_id: NodeId, queue: _Queue) -> None:
+        try:
+            while queue.waiting:
+                batch, queue.waiting = _next_request(queue.waiting)
+                self._answer(batch, await self._request(node_id, batch))
+        finally:
+            queue.sender = None
+
+    async def _request(self, node_id: NodeId, batch: Sequence[_Question]) -> Codes:
+        wanted: dict[Membership, list[TopicPartition]] = {}
+        for question in batch:
+            wanted.setdefault(question.membership, []).append(question.partition)
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return await self._ask(node_id, wanted)
+        except Exception as error:  # noqa: BLE001 - whatever failed, every question gets an answer
+            log.info(
+                "coordinator_not_asked",
+                node_id=node_id,
+                questions=len(batch),
+                error=f"{type(error).__name__}: {error}",
+            )
+            return {}
+
+    def _answer(self, batch: Sequence[_Question], codes: Codes) -> None:
+        now = asyncio.get_running_loop().time()
+        for question in batch:
+            code = codes.get(
+                (question.membership.transactional_id, question.partition),
+                ErrorCode.NETWORK_EXCEPTION,
+            )
+            if code in _ASKED_AGAIN and now < question.deadline:
+                self._ask_again(question, code)
+            else:
+                question.answered(code)
+
+    def _ask_again(self, question: _Question, code: ErrorCode) -> None:
+        loop = asyncio.get_running_loop()
+
+        def due() -> None:
+            self._timers.discard(timer)
+            if loop.time() < question.deadline:
+                self._route(question)
+            else:
+                question.answered(code)
+
+        timer = loop.call_later(RETRY_S, due)
+        self._timers.add(timer)
+
+
+def _next_request(waiting: Sequence[_Question]) -> tuple[list[_Question], list[_Question]]:
+    """Return the questions of the next request, and those that wait longer. Answers name
+    transactional ids only, so a request has one membership of each.
+    """
+    batch: list[_Question] = []
+    later: list[_Question] = []
+    chosen: dict[str, Membership] = {}
+    for question in waiting:
+        membership = question.membership
+        known = chosen.setdefault(membership.transactional_id, membership)
+        fits = known == membership and len(batch) < QUESTIONS_PER_REQUEST_MAX
+        (batch if fits else later).append(question)
+    return batch, later

@@ -1,0 +1,112 @@
+"""Change the finalized levels of features, and check that brokers support them.
+
+Invariant: all updates of a request are made, or none. A level is finalized only if this controller
+and every registered broker support it, and a broker registers only if it supports the finalized
+levels. Other controllers are not asked: the software of a quorum is to be updated before its
+features.
+Source: KRaft `FeatureControlManager`, `ClusterControlManager`; KIP-584, KIP-1022.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from controller.api.messages import FeatureUpdate, Status, UpdateFeatures
+from controller.managers.result import Refused, Result
+from controller.metadata.features import supported_range
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import FeatureRange, FeatureRecord, Record
+
+UPDATES_MAX = 1_000
+FEATURES_PER_BROKER_MAX = 100
+UPGRADE = 1
+SAFE_DOWNGRADE = 2
+UNSAFE_DOWNGRADE = 3
+"""Types of updates have the numbers of Kafka's protocol."""
+
+
+def update_features(
+    image: MetadataImage, request: UpdateFeatures, *, controller_id: int
+) -> Result[None]:
+    """Set levels. Of several updates of one feature the last one counts, as in Kafka."""
+    if len(request.updates) > UPDATES_MAX:
+        return Result(
+            status=Status.INVALID_REQUEST,
+            detail=f"{len(request.updates)} updates; at most {UPDATES_MAX} are allowed",
+        )
+    updates = {update.name: update for update in request.updates}
+    records: list[Record] = []
+    for update in updates.values():
+        reason = _refusal(image, update, controller_id)
+        if reason is not None:
+            return Result(
+                status=Status.INVALID_FEATURE_LEVEL,
+                detail=f"Invalid update version {update.level} for feature {update.name}. {reason}",
+            )
+        if update.level != image.features.level(update.name):
+            records.append(FeatureRecord(update.name, update.level))
+    return Result([] if request.validate_only else records)
+
+
+def _refusal(image: MetadataImage, update: FeatureUpdate, controller_id: int) -> str | None:
+    if update.type not in {UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE}:
+        return "The controller does not support the given upgrade type."
+    if update.level < 0:
+        return "A feature version cannot be less than 0."
+    feature = supported_range(update.name)
+    if feature is None and update.level == 0:
+        return f"Feature {update.name} not found."
+    unsupported = _unsupported(feature, update.level, f"Local controller {controller_id}")
+    if unsupported is None:
+        unsupported = _unsupported_by_brokers(image, update)
+    if unsupported is not None:
+        return unsupported
+    current = image.features.level(update.name)
+    if update.level < current and update.type == UPGRADE:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to either"
+            " safe or unsafe downgrade."
+        )
+    if update.level > current and update.type != UPGRADE:
+        return "Can't downgrade to a newer version."
+    return None
+
+
+def _unsupported_by_brokers(image: MetadataImage, update: FeatureUpdate) -> str | None:
+    if update.level == 0:
+        return None
+    for node in image.nodes:
+        feature = _find(node.features, update.name)
+        reason = _unsupported(feature, update.level, f"Broker {node.node_id}")
+        if reason is not None:
+            return reason
+    return None
+
+
+def _unsupported(feature: FeatureRange | None, level: int, who: str) -> str | None:
+    if feature is None:
+        return f"{who} does not support this feature."
+    return None if feature.contains(level) else f"{who} only supports versions {feature.shown}"
+
+
+def check_supported(image: MetadataImage, features: Sequence[FeatureRange]) -> None:
+    """Check a broker that registers. Raises Refused if it does not support a finalized level. A
+    broker that names no feature is older software.
+    """
+    if len(features) > FEATURES_PER_BROKER_MAX:
+        raise Refused(
+            Status.INVALID_REQUEST,
+            f"a broker may name at most {FEATURES_PER_BROKER_MAX} features",
+        )
+    for name, level in image.features.items():
+        feature = _find(features, name)
+        if level == 0 or (feature is not None and feature.contains(level)):
+            continue
+        wants = "does not know it" if feature is None else f"supports {feature.shown}"
+        raise Refused(
+            Status.INVALID_FEATURE_LEVEL,
+            f"Unable to register because the broker does not support finalized version {level} of"
+            f" {name}: it {wants}. Update its software, or downgrade the feature first",
+        )
+
+
+def _find(features: Iterable[FeatureRange], name: str) -> FeatureRange | None:
+    return next((feature for feature in features if feature.name == name), None)

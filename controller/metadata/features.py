@@ -1,0 +1,68 @@
+"""Hold the finalized levels of features: which protocols the cluster has switched on (KIP-584).
+
+Invariant: a finalized level is one that this software supports. Software that does not support one
+must not take part: it would keep the rules of another level.
+Clusters that are older than the levels have no records of them. They have the levels of
+`_LEVELS_BEFORE`: what such clusters could do anyway.
+Must not decide who may change a level (`controller.managers.features` does).
+Source: KRaft `FeaturesImage`, `QuorumFeatures`; KIP-584, KIP-1022.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from controller.metadata.errors import broken
+from controller.metadata.records import FeatureRange, FeatureRecord
+
+TRANSACTION_VERSION: Final = "transaction.version"
+"""1: records of transactions are flexible. 2: every transaction has its own epoch (KIP-890)."""
+GROUP_VERSION: Final = "group.version"
+"""1: the consumer group protocol of KIP-848."""
+
+SUPPORTED: Final[tuple[FeatureRange, ...]] = (
+    FeatureRange(TRANSACTION_VERSION, 0, 2),
+    FeatureRange(GROUP_VERSION, 0, 1),
+    # The next feature goes here, with its range of levels.
+)
+"""The features of this software. A new cluster gets the newest levels."""
+
+_BY_NAME: Final = {feature.name: feature for feature in SUPPORTED}
+_LEVELS_BEFORE: Final[Mapping[str, int]] = {GROUP_VERSION: 1}
+
+
+def newest_levels() -> list[FeatureRecord]:
+    """Return the records that a new cluster begins with."""
+    return [FeatureRecord(feature.name, feature.max_level) for feature in SUPPORTED]
+
+
+def supported_range(name: str) -> FeatureRange | None:
+    return _BY_NAME.get(name)
+
+
+@dataclass(slots=True)
+class FeaturesImage:
+    _levels: dict[str, int] = field(default_factory=dict[str, int])
+
+    def level(self, name: str) -> int:
+        """Return the finalized level; 0 if the feature is off or unknown."""
+        return self._levels.get(name, _LEVELS_BEFORE.get(name, 0))
+
+    def finalized(self) -> dict[str, int]:
+        """Return the levels of the features that are on, by name."""
+        levels = {**_LEVELS_BEFORE, **self._levels}
+        return {name: level for name, level in levels.items() if level > 0}
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        """Yield every level that was set, 0 included."""
+        return iter(self._levels.items())
+
+    def set(self, record: FeatureRecord) -> None:
+        feature = _BY_NAME.get(record.name)
+        if feature is None or not feature.contains(record.level):
+            supported = "none" if feature is None else feature.shown
+            raise broken(
+                f"feature {record.name} has level {record.level} in this cluster, but this software"
+                f" supports {supported}: install the newer version"
+            )
+        self._levels[record.name] = record.level

@@ -1,0 +1,538 @@
+"""Compare transactions of both versions (before and after KIP-890) and levels of features with
+Apache Kafka 4.2: the same conversations go to both, and Kafka's own tools use both.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from broker.transactions.model import EPOCH_LAST_GIVEN
+from broker.transactions.records import decode_key, decode_value, encode_key, encode_value
+from broker.wire import apis
+from broker.wire.gen import (
+    api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    update_features,
+)
+from broker.wire.gen.describe_transactions import DescribeTransactionsRequest
+from tests.support.clients import TIMEOUT_S
+from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
+from tests.support.transaction_client import TOPIC, TransactionClient, create_ledger
+
+NODE_ID = 1
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
+VERIFICATION = "transaction.partition.verification.enable"
+UP, SAFE, UNSAFE = 1, 2, 3
+Step = tuple[str, Any]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=0) as cluster:
+        await cluster.start_broker(NODE_ID)
+        yield cluster
+
+
+@pytest.fixture
+def verifying(peer: str) -> Iterator[str]:
+    """Kafka with the verification of partitions, which other tests switch off."""
+    admin = AdminClient({"bootstrap.servers": peer})
+
+    def verify(value: str) -> None:
+        entry = ConfigEntry(VERIFICATION, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+        for done in admin.incremental_alter_configs([resource]).values():
+            done.result(TIMEOUT_S)
+
+    verify("true")
+    yield peer
+    verify("false")
+
+
+# --- version 2 ------------------------------------------------------------------------------------
+
+
+def own_epochs(talk: TransactionClient) -> Iterator[Step]:
+    name = "own-epochs"
+    talk.begin(name)
+    first = talk.epoch
+    yield "first batch", talk.produce(name, 0)
+    yield "second batch", talk.produce(name, 0, 1)
+    yield "open", talk.describe(name)
+    yield "commit", talk.end(name)
+    yield "repeated", talk.end(name, epoch=first)
+    yield "the other outcome", talk.end(name, commit=False, epoch=first)
+    yield "committed", talk.describe(name)
+    yield "late batch", talk.produce(name, 0, 2, epoch=first)
+    yield "late batch elsewhere", talk.produce(name, 1, 0, epoch=first)
+    yield "nothing to commit", talk.end(name)
+    yield "nothing to abort", talk.end(name, commit=False)
+    yield "repeated", talk.end(name, commit=False, epoch=talk.epoch - 1)
+    yield "the other outcome", talk.end(name, epoch=talk.epoch - 1)
+    yield "nothing to abort again", talk.end(name, commit=False)
+    yield "aborted", talk.describe(name)
+    yield "an old epoch", talk.end(name, epoch=first)
+    yield "an epoch to come", talk.end(name, epoch=talk.epoch + 3)
+    yield "another producer", talk.end(name, producer_id=talk.producer_id + 10_000)
+    yield "another id", talk.end("own-epochs-none")
+    yield "no id", talk.end("")
+    yield "next transaction", talk.produce(name, 1)
+    yield "abort", talk.end(name, commit=False)
+    yield "aborted", talk.describe(name)
+    yield "batch of the epoch to come", talk.produce(name, 0, epoch=talk.epoch + 1)
+    yield "batch of another producer", talk.produce(name, 0, producer_id=talk.producer_id + 10_000)
+
+
+def new_instances(talk: TransactionClient) -> Iterator[Step]:
+    name = "new-instances"
+    talk.begin(name)
+    old = talk.epoch
+    yield "first batch", talk.produce(name, 0)
+    yield "another instance", talk.init(name)
+    yield "batch of the old one", talk.produce(name, 0, 1, epoch=old)
+    yield "commit of the old one", talk.end(name, epoch=old)
+    yield "abort of the old one", talk.end(name, commit=False, epoch=old)
+    yield "first batch", talk.produce(name, 0)
+    yield "commit", talk.end(name)
+    ended = talk.producer_id, talk.epoch
+    yield "continue", talk.init(name, expected=ended)
+    yield "continue again", talk.init(name, expected=ended)
+    yield "with an older epoch", talk.init(name, expected=(ended[0], old))
+    yield "abort what has not begun", talk.end(name, commit=False)
+    yield "continue with the epoch before", talk.init(name, expected=(ended[0], talk.epoch - 1))
+
+
+def sequences(talk: TransactionClient) -> Iterator[Step]:
+    name = "sequences"
+    talk.begin(name)
+    yield "does not begin at 0", talk.produce(name, 0, 5)
+    yield "the partition is in", talk.describe(name)
+    yield "begins at 0", talk.produce(name, 0, 0)
+    yield "repeated", talk.produce(name, 0, 0)
+    yield "a gap", talk.produce(name, 0, 4)
+    yield "without a transaction", talk.produce(name, 0, 1, transactional=False)
+    yield "without an id", talk.produce(None, 0, 1)
+    yield "without an id elsewhere", talk.produce(None, 1, 0)
+    yield "plain", talk.produce(name, 0, -1, producer_id=-1, epoch=-1, transactional=False)
+    yield "commit", talk.end(name)
+    yield "begins at 0 again", talk.produce(name, 0, 0)
+    yield "abort", talk.end(name, commit=False)
+
+
+def offsets(talk: TransactionClient) -> Iterator[Step]:
+    name, group = "offsets", "offsets-group"
+    talk.begin(name)
+    talk.coordinate_group(group)
+    first = talk.epoch
+    yield "offset", talk.commit_offset(name, group, 7)
+    yield "another", talk.commit_offset(name, group, 8)
+    yield "in the transaction", talk.describe(name)
+    yield "commit", talk.end(name)
+    yield "committed", talk.committed(group)
+    yield "late offset", talk.commit_offset(name, group, 9, epoch=first)
+    yield "offset to abort", talk.commit_offset(name, group, 10)
+    yield "abort", talk.end(name, commit=False)
+    yield "kept", talk.committed(group)
+    yield "not added, version 4", talk.commit_offset(name, group, 11, version=4)
+    yield "not added, version 3", talk.commit_offset(name, group, 11, version=3)
+    yield "added", talk.add_offsets(name, group, 4)
+    yield "added, version 3", talk.commit_offset(name, group, 12, version=3)
+    yield "commit", talk.end(name)
+    yield "committed", talk.committed(group)
+    yield "an old epoch", talk.commit_offset(name, group, 13, epoch=first)
+    yield "an epoch to come", talk.commit_offset(name, group, 13, epoch=talk.epoch + 4)
+
+
+def used_up_epochs(talk: TransactionClient) -> Iterator[Step]:
+    name = "used-up-epochs"
+    talk.begin(name)
+    while talk.epoch < EPOCH_LAST_GIVEN:
+        talk.init(name)
+    old = talk.producer_id, talk.epoch
+    yield "last epoch", talk.epoch
+    yield "first batch", talk.produce(name, 0)
+    yield "commit", talk.end(name)
+    yield "repeated", talk.end(name, producer_id=old[0], epoch=old[1], takes=False)
+    yield "state", talk.describe(name)
+    yield "batch of the next producer", talk.produce(name, 0)
+    yield "late batch", talk.produce(name, 0, 1, producer_id=old[0], epoch=old[1])
+    yield "late batch elsewhere", talk.produce(name, 1, 0, producer_id=old[0], epoch=old[1])
+    yield "late end", talk.end(name, producer_id=old[0], epoch=old[1], takes=False)
+    yield "commit", talk.end(name)
+    yield "state", talk.describe(name)
+
+
+# --- version 1 ------------------------------------------------------------------------------------
+
+
+def kept_epochs(talk: TransactionClient) -> Iterator[Step]:
+    name = "kept-epochs"
+    talk.begin(name)
+    yield "not added", [talk.produce(name, 0, version=version) for version in (11, 10, 9, 3)]
+    yield "not begun", talk.end(name, version=4)
+    yield "nothing to abort", talk.end(name, commit=False, version=4)
+    yield "add", talk.add(name, 0)
+    yield "first batch", talk.produce(name, 0, version=11)
+    yield "not added", talk.produce(name, 1, version=11)
+    yield "second batch", talk.produce(name, 0, 1, version=9)
+    yield "commit", talk.end(name, version=4)
+    yield "state", talk.describe(name)
+    yield "repeated", talk.end(name, version=3)
+    yield "the other outcome", talk.end(name, commit=False, version=3)
+    yield "late batch", [talk.produce(name, 0, 2, version=version) for version in (11, 10)]
+    yield "late batch elsewhere", talk.produce(name, 1, 0, version=10)
+    yield "add", talk.add(name, 0, 1, version=0)
+    yield (
+        "next batches",
+        [talk.produce(name, index, 2 * (1 - index), version=11) for index in (0, 1)],
+    )
+    yield "abort", talk.end(name, commit=False, version=0)
+    old = talk.epoch
+    yield "add", talk.add(name, 0)
+    yield "another instance", talk.init(name, version=4)
+    yield "fenced", [talk.add(name, 0, epoch=old, version=version) for version in (1, 2, 3)]
+    yield "fenced", [talk.end(name, epoch=old, version=version) for version in (1, 2, 4)]
+    yield "fenced", [talk.produce(name, 0, 3, epoch=old, version=version) for version in (10, 11)]
+    yield "unknown partition", talk.add(name, 0, 9)
+    yield "no id", talk.add("", 0)
+    yield "another id", talk.add("kept-epochs-none", 0)
+
+
+def both_versions(talk: TransactionClient) -> Iterator[Step]:
+    """A client is updated, or the level changes, between two transactions or in the middle."""
+    name = "both-versions"
+    talk.begin(name)
+    yield "begins with version 2", talk.produce(name, 0)
+    yield "ends with version 1", talk.end(name, version=4)
+    yield "state", talk.describe(name)
+    yield "begins with version 1", talk.add(name, 0)
+    yield "batch", talk.produce(name, 0, 1, version=11)
+    yield "batch of version 2", talk.produce(name, 1)
+    yield "ends with version 2", talk.end(name)
+    yield "state", talk.describe(name)
+    yield "add", talk.add(name, 1)
+    yield "batch", talk.produce(name, 1, version=11)
+    yield "abort", talk.end(name, commit=False, version=4)
+    yield "state", talk.describe(name)
+    yield "version 2", talk.produce(name, 1, 1)
+    yield "commit", talk.end(name)
+
+
+# --- leaders of partitions ------------------------------------------------------------------------
+
+
+def leaders(talk: TransactionClient) -> Iterator[Step]:
+    name = "leaders"
+    talk.begin(name)
+    me, old = (talk.producer_id, talk.epoch), (talk.producer_id, talk.epoch - 1)
+    other = talk.producer_id + 10_000, 0
+    yield "nothing begun", talk.ask_as_leader((name, me, True, [0, 1]))
+    yield "add", talk.ask_as_leader((name, me, False, [0]))
+    yield "again", talk.ask_as_leader((name, me, False, [0]), version=4)
+    yield "verify", talk.ask_as_leader((name, me, True, [0, 1]))
+    yield "verify", talk.ask_as_leader((name, me, True, [0, 1]), version=4)
+    yield "old epoch", [talk.ask_as_leader((name, old, flag, [0])) for flag in (True, False)]
+    yield "other producer", [talk.ask_as_leader((name, other, flag, [0])) for flag in (True, False)]
+    yield "other id", [talk.ask_as_leader(("none", me, flag, [0])) for flag in (True, False)]
+    yield "no id", [talk.ask_as_leader(("", me, flag, [0])) for flag in (True, False)]
+    yield (
+        "unknown partition",
+        [talk.ask_as_leader((name, me, flag, [0, 9])) for flag in (True, False)],
+    )
+    yield "several", talk.ask_as_leader((name, me, True, [0]), ("none", me, True, [0, 1]))
+    yield "state", talk.describe(name)
+    yield "commit", talk.end(name)
+
+
+CONVERSATIONS: list[Callable[[TransactionClient], Iterator[Step]]] = [
+    own_epochs,
+    new_instances,
+    sequences,
+    offsets,
+    kept_epochs,
+    both_versions,
+    leaders,
+]
+
+
+def _compare(
+    told: Callable[[TransactionClient], Iterator[Step]], kafka_address: str, address: str
+) -> None:
+    answers: list[list[Step]] = []
+    for where in (kafka_address, address):
+        create_ledger(where)
+        talk = TransactionClient(where)
+        try:
+            answers.append(list(told(talk)))
+        finally:
+            talk.close()
+    for expected, answer in zip(*answers, strict=True):
+        assert answer == expected, expected[0]
+
+
+@pytest.mark.parametrize("told", CONVERSATIONS, ids=lambda told: told.__name__)
+async def test_transactions_are_answered_as_by_kafka(
+    told: Callable[[TransactionClient], Iterator[Step]], verifying: str, cluster: Cluster
+) -> None:
+    await asyncio.to_thread(_compare, told, verifying, cluster.bootstrap)
+
+
+@pytest.mark.long
+async def test_the_producer_id_changes_as_in_kafka(verifying: str, cluster: Cluster) -> None:
+    """After 32,767 epochs."""
+    await asyncio.to_thread(_compare, used_up_epochs, verifying, cluster.bootstrap)
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def _transact_for_records(address: str) -> None:
+    create_ledger(address)
+    talk = TransactionClient(address)
+    try:
+        talk.begin("records")
+        talk.produce("records", 0)
+        talk.end("records")
+        talk.describe("records")
+        talk.add("records", 1)
+        talk.end("records", commit=False, version=4)
+        talk.describe("records")
+    finally:
+        talk.close()
+
+
+def _state_records(address: str) -> list[tuple[bytes, bytes]]:
+    """Return the records of the id `records`, without those of waiting for the coordinator."""
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "records", "enable.partition.eof": True}
+    )
+    topic = consumer.list_topics(TRANSACTIONS_TOPIC, TIMEOUT_S).topics[TRANSACTIONS_TOPIC]
+    waiting = set(topic.partitions)
+    consumer.assign([TopicPartition(TRANSACTIONS_TOPIC, index, 0) for index in waiting])
+    found: list[tuple[bytes, bytes]] = []
+    while waiting:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        if message.error():
+            waiting.discard(message.partition() or 0)
+            continue
+        key, value = message.key(), message.value()
+        if key == encode_key("records") and value is not None:
+            found.append((key, value))
+    consumer.close()
+    return found
+
+
+async def test_records_of_transactions_are_those_of_kafka(verifying: str, cluster: Cluster) -> None:
+    """Each side's records are read and written by this broker without a difference."""
+    histories: list[list[Any]] = []
+    for address in (verifying, cluster.bootstrap):
+        await asyncio.to_thread(_transact_for_records, address)
+        records = await asyncio.to_thread(_state_records, address)
+        history: list[Any] = []
+        for key, value in records:
+            assert decode_key(key) == "records"
+            decoded = decode_value("records", value)
+            assert encode_value(decoded, 1) == value
+            history.append(
+                (decoded.state.label, decoded.client_version, sorted(decoded.partitions))
+            )
+        histories.append(history[-6:])
+    assert histories[1] == histories[0]
+
+
+# --- features -------------------------------------------------------------------------------------
+
+
+def _update(
+    address: str, *updates: tuple[str, int, int], version: int = 2, dry: bool = False
+) -> Any:
+    talk = TransactionClient(address)
+    request = update_features.UpdateFeaturesRequest(
+        feature_updates=[update_features.FeatureUpdateKey(*update) for update in updates],
+        validate_only=dry,
+    )
+    try:
+        answer = talk.ask(apis.UPDATE_FEATURES, request, version)
+        levels = talk.ask(apis.API_VERSIONS, api_versions.ApiVersionsRequest("probe", "1"), 3)
+    finally:
+        talk.close()
+    finalized = {
+        item["name"]: (item["min_version_level"], item["max_version_level"])
+        for item in levels["finalized_features"]
+        if item["name"] in {"transaction.version", "group.version"}
+    }
+    results = sorted(
+        (item["feature"], item["error_code"], item["error_message"]) for item in answer["results"]
+    )
+    return answer["error_code"], answer["error_message"], results, finalized
+
+
+def _levels() -> Iterator[tuple[list[tuple[str, int, int]], dict[str, Any]]]:
+    """Yield updates that end with the levels that they began with."""
+    transactions, groups = "transaction.version", "group.version"
+    changes = [
+        [(transactions, 3, UP)],
+        [(transactions, 1, UP)],
+        [(transactions, 1, SAFE)],
+        [(transactions, 2, SAFE)],
+        [(transactions, 2, UNSAFE)],
+        [(transactions, 2, UP)],
+        [(transactions, 0, UNSAFE)],
+        [(transactions, 2, UP), (groups, 2, UP)],
+        [(transactions, 2, UP), (transactions, 1, SAFE)],
+        [(groups, 0, UP)],
+        [(groups, 0, SAFE)],
+        [(groups, 1, SAFE)],
+        [(groups, 1, UP), (transactions, 2, UP)],
+        [(transactions, -1, UP)],
+        [(transactions, 2, 9)],
+        [("nope", 1, UP)],
+        [("nope", 0, SAFE)],
+        [],
+    ]
+    for updates in changes:
+        yield updates, {"dry": True}
+        yield updates, {}
+    yield [(transactions, 3, UP), (groups, 1, UP)], {"version": 1}
+    yield [(transactions, 2, UP), (groups, 1, UP)], {"version": 1}
+    yield [(transactions, 2, UP)], {"version": 0}
+
+
+async def test_levels_of_features_change_as_in_kafka(peer: str, cluster: Cluster) -> None:
+    for updates, options in _levels():
+        expected, answer = [
+            await asyncio.to_thread(_update, address, *updates, **options)
+            for address in (peer, cluster.bootstrap)
+        ]
+        # The ids of the controllers differ.
+        assert str(answer) == str(expected).replace("Local controller 1", "Local controller 0"), (
+            updates,
+            options,
+        )
+
+
+async def test_consumer_groups_need_their_level_as_in_kafka(peer: str, cluster: Cluster) -> None:
+    answers: list[Any] = []
+    for address in (peer, cluster.bootstrap):
+        await asyncio.to_thread(_update, address, ("group.version", 0, SAFE))
+        answers.append(await asyncio.to_thread(_beat_and_describe, address))
+        await asyncio.to_thread(_update, address, ("group.version", 1, UP))
+    assert answers[1] == answers[0]
+
+
+def _beat_and_describe(address: str) -> Any:
+    beat = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest("g", "m")
+    describe = consumer_group_describe.ConsumerGroupDescribeRequest(["g", "h"])
+    talk = TransactionClient(address)
+    try:
+        return talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat), talk.ask(
+            apis.CONSUMER_GROUP_DESCRIBE, describe
+        )
+    finally:
+        talk.close()
+
+
+@pytest.mark.long
+async def test_the_tool_of_features(java: JavaHome, peer: str, cluster: Cluster) -> None:
+    def shown(address: str, *arguments: str) -> tuple[int, list[str]]:
+        done = java.tool(FEATURES, "--bootstrap-server", address, *arguments)
+        lines = [line.partition("\tEpoch")[0] for line in (done.stdout + done.stderr).splitlines()]
+        ours = ("transaction.version", "group.version")
+        described = [line for line in lines if any(name in line for name in ours)]
+        return done.returncode, described if arguments == ("describe",) else lines
+
+    for arguments in (
+        ("describe",),
+        ("downgrade", "--feature", "transaction.version=1", "--dry-run"),
+        ("downgrade", "--feature", "transaction.version=1"),
+        ("describe",),
+        ("upgrade", "--feature", "transaction.version=3"),
+        ("upgrade", "--feature", "transaction.version=2", "--feature", "group.version=1"),
+        ("disable", "--feature", "group.version"),
+        ("upgrade", "--feature", "group.version=1"),
+        ("downgrade", "--feature", "transaction.version=3", "--unsafe"),
+        ("describe",),
+    ):
+        expected, answer = [
+            await asyncio.to_thread(shown, address, *arguments)
+            for address in (peer, cluster.bootstrap)
+        ]
+        same_id = [line.replace("controller 1", "controller 0") for line in expected[1]]
+        assert answer == (expected[0], same_id), arguments
+
+
+# --- the Java producer ----------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("level", [0, 2])
+async def test_the_java_producer_commits_many_transactions(
+    java: JavaHome, cluster: Cluster, level: int
+) -> None:
+    """It takes the version of its transactions from the level of the cluster."""
+    if level != 2:
+        await asyncio.to_thread(_update, cluster.bootstrap, ("transaction.version", level, SAFE))
+    await asyncio.to_thread(create_ledger, cluster.bootstrap)
+    done = await asyncio.to_thread(
+        java.tool,
+        PERFORMANCE,
+        "--topic", TOPIC,
+        "--num-records", "300",
+        "--record-size", "20",
+        "--throughput", "200",
+        "--bootstrap-server", cluster.bootstrap,
+        "--transactional-id", "performance",
+        "--transaction-duration-ms", "100",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = await asyncio.to_thread(_described, cluster.bootstrap, "performance")
+    assert found["transaction_state"] in {"CompleteCommit", "PrepareCommit"}
+    assert (found["producer_epoch"] > 5) == (level == 2), "each transaction has its epoch"
+    listed = await asyncio.to_thread(
+        java.tool, TRANSACTIONS, "--bootstrap-server", cluster.bootstrap, "list"
+    )
+    assert "performance" in listed.stdout
+    values = await asyncio.to_thread(_committed_count, cluster.bootstrap)
+    assert values == 300
+
+
+def _described(address: str, name: str) -> Any:
+    talk = TransactionClient(address)
+    try:
+        answer = talk.ask(apis.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest([name]))
+    finally:
+        talk.close()
+    return answer["transaction_states"][0]
+
+
+def _committed_count(address: str) -> int:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "count",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    waiting, count = {0, 1}, 0
+    consumer.assign([TopicPartition(TOPIC, index, 0) for index in waiting])
+    while waiting:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        if message.error():
+            waiting.discard(message.partition() or 0)
+        else:
+            count += 1
+    consumer.close()
+    return count

@@ -1,0 +1,280 @@
+"""A client that sends the requests of transactions one by one, in any version.
+
+It repeats what a broker answers with an error that ends by itself: that of a coordinator that is
+not there yet, and of the previous transaction that is still ending.
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    find_coordinator,
+    init_producer_id,
+    metadata,
+    offset_fetch,
+    produce,
+    txn_offset_commit,
+)
+from broker.wire.gen.describe_transactions import DescribeTransactionsRequest
+from deploy.clients.wire import WireClient
+from stream.batch.header import TRANSACTIONAL_MASK
+from stream.batch.records import Record, encode_batch
+from tests.support.clients import create_topic
+from tests.support.waiting import wait_until
+
+TOPIC = "ledger"
+_UNAVAILABLE = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def create_ledger(address: str, partitions: int = 2) -> None:
+    """Create the topic unless it is there."""
+    with WireClient(address) as client:
+        codec = CODECS[apis.METADATA.key]
+        request = metadata.MetadataRequest(topics=None)
+        found = client.ask(apis.METADATA, request, codec.encode_request, codec.decode_response)
+    if all(topic.name != TOPIC for topic in found.topics):
+        create_topic(address, TOPIC, partitions)
+
+
+class TransactionClient:
+    """One connection. Producer ids are told as they come, and epochs from the first one on."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._client = WireClient(address)
+        self._ids: dict[int, str] = {-1: "none"}
+        self.producer_id = -1
+        self.epoch = -1
+        self._first_epoch = 0
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
+        codec = CODECS[api.key]
+        asked = api if version is None else replace(api, max=version)
+        answer = self._client.ask(asked, request, codec.encode_request, codec.decode_response)
+        return msgspec.to_builtins(answer)
+
+    def _who(self, answer: Any) -> tuple[str, str, int]:
+        """Return the error, the producer and the epoch of an answer."""
+        code = ErrorCode(answer["error_code"])
+        name = self._ids.setdefault(answer["producer_id"], f"p{len(self._ids)}")
+        epoch = answer["producer_epoch"]
+        return code.name, name, epoch - self._first_epoch if name == "p1" else epoch
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def begin(self, name: str) -> None:
+        """Take the first epoch, once there is a coordinator."""
+        find = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
+        wait_until(
+            lambda: not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+        )
+        request = init_producer_id.InitProducerIdRequest(name, 60_000)
+        answer: Any = {}
+
+        def initialized() -> bool:
+            nonlocal answer
+            answer = self.ask(apis.INIT_PRODUCER_ID, request)
+            return answer["error_code"] == 0
+
+        wait_until(initialized)
+        self._first_epoch = answer["producer_epoch"]
+        self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
+        assert self._who(answer) == ("NONE", "p1", 0)
+
+    def init(
+        self, name: str, *, expected: tuple[int, int] = (-1, -1), version: int = 5
+    ) -> tuple[str, str, int]:
+        """Take the next epoch. Kafka answers CONCURRENT_TRANSACTIONS while a transaction ends."""
+        request = init_producer_id.InitProducerIdRequest(name, 60_000, *expected)
+        while True:
+            answer = self.ask(apis.INIT_PRODUCER_ID, request, version)
+            if answer["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
+                break
+        if answer["error_code"] == 0:
+            self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
+        return self._who(answer)
+
+    def add(
+        self,
+        name: str,
+        *indexes: int,
+        epoch: int | None = None,
+        topic: str = TOPIC,
+        version: int = 3,
+    ) -> list[tuple[int, str]]:
+        request = add_partitions_to_txn.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch if epoch is None else epoch,
+            v3_and_below_topics=[
+                add_partitions_to_txn.AddPartitionsToTxnTopic(topic, list(indexes))
+            ],
+        )
+        while True:
+            answer = self.ask(apis.ADD_PARTITIONS_TO_TXN, request, version)
+            codes = _partition_codes(answer["results_by_topic_v3_and_below"])
+            if all(code != "CONCURRENT_TRANSACTIONS" for _, code in codes):
+                return codes
+
+    def ask_as_leader(
+        self, *wanted: tuple[str, tuple[int, int], bool, list[int]], version: int = 5
+    ) -> Any:
+        """Ask as the leader of partitions: (transactional id, producer, verifies, indexes)."""
+        request = add_partitions_to_txn.AddPartitionsToTxnRequest(
+            [
+                add_partitions_to_txn.AddPartitionsToTxnTransaction(
+                    name,
+                    *producer,
+                    verifies,
+                    [add_partitions_to_txn.AddPartitionsToTxnTopic(TOPIC, indexes)],
+                )
+                for name, producer, verifies, indexes in wanted
+            ]
+        )
+        answer = self.ask(apis.ADD_PARTITIONS_TO_TXN, request, version)
+        return answer["error_code"], sorted(
+            (item["transactional_id"], _partition_codes(item["topic_results"]))
+            for item in answer["results_by_transaction"]
+        )
+
+    def produce(
+        self,
+        name: str | None,
+        index: int,
+        sequence: int = 0,
+        *,
+        epoch: int | None = None,
+        producer_id: int | None = None,
+        transactional: bool = True,
+        version: int = 12,
+    ) -> Any:
+        """Return the error and, if it is told, its message in Kafka's words."""
+        batch = encode_batch(
+            [Record(0, time.time_ns() // 1_000_000, None, b"value")],
+            producer_id=self.producer_id if producer_id is None else producer_id,
+            producer_epoch=self.epoch if epoch is None else epoch,
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL_MASK if transactional else 0,
+        )
+        part = produce.PartitionProduceData(index, memoryview(bytes(batch)))
+        request = produce.ProduceRequest(
+            name, -1, 30_000, [produce.TopicProduceData(TOPIC, [part])]
+        )
+        while True:
+            answer = self.ask(apis.PRODUCE, request, version)
+            result = answer["responses"][0]["partition_responses"][0]
+            if result["error_code"] not in {
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+            }:
+                return ErrorCode(result["error_code"]).name
+
+    def end(
+        self,
+        name: str,
+        *,
+        commit: bool = True,
+        epoch: int | None = None,
+        producer_id: int | None = None,
+        version: int = 5,
+        takes: bool = True,
+    ) -> tuple[str, str, int]:
+        """End the transaction. takes: continue with the identity of the answer."""
+        request = end_txn.EndTxnRequest(
+            name,
+            self.producer_id if producer_id is None else producer_id,
+            self.epoch if epoch is None else epoch,
+            commit,
+        )
+        while True:
+            answer = self.ask(apis.END_TXN, request, version)
+            if answer["error_code"] != ErrorCode.CONCURRENT_TRANSACTIONS:
+                break
+        if answer["error_code"] == 0 and answer["producer_id"] >= 0 and takes:
+            self.producer_id, self.epoch = answer["producer_id"], answer["producer_epoch"]
+        return self._who(answer)
+
+    def describe(self, name: str) -> Any:
+        """Return the state of the transaction, once no markers are being written."""
+        request = DescribeTransactionsRequest([name])
+        while True:
+            (found,) = self.ask(apis.DESCRIBE_TRANSACTIONS, request)["transaction_states"]
+            if not found["transaction_state"].startswith("Prepare"):
+                break
+        partitions = [
+            (topic["topic"], sorted(topic["partitions"]) if topic["topic"] == TOPIC else [])
+            for topic in found["topics"]
+        ]
+        began = found["transaction_start_time_ms"] >= 0
+        return self._who(found), found["transaction_state"], sorted(partitions), began
+
+    def add_offsets(self, name: str, group: str, version: int = 3) -> str:
+        request = add_offsets_to_txn.AddOffsetsToTxnRequest(
+            name, self.producer_id, self.epoch, group
+        )
+        while True:
+            answer = self.ask(apis.ADD_OFFSETS_TO_TXN, request, version)
+            code = ErrorCode(answer["error_code"])
+            if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *_UNAVAILABLE}:
+                return code.name
+
+    def commit_offset(
+        self, name: str, group: str, offset: int, *, epoch: int | None = None, version: int = 5
+    ) -> str:
+        item = txn_offset_commit.TxnOffsetCommitRequestPartition(0, offset, committed_metadata=None)
+        request = txn_offset_commit.TxnOffsetCommitRequest(
+            name,
+            group,
+            self.producer_id,
+            self.epoch if epoch is None else epoch,
+            topics=[txn_offset_commit.TxnOffsetCommitRequestTopic(TOPIC, [item])],
+        )
+        while True:
+            answer = self.ask(apis.TXN_OFFSET_COMMIT, request, version)
+            code = ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
+            if code not in {ErrorCode.CONCURRENT_TRANSACTIONS, *_UNAVAILABLE}:
+                return code.name
+
+    def committed(self, group: str) -> int:
+        wanted = offset_fetch.OffsetFetchRequestGroup(
+            group, topics=[offset_fetch.OffsetFetchRequestTopics(TOPIC, [0])]
+        )
+        request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=True)
+        while True:
+            (found,) = self.ask(apis.OFFSET_FETCH, request)["groups"]
+            part = found["topics"][0]["partitions"][0] if found["topics"] else None
+            if part is not None and not found["error_code"] and not part["error_code"]:
+                return int(part["committed_offset"])
+
+    def coordinate_group(self, group: str) -> None:
+        find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
+        wait_until(
+            lambda: not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+        )
+
+
+def _partition_codes(topics: Any) -> list[tuple[int, str]]:
+    return sorted(
+        (part["partition_index"], ErrorCode(part["partition_error_code"]).name)
+        for topic in topics
+        for part in topic["results_by_partition"]
+    )

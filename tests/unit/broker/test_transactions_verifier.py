@@ -1,0 +1,166 @@
+"""Questions to coordinators of transactions: few requests, each question answered once."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from base.ids import NodeId
+from broker.transactions import verifier as module
+from broker.transactions.model import Membership, ProducerIdentity, TopicPartition
+from broker.transactions.verifier import TransactionVerifier
+from broker.wire.error_codes import ErrorCode
+from tests.support.waiting import until
+
+T0, T1 = ("t", 0), ("t", 1)
+Wanted = Mapping[Membership, Sequence[TopicPartition]]
+
+
+class Coordinators:
+    """Brokers that answer as the test says; the last answer is repeated."""
+
+    def __init__(self) -> None:
+        self.node: NodeId | None = NodeId(1)
+        self.requests: list[tuple[NodeId, dict[Membership, list[TopicPartition]]]] = []
+        self.codes: list[ErrorCode | Exception] = [ErrorCode.NONE]
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.verifier = TransactionVerifier(lambda _: self.node, self.answer)
+        self.answers: list[tuple[str, TopicPartition, ErrorCode]] = []
+
+    async def answer(
+        self, node_id: NodeId, wanted: Wanted
+    ) -> Mapping[tuple[str, TopicPartition], ErrorCode]:
+        self.requests.append((node_id, {item: list(found) for item, found in wanted.items()}))
+        await self.gate.wait()
+        code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+        if isinstance(code, Exception):
+            raise code
+        return {
+            (item.transactional_id, partition): code
+            for item, found in wanted.items()
+            for partition in found
+        }
+
+    def ask(
+        self, name: str, partition: TopicPartition, *, epoch: int = 0, adds: bool = True
+    ) -> None:
+        item = Membership(name, ProducerIdentity(7, epoch), adds)
+        self.verifier.ask(
+            item, partition, lambda code: self.answers.append((name, partition, code))
+        )
+
+
+async def test_questions_of_one_moment_share_a_request() -> None:
+    peers = Coordinators()
+    for number in range(3):
+        peers.ask(f"a{number}", T0)
+        peers.ask(f"a{number}", T1)
+    await until(lambda: len(peers.answers) == 6)
+    ((node_id, wanted),) = peers.requests
+    assert node_id == 1
+    assert [item.transactional_id for item in wanted] == ["a0", "a1", "a2"]
+    assert set(map(tuple, wanted.values())) == {(T0, T1)}
+
+
+async def test_questions_wait_for_the_answer_of_their_coordinator() -> None:
+    """One request at a time; then all that came meanwhile."""
+    peers = Coordinators()
+    peers.gate.clear()
+    peers.ask("a", T0)
+    await until(lambda: len(peers.requests) == 1)
+    for name in ("b", "c", "d"):
+        peers.ask(name, T0)
+    peers.gate.set()
+    await until(lambda: len(peers.answers) == 4)
+    assert len(peers.requests) == 2
+
+
+async def test_a_request_has_one_epoch_of_an_id() -> None:
+    """Answers name ids alone."""
+    peers = Coordinators()
+    peers.ask("a", T0, epoch=1)
+    peers.ask("a", T0, epoch=2)
+    peers.ask("a", T1, epoch=1)
+    await until(lambda: len(peers.answers) == 3)
+    assert [
+        [(item.producer.producer_epoch, found) for item, found in wanted.items()]
+        for _, wanted in peers.requests
+    ] == [[(1, [T0, T1])], [(2, [T0])]]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ConnectionResetError(),
+        ValueError("not foreseen"),
+    ],
+    ids=repr,
+)
+async def test_a_question_is_asked_again(trouble: ErrorCode | Exception) -> None:
+    peers = Coordinators()
+    peers.codes = [trouble, trouble, ErrorCode.NONE]
+    peers.ask("a", T0)
+    await until(lambda: bool(peers.answers))
+    assert peers.answers == [("a", T0, ErrorCode.NONE)]
+    assert len(peers.requests) == 3
+
+
+async def test_a_refusal_is_final() -> None:
+    peers = Coordinators()
+    peers.codes = [ErrorCode.PRODUCER_FENCED, ErrorCode.NONE]
+    peers.ask("a", T0)
+    await until(lambda: bool(peers.answers))
+    assert peers.answers == [("a", T0, ErrorCode.PRODUCER_FENCED)]
+
+
+@pytest.mark.parametrize("has_coordinator", [False, True])
+async def test_every_question_is_answered_in_time(
+    has_coordinator: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_MAX_S", 0.1)
+    peers = Coordinators()
+    peers.node = NodeId(1) if has_coordinator else None
+    peers.codes = [ErrorCode.CONCURRENT_TRANSACTIONS]
+    peers.ask("a", T0)
+    await until(lambda: bool(peers.answers))
+    expected = (
+        ErrorCode.CONCURRENT_TRANSACTIONS
+        if has_coordinator
+        else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
+    assert peers.answers == [("a", T0, expected)]
+
+
+async def test_a_silent_coordinator_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_MAX_S", 0.1)
+    monkeypatch.setattr(module, "REQUEST_TIMEOUT_S", 0.05)
+    peers = Coordinators()
+    peers.gate.clear()
+    peers.ask("a", T0)
+    await until(lambda: bool(peers.answers))
+    assert peers.answers == [("a", T0, ErrorCode.NETWORK_EXCEPTION)]
+
+
+async def test_the_next_coordinator_is_asked() -> None:
+    peers = Coordinators()
+    peers.codes = [ErrorCode.NOT_COORDINATOR, ErrorCode.NONE]
+    peers.ask("a", T0)
+    await until(lambda: len(peers.requests) == 1)
+    peers.node = NodeId(2)
+    await until(lambda: bool(peers.answers))
+    assert [node_id for node_id, _ in peers.requests] == [1, 2]
+
+
+async def test_nothing_is_asked_after_the_end() -> None:
+    peers = Coordinators()
+    peers.codes = [ErrorCode.CONCURRENT_TRANSACTIONS]
+    peers.ask("a", T0)
+    await until(lambda: len(peers.requests) == 1)
+    peers.verifier.close()
+    count = len(peers.requests)
+    await asyncio.sleep(3 * module.RETRY_S)
+    assert len(peers.requests) == count

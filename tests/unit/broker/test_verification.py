@@ -1,0 +1,118 @@
+"""Guards: what lets the first batch of a transaction into a partition."""
+
+import pytest
+
+from base.ids import Millis, Offset
+from broker.partition.producer_state import ProducerState
+from broker.partition.verification import Admitted, Guard, Verifications
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
+
+
+def noting(seen: list[tuple[str, object]], name: str) -> Admitted:
+    return lambda answer: seen.append((name, answer))
+
+
+def test_all_that_waits_is_let_in_in_order_and_the_guard_is_gone_after() -> None:
+    verifications, seen = Verifications(), list[tuple[str, object]]()
+    guard = verifications.begin(7, 1, adds=True)
+    for name in ("a", "b"):
+        guard.waiting.append(noting(seen, name))
+    guard.waiting.append(lambda _: seen.append(("held", verifications.holds(guard, 7, 1))))
+    assert not verifications.asks_again(guard)
+    verifications.answered(guard, ErrorCode.NONE)
+    assert seen == [("a", guard), ("b", guard), ("held", True)]
+    assert not verifications.holds(guard, 7, 1)
+    assert len(verifications) == 0
+
+
+def test_a_refusal_is_for_all_that_waits() -> None:
+    verifications, seen = Verifications(), list[tuple[str, object]]()
+    guard = verifications.begin(7, 1, adds=True)
+    guard.waiting += [noting(seen, "a"), noting(seen, "b")]
+    verifications.answered(guard, ErrorCode.PRODUCER_FENCED)
+    assert seen == [("a", ErrorCode.PRODUCER_FENCED), ("b", ErrorCode.PRODUCER_FENCED)]
+    assert not guard.is_answered
+
+
+def test_a_marker_takes_the_guards_of_its_producer() -> None:
+    verifications = Verifications()
+    mine = [verifications.begin(7, epoch, adds=True) for epoch in (1, 2)]
+    other = verifications.begin(8, 1, adds=True)
+    verifications.ended(7)
+    assert not any(verifications.holds(guard, 7, guard.producer_epoch) for guard in mine)
+    assert verifications.holds(other, 8, 1)
+
+
+def test_an_answer_about_what_is_over_is_asked_for_again() -> None:
+    verifications = Verifications()
+    guard = verifications.begin(7, 1, adds=True)
+    verifications.ended(7)
+    assert verifications.asks_again(guard)
+    assert verifications.holds(guard, 7, 1)
+    assert not verifications.asks_again(guard), "nothing has ended since"
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_what_waited_waits_for_the_newer_question(is_answered: bool) -> None:
+    verifications, seen = Verifications(), list[tuple[str, object]]()
+    old = verifications.begin(7, 1, adds=True)
+    old.waiting.append(noting(seen, "first"))
+    verifications.ended(7)
+    new = verifications.begin(7, 1, adds=True)
+    if is_answered:
+        new.holders_count += 1
+        verifications.answered(new, ErrorCode.NONE)
+    else:
+        new.waiting.append(noting(seen, "second"))
+    assert not verifications.asks_again(old)
+    if not is_answered:
+        verifications.answered(new, ErrorCode.NONE)
+    assert seen == [("first", new), ("second", new)][: 2 - is_answered]
+
+
+def test_a_held_guard_lets_in_until_it_is_released() -> None:
+    verifications, held = Verifications(), list[Guard]()
+
+    def hold(answer: Guard | ErrorCode) -> None:
+        assert isinstance(answer, Guard)
+        answer.holders_count += 1
+        held.append(answer)
+
+    guard = verifications.begin(7, 1, adds=True)
+    guard.waiting += [hold, hold]
+    verifications.answered(guard, ErrorCode.NONE)
+    for found in held:
+        assert verifications.holds(guard, 7, 1)
+        verifications.release(found)
+    assert len(verifications) == 0
+
+
+def test_a_guard_is_for_one_epoch() -> None:
+    verifications = Verifications()
+    guard = verifications.begin(7, 1, adds=True)
+    assert not verifications.holds(guard, 7, 2)
+    assert not verifications.holds(guard, 8, 1)
+    assert verifications.find(7, 1) is guard
+    assert verifications.find(7, 2) is None
+
+
+def test_a_transaction_is_open_in_its_epoch_alone() -> None:
+    producers = ProducerState()
+    assert not producers.is_in_transaction(7, 1)
+    producers.record(
+        7,
+        1,
+        0,
+        1,
+        base_offset=Offset(0),
+        end_offset=Offset(1),
+        now_ms=Millis(0),
+        transactional=True,
+    )
+    assert producers.is_in_transaction(7, 1)
+    assert not producers.is_in_transaction(7, 2)
+    assert (producers.is_fenced(7, 0), producers.is_fenced(7, 1)) == (True, False)
+    producers.record_marker(Marker(7, 2, True, 0), Millis(0))
+    assert not producers.is_in_transaction(7, 1)
+    assert producers.is_fenced(7, 1)

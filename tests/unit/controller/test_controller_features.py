@@ -1,0 +1,166 @@
+"""Levels of features: who may change them to what, who may register, and where they are kept."""
+
+from uuid import UUID
+
+import pytest
+
+from base.ids import NodeId
+from controller.api.messages import FeatureUpdate, RegisterBroker, Status, UpdateFeatures
+from controller.managers import features, nodes
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.errors import InvariantBroken
+from controller.metadata.features import (
+    GROUP_VERSION,
+    SUPPORTED,
+    TRANSACTION_VERSION,
+    newest_levels,
+)
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import FeatureRange, FeatureRecord, NodeRemoved
+from tests.support.managers_cluster import ManagersCluster, snapshot_of
+
+UP, SAFE, UNSAFE = 1, 2, 3
+
+
+@pytest.fixture
+def cluster() -> ManagersCluster:
+    cluster = ManagersCluster()
+    cluster.apply(newest_levels())
+    return cluster
+
+
+def update(
+    cluster: ManagersCluster, *updates: tuple[str, int, int], dry: bool = False
+) -> tuple[Status, str]:
+    request = UpdateFeatures(
+        updates=[FeatureUpdate(name=name, level=level, type=kind) for name, level, kind in updates],
+        validate_only=dry,
+    )
+    result = features.update_features(cluster.image, request, controller_id=7)
+    cluster.apply(result.records)
+    return result.status, result.detail
+
+
+def register(
+    cluster: ManagersCluster, number: int, ranges: tuple[FeatureRange, ...], status: Status
+) -> str:
+    request = RegisterBroker(
+        node_id=NodeId(number),
+        incarnation_id=UUID(int=number),
+        host="h",
+        port=1,
+        machine_host="m",
+        features=ranges,
+    )
+    result = nodes.register_broker(cluster.image, request)
+    assert result.status is status
+    cluster.apply(result.records)
+    return result.detail
+
+
+def test_a_new_cluster_has_the_newest_levels(cluster: ManagersCluster) -> None:
+    assert cluster.image.features.finalized() == {TRANSACTION_VERSION: 2, GROUP_VERSION: 1}
+
+
+def test_an_older_cluster_keeps_what_it_could_do() -> None:
+    image = MetadataImage()
+    assert image.features.finalized() == {GROUP_VERSION: 1}
+    assert image.features.level(TRANSACTION_VERSION) == 0
+
+
+def test_levels_go_up_and_down_with_the_right_type(cluster: ManagersCluster) -> None:
+    assert update(cluster, (TRANSACTION_VERSION, 1, SAFE)) == (Status.OK, "")
+    assert cluster.image.features.level(TRANSACTION_VERSION) == 1
+    assert update(cluster, (TRANSACTION_VERSION, 0, UNSAFE)) == (Status.OK, "")
+    assert cluster.image.features.finalized() == {GROUP_VERSION: 1}
+    assert update(cluster, (TRANSACTION_VERSION, 2, UP), (GROUP_VERSION, 1, UP))[0] is Status.OK
+    assert cluster.image.features.level(TRANSACTION_VERSION) == 2
+
+
+def test_validation_changes_nothing(cluster: ManagersCluster) -> None:
+    assert update(cluster, (TRANSACTION_VERSION, 0, SAFE), dry=True) == (Status.OK, "")
+    assert cluster.image.features.level(TRANSACTION_VERSION) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ((TRANSACTION_VERSION, 3, UP), "Local controller 7 only supports versions 0-2"),
+        (("nope", 1, UP), "Local controller 7 does not support this feature."),
+        (("nope", 0, SAFE), "Feature nope not found."),
+        ((GROUP_VERSION, -1, SAFE), "A feature version cannot be less than 0."),
+        ((GROUP_VERSION, 1, 0), "The controller does not support the given upgrade type."),
+        ((GROUP_VERSION, 1, 4), "The controller does not support the given upgrade type."),
+        (
+            (TRANSACTION_VERSION, 1, UP),
+            "Can't downgrade the version of this feature without setting the upgrade type to either"
+            " safe or unsafe downgrade.",
+        ),
+    ],
+)
+def test_a_refusal_has_the_words_of_kafka(
+    cluster: ManagersCluster, change: tuple[str, int, int], reason: str
+) -> None:
+    """Nothing of the request is done."""
+    name, level, _ = change
+    status, detail = update(cluster, (TRANSACTION_VERSION, 0, SAFE), change)
+    assert status is Status.INVALID_FEATURE_LEVEL
+    assert detail == f"Invalid update version {level} for feature {name}. {reason}"
+    assert cluster.image.features.level(TRANSACTION_VERSION) == 2
+
+
+def test_a_downgrade_does_not_go_up(cluster: ManagersCluster) -> None:
+    update(cluster, (TRANSACTION_VERSION, 1, SAFE))
+    assert (
+        "Can't downgrade to a newer version." in update(cluster, (TRANSACTION_VERSION, 2, SAFE))[1]
+    )
+
+
+def test_a_request_has_a_limit(cluster: ManagersCluster) -> None:
+    many = [(f"f{number}", 1, UP) for number in range(features.UPDATES_MAX + 1)]
+    assert update(cluster, *many)[0] is Status.INVALID_REQUEST
+
+
+def test_every_registered_broker_has_to_support_the_level() -> None:
+    cluster = ManagersCluster()
+    register(cluster, 1, SUPPORTED, Status.OK)
+    register(cluster, 2, (), Status.OK)
+    detail = update(cluster, (TRANSACTION_VERSION, 2, UP))[1]
+    assert detail.endswith("Broker 2 does not support this feature.")
+    older = (FeatureRange(TRANSACTION_VERSION, 0, 1),)
+    register(cluster, 3, older, Status.OK)
+    update(cluster, (TRANSACTION_VERSION, 1, UP))
+    cluster.apply([NodeRemoved(NodeId(2))])
+    detail = update(cluster, (TRANSACTION_VERSION, 2, UP))[1]
+    assert detail.endswith("Broker 3 only supports versions 0-1")
+    assert update(cluster, (TRANSACTION_VERSION, 1, UP))[0] is Status.OK
+
+
+def test_a_broker_that_does_not_support_a_level_is_refused(cluster: ManagersCluster) -> None:
+    detail = register(cluster, 1, (), Status.INVALID_FEATURE_LEVEL)
+    assert f"finalized version 2 of {TRANSACTION_VERSION}" in detail
+    older = (FeatureRange(TRANSACTION_VERSION, 0, 1), FeatureRange(GROUP_VERSION, 0, 1))
+    assert "it supports 0-1" in register(cluster, 1, older, Status.INVALID_FEATURE_LEVEL)
+    update(cluster, (TRANSACTION_VERSION, 1, SAFE))
+    register(cluster, 1, older, Status.OK)
+    many = tuple(FeatureRange(f"f{number}", 0, 1) for number in range(101))
+    register(cluster, 2, many, Status.INVALID_REQUEST)
+
+
+def test_a_snapshot_holds_the_levels(cluster: ManagersCluster) -> None:
+    """Also a level of 0, which is not the same as none."""
+    register(cluster, 1, SUPPORTED, Status.OK)
+    update(cluster, (GROUP_VERSION, 0, SAFE))
+    copy = snapshot_of(cluster.image)
+    assert copy == cluster.image
+    assert copy.features.finalized() == {TRANSACTION_VERSION: 2}
+
+
+def test_a_delta_names_the_features() -> None:
+    assert MetadataDelta.of(newest_levels()).features == {TRANSACTION_VERSION, GROUP_VERSION}
+
+
+@pytest.mark.parametrize("record", [FeatureRecord(TRANSACTION_VERSION, 3), FeatureRecord("new", 1)])
+def test_software_that_does_not_support_a_level_stops(record: FeatureRecord) -> None:
+    with pytest.raises(InvariantBroken, match="install the newer version"):
+        MetadataImage().apply_all([record])
