@@ -81,6 +81,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/python -m deploy.reference.errors > docs/reference/errors.md
 	$(BIN)/python -m deploy.reference.kafka_apis > docs/reference/kafka-apis.md
 	$(BIN)/python -m deploy.reference.metadata_records > docs/reference/metadata-records.md
+	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
 .PHONY: test
 test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores

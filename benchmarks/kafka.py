@@ -23,6 +23,8 @@ _ARTIFACTS: Final = (
     ("org.apache.kafka", "kafka_2.13", VERSION),
     ("org.apache.kafka", "kafka-tools", VERSION),
     ("org.apache.kafka", "kafka-streams", VERSION),
+    ("org.apache.kafka", "connect-runtime", VERSION),
+    ("org.apache.kafka", "connect-file", VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.1"),
     ("org.apache.logging.log4j", "log4j-core", "2.25.1"),
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.kafka import jars
 
 TOOL_TIMEOUT_S = 90
-_JVM = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+JVM = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
 _LOG4J = """
 appender.out.type=Console
 appender.out.name=out
@@ -40,7 +40,7 @@ class JavaHome:
     def tool(self, main: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command line tool to its end."""
         return subprocess.run(
-            (*_JVM, "-cp", self.class_path, main, *arguments),
+            (*JVM, "-cp", self.class_path, main, *arguments),
             capture_output=True,
             text=True,
             timeout=TOOL_TIMEOUT_S,
@@ -54,7 +54,7 @@ class JavaHome:
         """Run an application; kill it at the end if it still runs. Its output is added to `log`."""
         with log.open("ab") as output:
             process = subprocess.Popen(
-                (*_JVM, "-cp", self.class_path, main, *arguments),
+                (*JVM, "-cp", self.class_path, main, *arguments),
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
