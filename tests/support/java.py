@@ -4,13 +4,15 @@ Maven fetches the jars by their coordinates, once (`benchmarks/kafka.py`).
 """
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.kafka import jars
+from tests.support.waiting import wait_until
 
 TOOL_TIMEOUT_S = 90
+APPLICATION_TIMEOUT_S = 60.0
 JVM = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
 _LOG4J = """
 appender.out.type=Console
@@ -63,3 +65,18 @@ class JavaHome:
         finally:
             process.kill()
             process.wait()
+
+
+def wait_while_running(
+    process: "subprocess.Popen[bytes]", log: Path, condition: Callable[[], bool]
+) -> None:
+    """Wait for a condition while an application runs; show its log if it ends before."""
+
+    def is_over() -> bool:
+        assert process.poll() is None, log.read_text()
+        return condition()
+
+    try:
+        wait_until(is_over, APPLICATION_TIMEOUT_S)
+    except TimeoutError:
+        raise AssertionError(log.read_text()[-10_000:]) from None
