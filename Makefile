@@ -106,7 +106,7 @@ test-spark: venv
 	$(BIN)/pytest -q tests/table $(ARGS)
 
 .PHONY: interop
-interop: venv jdk ## Kafka's command line tools and a Kafka Streams application in Java, 2 minutes
+interop: venv jdk ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; 5 minutes
 	$(BIN)/pytest -q tests/interop $(ARGS)
 
 .PHONY: helm

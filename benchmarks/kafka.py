@@ -1,7 +1,7 @@
 """Run Apache Kafka itself as a peer: one process that is broker and controller.
 
 Needs a JDK 17 and Maven. Maven fetches the jars by their coordinates into build/kafka once, 130 MB.
-The tests of Kafka's own tools and of Kafka Streams use the same jars.
+The tests of Kafka's own tools, of Kafka Streams and of Kafka Connect use the same jars.
 """
 
 import shutil

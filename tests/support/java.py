@@ -5,7 +5,7 @@ Maven fetches the jars by their coordinates, once (`benchmarks/kafka.py`).
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from benchmarks.kafka import jars
@@ -49,22 +49,23 @@ class JavaHome:
             check=False,
         )
 
-    @contextmanager
     def application(
         self, main: str, *arguments: str, log: Path
-    ) -> "Iterator[subprocess.Popen[bytes]]":
+    ) -> "AbstractContextManager[subprocess.Popen[bytes]]":
         """Run an application; kill it at the end if it still runs. Its output is added to `log`."""
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                (*JVM, "-cp", self.class_path, main, *arguments),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+        return running(*JVM, "-cp", self.class_path, main, *arguments, log=log)
+
+
+@contextmanager
+def running(*command: str, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a process; kill it at the end if it still runs. Its output is added to `log`."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def wait_while_running(
