@@ -246,11 +246,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-cluster cluster-id @"),
     Command("kafka-cluster unregister @ --id 9"),
     Command("kafka-cluster list-endpoints @"),
-    Command(
-        "kafka-cluster list-endpoints @ --include-fenced-brokers",
-        "DescribeCluster has no version 2",
-        "non-default includeFencedBrokers at version 1",
-    ),
+    Command("kafka-cluster list-endpoints @ --include-fenced-brokers"),
     Command(
         "kafka-metadata-quorum describe --status",
         "controllers have directory ids and nodes of their own",
