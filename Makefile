@@ -81,6 +81,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/python -m deploy.reference.errors > docs/reference/errors.md
 	$(BIN)/python -m deploy.reference.kafka_apis > docs/reference/kafka-apis.md
 	$(BIN)/python -m deploy.reference.metadata_records > docs/reference/metadata-records.md
+	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
 .PHONY: test
 test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
@@ -105,7 +106,7 @@ test-spark: venv
 	$(BIN)/pytest -q tests/table $(ARGS)
 
 .PHONY: interop
-interop: venv jdk ## Kafka's command line tools and a Kafka Streams application in Java, 2 minutes
+interop: venv jdk ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; 5 minutes
 	$(BIN)/pytest -q tests/interop $(ARGS)
 
 .PHONY: helm

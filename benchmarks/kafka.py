@@ -1,7 +1,7 @@
 """Run Apache Kafka itself as a peer: one process that is broker and controller.
 
 Needs a JDK 17 and Maven. Maven fetches the jars by their coordinates into build/kafka once, 130 MB.
-The tests of Kafka's own tools and of Kafka Streams use the same jars.
+The tests of Kafka's own tools, of Kafka Streams and of Kafka Connect use the same jars.
 """
 
 import shutil
@@ -23,6 +23,8 @@ _ARTIFACTS: Final = (
     ("org.apache.kafka", "kafka_2.13", VERSION),
     ("org.apache.kafka", "kafka-tools", VERSION),
     ("org.apache.kafka", "kafka-streams", VERSION),
+    ("org.apache.kafka", "connect-runtime", VERSION),
+    ("org.apache.kafka", "connect-file", VERSION),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.1"),
     ("org.apache.logging.log4j", "log4j-core", "2.25.1"),
 )

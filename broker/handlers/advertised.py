@@ -26,11 +26,14 @@ class BrokerAddress:
     rack: str | None
 
 
+def registered_nodes(node: Node) -> list[NodeState]:
+    """Return the registered brokers by id, fenced ones too."""
+    return sorted(node.image.nodes, key=lambda state: state.node_id)
+
+
 def live_nodes(node: Node) -> list[NodeState]:
     """Return the registered brokers that are not fenced, by id."""
-    return sorted(
-        (state for state in node.image.nodes if not state.fenced), key=lambda state: state.node_id
-    )
+    return [state for state in registered_nodes(node) if not state.fenced]
 
 
 def address_of(node: Node, state: NodeState, connection: ConnectionInfo) -> BrokerAddress:

@@ -1,8 +1,8 @@
 """DescribeCluster: return the brokers and the cluster id to Java's Admin client. The brokers are
-the same as in Metadata.
+the same as in Metadata, and on request also those that are fenced.
 
-Source: KIP-700, KIP-919. Endpoint type controllers is refused as in Kafka's brokers, because
-clients cannot reach the controllers.
+Source: KIP-700, KIP-919, KIP-1073. Endpoint type controllers is refused as in Kafka's brokers,
+because clients cannot reach the controllers.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ from broker.handlers import advertised
 from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import CLUSTER_OPERATIONS
 from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
+from broker.network.request import ConnectionInfo, RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.describe_cluster import (
     DescribeClusterBroker,
@@ -39,11 +39,24 @@ def handle_describe_cluster(node: Node, ctx: RequestContext) -> Response:
     response = DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=advertised.controller_id(node),
-        brokers=[
-            DescribeClusterBroker(broker.node_id, broker.host, broker.port, broker.rack)
-            for broker in advertised.live_brokers(node, ctx.connection)
-        ],
+        brokers=_brokers(node, ctx.connection, with_fenced=request.include_fenced_brokers),
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return encode_response(ctx, response)
+
+
+def _brokers(
+    node: Node, connection: ConnectionInfo, *, with_fenced: bool
+) -> list[DescribeClusterBroker]:
+    """Return the brokers by id: the live ones, or all that are registered."""
+    states = advertised.registered_nodes(node) if with_fenced else advertised.live_nodes(node)
+    found: list[DescribeClusterBroker] = []
+    for state in states:
+        address = advertised.address_of(node, state, connection)
+        found.append(
+            DescribeClusterBroker(
+                state.node_id, address.host, address.port, address.rack, state.fenced
+            )
+        )
+    return found

@@ -77,7 +77,7 @@ def _replica(quorum: QuorumStatus, member: QuorumMember, now_ms: int) -> wire.Re
         if member.directory_id
         else None,
         log_end_offset=member.log_end,
-        last_fetch_timestamp=-1 if is_leader else now_ms - member.last_fetch_ms,
+        last_fetch_timestamp=now_ms if is_leader else now_ms - member.last_fetch_ms,
         last_caught_up_timestamp=-1
         if member.last_caught_up_ms < 0
         else now_ms - member.last_caught_up_ms,

@@ -91,7 +91,7 @@ DESCRIBE_USER_SCRAM_CREDENTIALS: Final = _api(
 )
 DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 UPDATE_FEATURES: Final = _api(57, "UpdateFeatures", "update_features", (0, 2), 0)
-DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
+DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 2), 0)
 DESCRIBE_PRODUCERS: Final = _api(61, "DescribeProducers", "describe_producers", (0, 0), 0)
 UNREGISTER_BROKER: Final = _api(64, "UnregisterBroker", "unregister_broker", (0, 0), 0)
 DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)

@@ -9,9 +9,8 @@ import asyncio
 import shutil
 import signal
 import struct
-import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from broker.partition.partition import Partition
 from stream.config import StreamConfig
 from tests.support.clients import POLL_S, TIMEOUT_S, checked, create_topic, produce
 from tests.support.cluster import Cluster
-from tests.support.java import JavaHome
+from tests.support.java import JavaHome, wait_while_running
 from tests.support.waiting import until, wait_until
 
 PARTITIONS = 2
@@ -34,7 +33,6 @@ EXPECTED = Counter(word for line in LINES for word in line.split())
 APPLICATION = "counter"
 REPARTITION = f"{APPLICATION}-words-repartition"
 CHANGELOG = f"{APPLICATION}-counts-changelog"
-COUNTED_S = 60.0
 
 
 @pytest.fixture(scope="session")
@@ -158,31 +156,18 @@ def _count(
     arguments = ("WordCount", bootstrap, APPLICATION, str(state), guarantee)
     with closing(WordReader(bootstrap, "totals")) as reader:
         with java.application(*arguments, log=log) as process:
-            _until(process, log, lambda: reader.has(TOTAL // 10))
+            wait_while_running(process, log, lambda: reader.has(TOTAL // 10))
             process.send_signal(end)
             process.wait(TIMEOUT_S)
         assert not reader.has_counted(EXPECTED), "the application was not stopped while it counted"
         shutil.rmtree(state)
         with java.application(*arguments, log=log) as process:
-            _until(process, log, lambda: reader.has_counted(EXPECTED))
-            _until(process, log, lambda: _is_purged(bootstrap))
+            wait_while_running(process, log, lambda: reader.has_counted(EXPECTED))
+            wait_while_running(process, log, lambda: _is_purged(bootstrap))
             process.terminate()
             process.wait(TIMEOUT_S)
     with closing(WordReader(bootstrap, "totals")) as reader:
         return reader.read_all()
-
-
-def _until(process: "subprocess.Popen[bytes]", log: Path, condition: Callable[[], bool]) -> None:
-    """Wait for a condition while the application runs; show its log if it ends before."""
-
-    def is_over() -> bool:
-        assert process.poll() is None, log.read_text()
-        return condition()
-
-    try:
-        wait_until(is_over, COUNTED_S)
-    except TimeoutError:
-        raise AssertionError(log.read_text()[-10_000:]) from None
 
 
 def _is_purged(bootstrap: str) -> bool:

@@ -4,14 +4,16 @@ Maven fetches the jars by their coordinates, once (`benchmarks/kafka.py`).
 """
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from benchmarks.kafka import jars
+from tests.support.waiting import wait_until
 
 TOOL_TIMEOUT_S = 90
-_JVM = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+APPLICATION_TIMEOUT_S = 60.0
+JVM = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
 _LOG4J = """
 appender.out.type=Console
 appender.out.name=out
@@ -40,26 +42,42 @@ class JavaHome:
     def tool(self, main: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run a command line tool to its end."""
         return subprocess.run(
-            (*_JVM, "-cp", self.class_path, main, *arguments),
+            (*JVM, "-cp", self.class_path, main, *arguments),
             capture_output=True,
             text=True,
             timeout=TOOL_TIMEOUT_S,
             check=False,
         )
 
-    @contextmanager
     def application(
         self, main: str, *arguments: str, log: Path
-    ) -> "Iterator[subprocess.Popen[bytes]]":
+    ) -> "AbstractContextManager[subprocess.Popen[bytes]]":
         """Run an application; kill it at the end if it still runs. Its output is added to `log`."""
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                (*_JVM, "-cp", self.class_path, main, *arguments),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+        return running(*JVM, "-cp", self.class_path, main, *arguments, log=log)
+
+
+@contextmanager
+def running(*command: str, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a process; kill it at the end if it still runs. Its output is added to `log`."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_while_running(
+    process: "subprocess.Popen[bytes]", log: Path, condition: Callable[[], bool]
+) -> None:
+    """Wait for a condition while an application runs; show its log if it ends before."""
+
+    def is_over() -> bool:
+        assert process.poll() is None, log.read_text()
+        return condition()
+
+    try:
+        wait_until(is_over, APPLICATION_TIMEOUT_S)
+    except TimeoutError:
+        raise AssertionError(log.read_text()[-10_000:]) from None

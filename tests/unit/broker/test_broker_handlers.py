@@ -500,6 +500,21 @@ async def test_describe_cluster(fixture: Fixture) -> None:
     assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
 
+async def test_describe_cluster_shows_fenced_brokers_on_request(fixture: Fixture) -> None:
+    fixture.image.apply_all([broker_record(2, fenced=True)])
+    shown = [
+        await fixture.ask(
+            apis.DESCRIBE_CLUSTER,
+            2,
+            describe_cluster.DescribeClusterRequest(include_fenced_brokers=wanted),
+        )
+        for wanted in (False, True)
+    ]
+    assert [
+        [(broker.broker_id, broker.is_fenced) for broker in response.brokers] for response in shown
+    ] == [[(1, False)], [(1, False), (2, True)]]
+
+
 async def test_producer_ids_are_given_once_and_blocks_are_used_up(fixture: Fixture) -> None:
     request = init_producer_id.InitProducerIdRequest(None, 60_000)
     given = [(await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)).producer_id for _ in range(5)]

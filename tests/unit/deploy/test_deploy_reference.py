@@ -11,6 +11,7 @@ from broker.wire.apis import APIS
 from broker.wire.error_codes import ErrorCode
 from deploy.cli.app import app
 from deploy.reference import cli, errors, kafka_apis, metadata_records
+from tests.interop import commands
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs" / "reference"
@@ -23,6 +24,7 @@ REFERENCE = ROOT / "docs" / "reference"
         ("kafka-apis", kafka_apis),
         ("errors", errors),
         ("metadata-records", metadata_records),
+        ("kafka-tools", commands),
     ],
 )
 def test_page_is_up_to_date(name: str, module: object) -> None:

@@ -1,0 +1,411 @@
+"""The commands that Apache Kafka and Penstock get from Kafka's own tools, and where the answers
+differ.
+
+    python -m tests.interop.commands > docs/reference/kafka-tools.md
+
+Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_PACKAGE: Final = "org.apache.kafka.tools"
+TOOLS: Final[Mapping[str, str]] = {
+    "kafka-acls": f"{_PACKAGE}.AclCommand",
+    "kafka-broker-api-versions": f"{_PACKAGE}.BrokerApiVersionsCommand",
+    "kafka-client-metrics": f"{_PACKAGE}.ClientMetricsCommand",
+    "kafka-cluster": f"{_PACKAGE}.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": f"{_PACKAGE}.consumer.ConsoleConsumer",
+    "kafka-console-producer": f"{_PACKAGE}.ConsoleProducer",
+    "kafka-consumer-groups": f"{_PACKAGE}.consumer.group.ConsumerGroupCommand",
+    "kafka-consumer-perf-test": f"{_PACKAGE}.ConsumerPerformance",
+    "kafka-delegation-tokens": f"{_PACKAGE}.DelegationTokenCommand",
+    "kafka-delete-records": f"{_PACKAGE}.DeleteRecordsCommand",
+    "kafka-e2e-latency": f"{_PACKAGE}.EndToEndLatency",
+    "kafka-get-offsets": f"{_PACKAGE}.GetOffsetShell",
+    "kafka-groups": f"{_PACKAGE}.GroupsCommand",
+    "kafka-leader-election": f"{_PACKAGE}.LeaderElectionCommand",
+    "kafka-log-dirs": f"{_PACKAGE}.LogDirsCommand",
+    "kafka-metadata-quorum": f"{_PACKAGE}.MetadataQuorumCommand",
+    "kafka-producer-perf-test": f"{_PACKAGE}.ProducerPerformance",
+    "kafka-reassign-partitions": f"{_PACKAGE}.reassign.ReassignPartitionsCommand",
+    "kafka-streams-application-reset": f"{_PACKAGE}.StreamsResetter",
+    "kafka-topics": f"{_PACKAGE}.TopicCommand",
+    "kafka-transactions": f"{_PACKAGE}.TransactionsCommand",
+    "kafka-verifiable-consumer": f"{_PACKAGE}.VerifiableConsumer",
+    "kafka-verifiable-producer": f"{_PACKAGE}.VerifiableProducer",
+}
+"""The class that each shell script of Kafka runs."""
+
+FILES: Final[Mapping[str, str]] = {
+    "delete.json": """{"version": 1, "partitions": [
+        {"topic": "tools-a", "partition": 0, "offset": 2},
+        {"topic": "tools-a", "partition": 1, "offset": 99}]}""",
+    "topics.json": '{"version": 1, "topics": [{"topic": "tools-a"}]}',
+    "move.json": """{"version": 1, "partitions": [
+        {"topic": "tools-a", "partition": 0, "replicas": [1]}]}""",
+    "nowhere.json": """{"version": 1, "partitions": [
+        {"topic": "tools-a", "partition": 0, "replicas": [9]}]}""",
+    "none.json": """{"version": 1, "partitions": [
+        {"topic": "tools-none", "partition": 0, "replicas": [1]}]}""",
+    "elect.json": '{"partitions": [{"topic": "tools-a", "partition": 0}]}',
+    "reset.csv": '"tools-a",0,3\n',
+    "empty.properties": "",
+}
+"""Files in the directory that `%` in a command stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command for both.
+
+    line: `@` is where the address belongs, else in front. differs: why the answers differ; the
+    output of Penstock then has `says`. figures: numbers are not compared. only: lines without this
+    pattern are not compared. stdin: what the tool reads.
+    """
+
+    line: str
+    differs: str = ""
+    says: str = ""
+    figures: bool = False
+    only: str = ""
+    stdin: str = ""
+
+    @property
+    def tool(self) -> str:
+        return self.line.partition(" ")[0]
+
+    def arguments(self, address: str, directory: str) -> list[str]:
+        """Return the arguments with the address of a cluster and the directory of FILES."""
+        line = self.line if "@" in self.line else f"{self.tool} @ {self.line[len(self.tool) :]}"
+        return shlex.split(
+            line.replace("@", f"--bootstrap-server {address}").replace("%", directory)
+        )[1:]
+
+
+_TOPIC: Final = "--topic tools-a"
+_GROUP: Final = "--group tools-group"
+_AT: Final = f"{_TOPIC} --partition 0"
+_OURS: Final = "tools-|GROUP"
+_CONFIGS: Final = "--entity-type topics --entity-name tools-a"
+_RESET: Final = f"kafka-consumer-groups --reset-offsets {_GROUP}"
+_TIMES: Final = "--num-records 100 --record-size 100 --throughput -1"
+
+WORDS: Final = "the error has words of Penstock"
+_PLACES: Final = "candidates may be more than there are brokers; none of them stores records"
+_GROUP_CONFIGS: Final = "groups and loggers have no configs"
+_BROKER_CONFIGS: Final = "brokers get their settings from their file"
+_NO_ACLS: Final = "no ACLs"
+_NO_GROUP: Final = "DescribeGroups has no version 6, which says that a group is missing"
+_THROTTLES: Final = "brokers have no throttles to clear, and the tool ends with an error"
+
+COMMANDS: Final[tuple[Command, ...]] = (
+    # Topics and their records.
+    Command(
+        f"kafka-topics --create {_TOPIC} --partitions 2 --replication-factor 1"
+        " --config retention.ms=100000000"
+    ),
+    Command(f"kafka-topics --create {_TOPIC}", WORDS, "topic 'tools-a' exists"),
+    Command(f"kafka-topics --create {_TOPIC} --if-not-exists"),
+    Command("kafka-topics --create --topic 'tools bad'", WORDS, "is not allowed: 1 to 249 of a-z"),
+    Command("kafka-topics --create --topic tools-b --replica-assignment 1,1,1"),
+    Command(
+        "kafka-topics --create --topic tools-more --replication-factor 3", _PLACES, "Created topic"
+    ),
+    Command("kafka-topics --create --topic tools-d --partitions 0"),
+    Command("kafka-topics --create --topic tools-d --config no-such=1"),
+    Command("kafka-topics --list --topic tools-."),
+    Command("kafka-topics --describe --topic tools-."),
+    Command("kafka-topics --describe --topic tools-none"),
+    Command("kafka-topics --describe --topic tools-. --under-replicated-partitions"),
+    Command("kafka-topics --describe --topic tools-. --unavailable-partitions"),
+    Command("kafka-topics --describe --topic tools-. --at-min-isr-partitions"),
+    Command(f"kafka-topics --describe {_TOPIC} --topics-with-overrides"),
+    Command("kafka-topics --alter --topic tools-b --partitions 4"),
+    Command(
+        "kafka-topics --alter --topic tools-b --partitions 2",
+        WORDS,
+        "has 4 partitions; the new total must be higher",
+    ),
+    Command("kafka-topics --alter --topic tools-none --partitions 2"),
+    Command("kafka-topics --delete --topic tools-none"),
+    Command("kafka-topics --delete --topic tools-none --if-exists"),
+    Command(
+        f"kafka-console-producer {_TOPIC} --reader-property parse.key=true"
+        " --reader-property key.separator=:",
+        stdin="a:1\nb:2\nc:3\nd:4\ne:5\n",
+    ),
+    Command(
+        f"kafka-console-consumer {_TOPIC} --from-beginning --max-messages 5"
+        " --formatter-property print.key=true"
+    ),
+    Command(f"kafka-console-consumer {_TOPIC} {_GROUP} --from-beginning --max-messages 5"),
+    Command("kafka-get-offsets --topic-partitions tools-a:0,tools-a:1"),
+    Command(f"kafka-get-offsets {_TOPIC} --time earliest"),
+    Command(f"kafka-get-offsets {_TOPIC} --time earliest-local"),
+    Command(f"kafka-get-offsets {_TOPIC} --time latest-tiered"),
+    Command("kafka-get-offsets --topic tools-none"),
+    Command("kafka-delete-records --offset-json-file %/delete.json"),
+    Command("kafka-log-dirs --describe --topic-list tools-b"),
+    Command("kafka-log-dirs --describe --topic-list tools-a --broker-list 1"),
+    Command("kafka-log-dirs --describe --topic-list tools-none"),
+    Command("kafka-log-dirs --describe --broker-list 9"),
+    # Configs.
+    Command(
+        f"kafka-configs --describe {_CONFIGS}",
+        "the default is listed under the name of the topic config",
+        "DEFAULT_CONFIG:retention.ms=604800000",
+    ),
+    Command("kafka-configs --describe --entity-type topics --entity-name tools-none"),
+    Command(f"kafka-configs --alter {_CONFIGS} --add-config retention.bytes=100000000"),
+    Command(f"kafka-configs --alter {_CONFIGS} --delete-config retention.bytes"),
+    Command(f"kafka-configs --alter {_CONFIGS} --delete-config retention.bytes"),
+    Command("kafka-configs --describe --entity-type brokers --entity-name 1"),
+    Command("kafka-configs --describe --entity-type brokers --entity-default"),
+    Command("kafka-configs --describe --entity-type brokers --entity-name 9"),
+    Command(
+        "kafka-configs --alter --entity-type brokers --entity-name 1"
+        " --add-config log.cleaner.backoff.ms=15000",
+        _BROKER_CONFIGS,
+        "brokers are configured by their file",
+    ),
+    Command(
+        "kafka-configs --describe --entity-type groups --entity-name tools-group",
+        _GROUP_CONFIGS,
+        "resource type 32 has no configs",
+    ),
+    Command(
+        "kafka-configs --describe --entity-type broker-loggers --entity-name 1",
+        _GROUP_CONFIGS,
+        "resource type 8 has no configs",
+    ),
+    *(
+        Command(f"kafka-configs --describe --entity-type {kind}")
+        for kind in ("client-metrics", "users", "clients", "ips")
+    ),
+    Command(
+        "kafka-configs --alter --entity-type users --entity-name tools"
+        " --add-config producer_byte_rate=1000",
+        "no quotas",
+        "does not support ALTER_CLIENT_QUOTAS",
+    ),
+    # Groups.
+    Command(f"kafka-consumer-groups --describe {_GROUP}"),
+    Command(f"kafka-consumer-groups --describe {_GROUP} --members"),
+    Command(f"kafka-consumer-groups --describe {_GROUP} --members --verbose"),
+    Command(f"kafka-consumer-groups --describe {_GROUP} --state"),
+    Command(
+        "kafka-consumer-groups --describe --group tools-none",
+        _NO_GROUP,
+        "Consumer group 'tools-none' does not exist.",
+    ),
+    Command("kafka-consumer-groups --list", only=_OURS),
+    Command("kafka-consumer-groups --list --state", only=_OURS),
+    Command("kafka-consumer-groups --list --type", only=_OURS),
+    Command("kafka-consumer-groups --list --state Empty", only=_OURS),
+    Command("kafka-consumer-groups --list --state Odd"),
+    Command("kafka-consumer-groups --list --type classic", only=_OURS),
+    Command(f"{_RESET} --all-topics --to-earliest --dry-run"),
+    Command(f"{_RESET} --topic tools-a:0 --to-offset 3 --execute"),
+    Command(f"{_RESET} --topic tools-a:0 --shift-by 99 --execute"),
+    Command(f"{_RESET} {_TOPIC} --to-current --export --dry-run"),
+    Command(f"{_RESET} {_TOPIC} --to-datetime 2050-01-01T00:00:00.000 --execute"),
+    Command(f"{_RESET} {_TOPIC} --by-duration P1D --execute"),
+    Command(f"{_RESET} --from-file %/reset.csv --execute"),
+    Command(
+        f"kafka-consumer-groups --reset-offsets --group tools-new {_TOPIC} --to-latest --execute"
+    ),
+    Command("kafka-consumer-groups --delete-offsets --group tools-new --topic tools-a:1"),
+    Command("kafka-consumer-groups --describe --group tools-new --offsets"),
+    Command(f"kafka-consumer-groups --delete-offsets --group tools-none {_TOPIC}"),
+    Command("kafka-consumer-groups --delete --group tools-new"),
+    Command("kafka-consumer-groups --delete --group tools-none"),
+    Command("kafka-groups --list", only=_OURS),
+    Command("kafka-groups --list --consumer", only=_OURS),
+    Command("kafka-groups --list --share", only=_OURS),
+    Command("kafka-groups --list --streams", only=_OURS),
+    Command("kafka-groups --list --group-type classic", only=_OURS),
+    Command("kafka-groups --list --protocol consumer", only=_OURS),
+    Command("kafka-streams-application-reset --application-id tools-group --input-topics tools-a"),
+    Command("kafka-streams-application-reset --application-id tools-new --input-topics tools-none"),
+    # Transactions.
+    Command("kafka-transactions list --duration-filter 100000000"),
+    Command("kafka-transactions describe --transactional-id tools-none"),
+    Command("kafka-transactions describe-producers --topic tools-b --partition 0"),
+    Command(f"kafka-transactions find-hanging {_TOPIC}"),
+    Command("kafka-transactions find-hanging --broker-id 9"),
+    Command(f"kafka-transactions abort {_AT} --start-offset 0"),
+    Command("kafka-transactions forceTerminateTransaction --transactionalId tools-none"),
+    # The cluster and its leaders.
+    Command("kafka-broker-api-versions", "fewer APIs", "ProducerId"),
+    Command("kafka-cluster cluster-id @"),
+    Command("kafka-cluster unregister @ --id 9"),
+    Command("kafka-cluster list-endpoints @"),
+    Command("kafka-cluster list-endpoints @ --include-fenced-brokers"),
+    Command(
+        "kafka-metadata-quorum describe --status",
+        "controllers have directory ids and nodes of their own",
+        '"directoryId": ',
+    ),
+    Command("kafka-metadata-quorum describe --replication", figures=True),
+    Command("kafka-metadata-quorum describe --replication --human-readable", figures=True),
+    Command(
+        "kafka-metadata-quorum remove-controller --controller-id 9"
+        " --controller-directory-id 4L6g3nShT-eMCtK--X86sw",
+        "`penstock controller` changes the quorum",
+        "does not support REMOVE_RAFT_VOTER",
+    ),
+    Command(f"kafka-leader-election --election-type preferred {_AT}"),
+    Command("kafka-leader-election --election-type preferred --all-topic-partitions"),
+    Command("kafka-leader-election --election-type unclean --path-to-json-file %/elect.json"),
+    Command(
+        "kafka-leader-election --election-type preferred --topic tools-none --partition 0",
+        WORDS,
+        "there is no partition tools-none-0",
+    ),
+    Command(
+        "kafka-reassign-partitions --generate --topics-to-move-json-file %/topics.json"
+        " --broker-list 1"
+    ),
+    Command("kafka-reassign-partitions --execute --reassignment-json-file %/move.json"),
+    Command("kafka-reassign-partitions --execute --reassignment-json-file %/nowhere.json"),
+    Command("kafka-reassign-partitions --execute --reassignment-json-file %/none.json"),
+    Command(
+        "kafka-reassign-partitions --verify --reassignment-json-file %/move.json",
+        _THROTTLES,
+        "Reassignment of partition tools-a-0 is completed.",
+    ),
+    Command(
+        "kafka-reassign-partitions --cancel --reassignment-json-file %/move.json",
+        _THROTTLES,
+        "None of the specified partition reassignments are active.",
+    ),
+    Command("kafka-reassign-partitions --list"),
+    # Load.
+    Command(f"kafka-producer-perf-test @ --topic tools-b {_TIMES}", figures=True),
+    Command(
+        f"kafka-producer-perf-test @ --topic tools-b {_TIMES} --transactional-id tools-perf"
+        " --transaction-duration-ms 10",
+        figures=True,
+    ),
+    Command("kafka-consumer-perf-test --topic tools-b --num-records 200", figures=True),
+    Command(
+        "kafka-e2e-latency @ --topic tools-e --num-records 20 --producer-acks all --record-size 10",
+        figures=True,
+    ),
+    Command("kafka-verifiable-producer --topic tools-e --max-messages 5", figures=True),
+    Command(
+        "kafka-verifiable-consumer --topic tools-e --group-id tools-verifiable --max-messages 10",
+        figures=True,
+    ),
+    Command(
+        "kafka-verifiable-consumer --topic tools-e --group-id tools-next --max-messages 10"
+        " --group-protocol consumer",
+        figures=True,
+    ),
+    # What brokers do not have.
+    Command("kafka-client-metrics --list"),
+    Command("kafka-client-metrics --describe --name tools"),
+    Command(
+        "kafka-client-metrics --alter --name tools --interval 60000",
+        "brokers do not collect metrics of clients",
+        "only topics (resource type 2) have dynamic configs",
+    ),
+    Command("kafka-acls --list", _NO_ACLS, "does not support DESCRIBE_ACLS"),
+    Command(
+        f"kafka-acls --add --allow-principal User:a --operation Read {_TOPIC}",
+        _NO_ACLS,
+        "does not support DESCRIBE_ACLS",
+    ),
+    Command(
+        "kafka-delegation-tokens --describe --command-config %/empty.properties",
+        "no delegation tokens",
+        "does not support DESCRIBE_DELEGATION_TOKEN",
+    ),
+)
+"""In this order: later ones find what earlier ones left."""
+
+_NOISE: Final = re.compile(
+    r"^\d\d:\d\d:\d\d,\d{3} [A-Z]+ "  # a line of the log
+    r"|^\t+(at|\.\.\.) |^Caused by: "  # a stack
+    r'|"partitions_assigned","partitions":\[\]'  # a member whose partitions come later
+)
+_NORMAL: Final = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.:,]\d{3}(Z|[+-]\d\d:?\d\d)?", "TIME"),
+        (r"\b1[789]\d{11}\b", "TIME"),
+        (r"\b\d+ ms ago", "TIME ago"),
+        (r"(?<![\w-])[\w-]{22}(?![\w-])", "ID"),
+        (r'"logDir":"[^"]*"', '"logDir":PATH'),
+        (r'"log_dirs":\["[^"]*"\]', '"log_dirs":PATH'),
+        (r"min\.insync\.replicas=1( sensitive=.*)?,?", ""),  # Kafka's own, for the whole cluster
+        (r"-{2,}", "--"),
+        (r"\s+", " "),
+    )
+)
+
+
+def normal(command: Command, output: str, address: str) -> list[str]:
+    """Return the lines without what differs between any two clusters, sorted."""
+    port = address.rpartition(":")[2]
+    lines: list[str] = []
+    for line in output.splitlines():
+        if _NOISE.search(line) or not re.search(command.only, line):
+            continue
+        kept = line.replace(address, "ADDRESS").replace(port, "PORT")
+        for pattern, text in _NORMAL:
+            kept = pattern.sub(text, kept)
+        if command.figures:
+            kept = re.sub(r"-?\d+([.,]\d+)*", "N", kept)
+        lines.append(kept.strip())
+    return sorted(filter(None, lines))
+
+
+_HEAD: Final = """\
+# Kafka's command line tools
+
+<!-- Written by `python -m tests.interop.commands`; do not edit. -->
+
+The tests give the commands below to Apache Kafka 4.2 and to Penstock, with the tools of Kafka 4.2.
+Exit code and output are the same, except for ids, addresses, times and figures, and for these differences.
+
+| command | why the answer differs |
+|---|---|
+"""
+_COMMANDS_HEAD: Final = """
+`kafka-transactions.sh describe-producers` and `kafka-delete-records.sh` wait for 60 s if a topic does not exist, with Kafka too.
+`kafka-replica-verification.sh` does not work: it asks with version 18 of Fetch, which brokers do not serve.
+There is nothing to compare, because a partition has one log.
+`kafka-dump-log.sh`, `kafka-storage.sh` and `kafka-metadata-shell.sh` read the disks of a Kafka broker, and do not apply.
+
+## Commands
+
+All of them have `--bootstrap-server`.
+
+"""
+
+
+def markdown() -> str:
+    """Return the page of the reference."""
+    differences = "\n".join(
+        f"| `{_shown(command)}` | {command.differs} |" for command in COMMANDS if command.differs
+    )
+    lines = dict.fromkeys(_shown(command) for command in COMMANDS)
+    commands = "\n".join(sorted(lines, key=lambda line: line.partition(" ")[0]))
+    return f"{_HEAD}{differences}\n{_COMMANDS_HEAD}```text\n{commands}\n```\n"
+
+
+def _shown(command: Command) -> str:
+    """Return the command as one would type it, without the address."""
+    tool, _, rest = command.line.replace(" @", "").replace("%/", "").partition(" ")
+    return f"{tool}.sh {rest}".strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,194 @@
+"""A Kafka Streams application in Java joins a stream with a compacted table, exactly once. It is
+killed while it joins, loses its local state, and restores the table from the compacted topic.
+"""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from broker.partition.partition import Partition
+from stream.config import StreamConfig
+from tests.support.clients import POLL_S, TIMEOUT_S, checked, create_topic
+from tests.support.cluster import Cluster
+from tests.support.java import JavaHome, wait_while_running
+from tests.support.waiting import until, wait_until
+
+ORDERS, CUSTOMERS, NAMED = "orders", "customers", "named"
+PARTITIONS = 2
+CUSTOMERS_COUNT = 20
+ORDERS_COUNT = 1_500
+"""Before the kill, and as many after it."""
+KILLED_AT = 100
+STRANGER, GONE = b"stranger", b"customer 0"
+HOUR_MS = 3_600_000
+Row = tuple[bytes, bytes | None]
+
+
+@pytest.fixture(scope="session")
+def table_join(java: JavaHome) -> JavaHome:
+    java.compile(Path(__file__).parent / "streams" / "TableJoin.java")
+    return java
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Uploads within 50 ms, looks for dirty logs and for old transactions ten times a second."""
+    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
+    async with Cluster(
+        tmp_path / "cluster",
+        brokers=2,
+        stream_config=stream,
+        log_cleaner_backoff_ms=100,
+        group_min_session_timeout_ms=500,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
+    ) as cluster:
+        yield cluster
+
+
+class Shop:
+    """Writes customers and orders at times of its own: an order gets the name that its customer had
+    at its time.
+    """
+
+    def __init__(self) -> None:
+        self.expected: dict[bytes, bytes] = {}
+        self._names: dict[bytes, bytes] = {}
+        self._time_ms = 1_700_000_000_000
+
+    def rename(self, bootstrap: str, version: int) -> None:
+        """Give every customer a new name; the first one has none from version 2 on."""
+        customers: list[Row] = []
+        for number in range(CUSTOMERS_COUNT):
+            key = b"customer %d" % number
+            name = None if key == GONE and version >= 2 else b"name-%d-%d" % (number, version)
+            self._names[key] = name or b"null"
+            customers.append((key, name))
+        self._write(bootstrap, CUSTOMERS, customers)
+
+    def order(self, bootstrap: str, prefix: bytes) -> None:
+        keys = [*self._names, STRANGER]
+        orders: list[Row] = []
+        for number in range(ORDERS_COUNT):
+            key, value = keys[number % len(keys)], b"%s%d" % (prefix, number)
+            self.expected[value] = self._names.get(key, b"null")
+            orders.append((key, value))
+        self._write(bootstrap, ORDERS, orders)
+
+    def _write(self, bootstrap: str, topic: str, rows: list[Row]) -> None:
+        self._time_ms += HOUR_MS
+        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+        for key, value in rows:
+            partition = sum(key) % PARTITIONS
+            producer.produce(topic, value, key, partition, timestamp=self._time_ms)
+        assert producer.flush(TIMEOUT_S) == 0
+
+
+class Joined:
+    """Reads what the application has committed, from the beginning."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.values: list[bytes] = []
+        self._ended: set[int] = set()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "reader",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 50,
+            }
+        )
+        self._consumer.assign([TopicPartition(NAMED, index, 0) for index in range(PARTITIONS)])
+
+    def has(self, count: int) -> bool:
+        """Read on; return whether there are so many."""
+        self._poll()
+        return len(self.values) >= count
+
+    def is_at_end(self) -> bool:
+        """Read on; return whether that was all."""
+        self._poll()
+        return len(self._ended) == PARTITIONS
+
+    def _poll(self) -> None:
+        for message in self._consumer.consume(1_000, POLL_S):
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                self._ended.add(message.partition())
+                continue
+            self.values.append(checked(message).value() or b"")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.mark.long
+async def test_a_stream_is_joined_with_a_compacted_table(
+    cluster: Cluster, table_join: JavaHome, tmp_path: Path
+) -> None:
+    shop = Shop()
+    await asyncio.to_thread(_open, cluster.bootstrap, shop)
+    await until(lambda: all(_is_cleaned(cluster, index) for index in range(PARTITIONS)))
+    # The leaders still have the removed records in their log caches.
+    for node_id in list(cluster.brokers):
+        await cluster.stop_broker(node_id)
+        await cluster.start_broker(node_id)
+    for topic in (CUSTOMERS, ORDERS, NAMED):
+        for index in range(PARTITIONS):
+            await cluster.until_served(topic, index)
+    named = await asyncio.to_thread(_join, cluster.bootstrap, shop, table_join, tmp_path)
+    assert len(named) == 2 * ORDERS_COUNT
+    assert dict(value.split(b" ", 1) for value in named) == shop.expected
+
+
+def _open(bootstrap: str, shop: Shop) -> None:
+    create_topic(
+        bootstrap,
+        CUSTOMERS,
+        PARTITIONS,
+        cleanup_policy="compact",
+        min_cleanable_dirty_ratio="0",
+    )
+    for topic in (ORDERS, NAMED):
+        create_topic(bootstrap, topic, PARTITIONS)
+    for version in range(3):
+        shop.rename(bootstrap, version)
+    shop.order(bootstrap, b"early-")
+
+
+def _is_cleaned(cluster: Cluster, index: int) -> bool:
+    leader = cluster.brokers.get(cluster.leader_of(CUSTOMERS, index))
+    found = None if leader is None else leader.partitions.get(CUSTOMERS, index)
+    return isinstance(found, Partition) and found.log.cleaned.end == found.high_watermark
+
+
+def _join(bootstrap: str, shop: Shop, java: JavaHome, directory: Path) -> list[bytes]:
+    """Return what the application writes."""
+    log, state = directory / "join.log", directory / "state"
+    arguments = ("TableJoin", bootstrap, "join", str(state))
+    with closing(Joined(bootstrap)) as joined:
+
+        def run_until(count: int) -> None:
+            with java.application(*arguments, log=log) as process:
+                wait_while_running(process, log, lambda: joined.has(count))
+                process.kill()
+                process.wait(TIMEOUT_S)
+            shutil.rmtree(state)
+
+        run_until(KILLED_AT)
+        assert not joined.has(ORDERS_COUNT), "the application was not killed while it joined"
+        run_until(ORDERS_COUNT)
+        # Only now: compaction removes the old names, which a restored table would not have.
+        shop.rename(bootstrap, 3)
+        shop.order(bootstrap, b"late-")
+        run_until(2 * ORDERS_COUNT)
+    # Again from the start: a record that came twice would be behind the others.
+    with closing(Joined(bootstrap)) as joined:
+        wait_until(joined.is_at_end)
+        return joined.values

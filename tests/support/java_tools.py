@@ -1,0 +1,54 @@
+"""Run Kafka's command line tools one after the other in one JVM (`tests/interop/tools`)."""
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.support.java import JVM, JavaHome
+
+SOURCE = Path(__file__).parent.parent / "interop" / "tools" / "ToolRunner.java"
+_OPENED = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
+_FIELD, _LINE = "\x1f", "\x1e"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a tool ended with. output: stdout and stderr, in the order in which it wrote them."""
+
+    exit_code: int
+    output: str
+
+
+class ToolRunner:
+    """The JVM. A tool that hangs ends with the timeout of the test, which kills the JVM."""
+
+    def __init__(self, commands: IO[bytes], answers: IO[bytes]) -> None:
+        self._commands, self._answers = commands, answers
+
+    def run(self, main: str, arguments: Sequence[str], *, stdin: str = "") -> Done:
+        """Run a tool to its end."""
+        line = _FIELD.join((main, stdin, *arguments)).replace("\n", _LINE)
+        self._commands.write(line.encode() + b"\n")
+        self._commands.flush()
+        exit_code, length = self._answers.readline().split()
+        return Done(int(exit_code), self._answers.read(int(length)).decode())
+
+
+@contextmanager
+def tool_runner(java: JavaHome) -> Iterator[ToolRunner]:
+    java.compile(SOURCE)
+    process = subprocess.Popen(
+        (*JVM, *_OPENED, "-cp", java.class_path, "ToolRunner"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield ToolRunner(process.stdin, process.stdout)
+    finally:
+        process.kill()
+        process.communicate()
