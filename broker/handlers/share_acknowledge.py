@@ -15,6 +15,7 @@ from broker.handlers.share_requests import (
     RENEW_FROM,
     Wanted,
     acknowledge,
+    are_shares_on,
     end_session,
 )
 from broker.network.request import RequestContext, Response
@@ -42,6 +43,8 @@ async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
     key = ShareSessionKey(request.group_id or "", request.member_id or "")
     epoch = request.share_session_epoch
     try:
+        if not are_shares_on(node):
+            raise ShareSessionRefused(ErrorCode.UNSUPPORTED_VERSION)
         if epoch == FIRST_EPOCH:
             raise ShareSessionRefused(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         node.share_sessions.resume(key, epoch)

@@ -30,6 +30,7 @@ from broker.handlers.share_requests import (
     RENEW_FROM,
     Wanted,
     acknowledge,
+    are_shares_on,
     end_session,
     find_partition,
 )
@@ -67,6 +68,8 @@ def handle_share_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[
     """See `broker.handlers.node.Handler`. Raises WireError."""
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     try:
+        if not are_shares_on(node):
+            raise ShareSessionRefused(ErrorCode.UNSUPPORTED_VERSION)
         call = _ShareFetchCall(node, ctx, request)
     except ShareSessionRefused as refused:
         ctx.meter.failed(ctx.api_key, refused.code)

@@ -10,6 +10,7 @@ from broker.groups.share.model import ShareHeartbeatRequest, ShareMember
 from broker.groups.share_groups import ShareGroupDescription
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.share_requests import are_shares_on
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
 from broker.wire.framing import decode_body
@@ -20,6 +21,13 @@ from broker.wire.gen import share_group_heartbeat as heartbeats
 async def handle_share_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
     """ShareGroupHeartbeat (76): join, stay in and leave a share group."""
     request = decode_body(heartbeats.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if not are_shares_on(node):
+        return encode_response(
+            ctx,
+            heartbeats.ShareGroupHeartbeatResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=None, member_id=None
+            ),
+        )
     await node.groups.ready(request.group_id)
     names = request.subscribed_topic_names
     result = await node.groups.shares.heartbeat(
@@ -56,7 +64,14 @@ def _assigned(assignment: Assignment) -> heartbeats.Assignment:
 async def handle_share_group_describe(node: Node, ctx: RequestContext) -> Response:
     """ShareGroupDescribe (77)."""
     request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    groups: list[describing.DescribedGroup] = []
+    if not are_shares_on(node):
+        code = ErrorCode.UNSUPPORTED_VERSION
+        groups = [
+            describing.DescribedGroup(error_code=code, error_message=None, group_id=group_id)
+            for group_id in request.group_ids
+        ]
+        return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
+    groups = list[describing.DescribedGroup]()
     for group_id in request.group_ids:
         await node.groups.ready(group_id)
         found = await node.groups.shares.describe(group_id)

@@ -14,6 +14,7 @@ from broker.groups.consumer.model import Assignment, HeartbeatRefused
 from broker.handlers.dispatch import encode_response
 from broker.handlers.end_offsets import end_offsets
 from broker.handlers.node import Node
+from broker.handlers.share_requests import are_shares_on
 from broker.network.request import RequestContext, Response
 from broker.share.state import (
     NO_COUNT,
@@ -34,7 +35,13 @@ _NO_DELETED: str = "There is no offset information to delete."
 async def handle_describe_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
     """DescribeShareGroupOffsets (90)."""
     request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    groups = [await _describe(node, group) for group in request.groups]
+    code = ErrorCode.UNSUPPORTED_VERSION
+    groups = [
+        await _describe(node, group)
+        if are_shares_on(node)
+        else describing.DescribeShareGroupOffsetsResponseGroup(group.group_id, error_code=code)
+        for group in request.groups
+    ]
     return encode_response(ctx, describing.DescribeShareGroupOffsetsResponse(groups=groups))
 
 
@@ -138,6 +145,9 @@ def _partition(
 async def handle_alter_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
     """AlterShareGroupOffsets (91)."""
     request = decode_body(altering.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if not are_shares_on(node):
+        off = altering.AlterShareGroupOffsetsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return encode_response(ctx, off)
     await node.groups.ready(request.group_id)
     topics = node.groups.topics
     chosen: dict[UUID, tuple[str, frozenset[int]]] = {}
@@ -197,6 +207,9 @@ def _altered(
 async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
     """DeleteShareGroupOffsets (92): of whole topics."""
     request = decode_body(deleting.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if not are_shares_on(node):
+        off = deleting.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return encode_response(ctx, off)
     await node.groups.ready(request.group_id)
     names = dict.fromkeys(topic.topic_name for topic in request.topics)
     known = {name: node.groups.topics.id_of(name) for name in names}

@@ -14,10 +14,18 @@ from broker.partition.partition import Partition
 from broker.share.partition import Outcome
 from broker.share.sessions import ShareSession, ShareSessionKey, TopicIdPartition
 from broker.share.spans import REJECT, RENEW, Acknowledgement
+from controller.metadata.features import SHARE_VERSION
 
 RENEW_FROM: Final = 2
 """First version of both requests in which locks can be renewed."""
 NO_TOPIC_ID: Final = UUID(int=0)
+
+
+def are_shares_on(node: Node) -> bool:
+    """Return whether the cluster has switched share groups on. Every request of theirs gets
+    UNSUPPORTED_VERSION otherwise, as in Kafka.
+    """
+    return node.image.features.level(SHARE_VERSION) >= 1
 
 
 class AcknowledgementBatch(Protocol):

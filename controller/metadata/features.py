@@ -19,11 +19,13 @@ TRANSACTION_VERSION: Final = "transaction.version"
 """1: records of transactions are flexible. 2: every transaction has its own epoch (KIP-890)."""
 GROUP_VERSION: Final = "group.version"
 """1: the consumer group protocol of KIP-848."""
+SHARE_VERSION: Final = "share.version"
+"""1: share groups (KIP-932)."""
 
 SUPPORTED: Final[tuple[FeatureRange, ...]] = (
     FeatureRange(TRANSACTION_VERSION, 0, 2),
     FeatureRange(GROUP_VERSION, 0, 1),
-    # The next feature goes here, with its range of levels.
+    FeatureRange(SHARE_VERSION, 0, 1),
 )
 """The features of this software. A new cluster gets the newest levels."""
 

@@ -11,6 +11,7 @@ from controller.metadata.delta import MetadataDelta
 from controller.metadata.errors import InvariantBroken
 from controller.metadata.features import (
     GROUP_VERSION,
+    SHARE_VERSION,
     SUPPORTED,
     TRANSACTION_VERSION,
     newest_levels,
@@ -59,7 +60,11 @@ def register(
 
 
 def test_a_new_cluster_has_the_newest_levels(cluster: ManagersCluster) -> None:
-    assert cluster.image.features.finalized() == {TRANSACTION_VERSION: 2, GROUP_VERSION: 1}
+    assert cluster.image.features.finalized() == {
+        TRANSACTION_VERSION: 2,
+        GROUP_VERSION: 1,
+        SHARE_VERSION: 1,
+    }
 
 
 def test_an_older_cluster_keeps_what_it_could_do() -> None:
@@ -72,7 +77,7 @@ def test_levels_go_up_and_down_with_the_right_type(cluster: ManagersCluster) -> 
     assert update(cluster, (TRANSACTION_VERSION, 1, SAFE)) == (Status.OK, "")
     assert cluster.image.features.level(TRANSACTION_VERSION) == 1
     assert update(cluster, (TRANSACTION_VERSION, 0, UNSAFE)) == (Status.OK, "")
-    assert cluster.image.features.finalized() == {GROUP_VERSION: 1}
+    assert cluster.image.features.finalized() == {GROUP_VERSION: 1, SHARE_VERSION: 1}
     assert update(cluster, (TRANSACTION_VERSION, 2, UP), (GROUP_VERSION, 1, UP))[0] is Status.OK
     assert cluster.image.features.level(TRANSACTION_VERSION) == 2
 
@@ -139,7 +144,7 @@ def test_every_registered_broker_has_to_support_the_level() -> None:
 def test_a_broker_that_does_not_support_a_level_is_refused(cluster: ManagersCluster) -> None:
     detail = register(cluster, 1, (), Status.INVALID_FEATURE_LEVEL)
     assert f"finalized version 2 of {TRANSACTION_VERSION}" in detail
-    older = (FeatureRange(TRANSACTION_VERSION, 0, 1), FeatureRange(GROUP_VERSION, 0, 1))
+    older = (FeatureRange(TRANSACTION_VERSION, 0, 1), *SUPPORTED[1:])
     assert "it supports 0-1" in register(cluster, 1, older, Status.INVALID_FEATURE_LEVEL)
     update(cluster, (TRANSACTION_VERSION, 1, SAFE))
     register(cluster, 1, older, Status.OK)
@@ -153,11 +158,12 @@ def test_a_snapshot_holds_the_levels(cluster: ManagersCluster) -> None:
     update(cluster, (GROUP_VERSION, 0, SAFE))
     copy = snapshot_of(cluster.image)
     assert copy == cluster.image
-    assert copy.features.finalized() == {TRANSACTION_VERSION: 2}
+    assert copy.features.finalized() == {TRANSACTION_VERSION: 2, SHARE_VERSION: 1}
 
 
 def test_a_delta_names_the_features() -> None:
-    assert MetadataDelta.of(newest_levels()).features == {TRANSACTION_VERSION, GROUP_VERSION}
+    delta = MetadataDelta.of(newest_levels())
+    assert delta.features == {TRANSACTION_VERSION, GROUP_VERSION, SHARE_VERSION}
 
 
 @pytest.mark.parametrize("record", [FeatureRecord(TRANSACTION_VERSION, 3), FeatureRecord("new", 1)])
