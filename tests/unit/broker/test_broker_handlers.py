@@ -67,7 +67,8 @@ async def test_api_versions_announces_what_is_served(fixture: Fixture, version: 
     assert finalized == ({"group.version": 1} if version >= 3 else {}), "as before the features"
     supported = {item.name: item.max_version for item in response.supported_features}
     # Old clients refuse a range that begins at 0.
-    assert supported == ({"transaction.version": 2, "group.version": 1} if version >= 4 else {})
+    newest = {"transaction.version": 2, "group.version": 1, "share.version": 1}
+    assert supported == (newest if version >= 4 else {})
 
 
 async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None:
@@ -78,7 +79,7 @@ async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None
     assert {
         item.name: (item.min_version_level, item.max_version_level)
         for item in after.finalized_features
-    } == {"transaction.version": (2, 2), "group.version": (1, 1)}
+    } == {"transaction.version": (2, 2), "group.version": (1, 1), "share.version": (1, 1)}
     assert after.finalized_features_epoch > before.finalized_features_epoch
 
 
