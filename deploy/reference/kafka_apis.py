@@ -34,7 +34,7 @@ Consumer groups exist under both protocols: `group.protocol=classic`, and `group
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
 Groups have no configs of their own, and racks do not influence assignments.
 
-Features have levels (KIP-584): `transaction.version` 0 to 2 and `group.version` 0 to 1, which ApiVersions tells and `kafka-features.sh` changes.
+Features have levels (KIP-584): `transaction.version` 0 to 2 and `group.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
 New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0 and `group.version` 1 until someone changes them.
 From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 only changes the records of `__transaction_state`.
 There is no metadata version, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
