@@ -16,14 +16,13 @@ from broker.transactions.markers import Target
 from broker.transactions.model import Membership, TopicPartition
 from broker.transactions.records import group_by_topic
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import ErrorCode, known_code
 from broker.wire.gen import add_partitions_to_txn, write_txn_markers
 from stream.batch.control import Marker
 
 _VERSION: Final = 2
 _API: Final = apis.WRITE_TXN_MARKERS
 _ADD_VERSION: Final = 5
-_BY_NUMBER: Final = {int(code): code for code in ErrorCode}
 
 _Versioned: TypeAlias = tuple[Marker, int]
 """A marker and the version of its transaction."""
@@ -124,8 +123,8 @@ class CoordinatorPeers:
             add_partitions_to_txn.AddPartitionsToTxnResponse,
         )
         return {
-            (item.transactional_id, (topic.name, partition.partition_index)): _BY_NUMBER.get(
-                partition.partition_error_code, ErrorCode.UNKNOWN_SERVER_ERROR
+            (item.transactional_id, (topic.name, partition.partition_index)): known_code(
+                partition.partition_error_code
             )
             for item in response.results_by_transaction
             for topic in item.topic_results

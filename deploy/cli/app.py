@@ -20,6 +20,7 @@ from deploy.cli import (
     dev,
     doctor,
     elect,
+    features,
     nodes,
     produce,
     reassign,
@@ -74,6 +75,7 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(reassign.app, name="reassign")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(features.app, name="features")
 app.command("elect")(elect.elect)
 app.command("balance")(balance.balance)
 app.add_typer(controller.app, name="controller")

@@ -46,7 +46,7 @@ Unlike Kafka, brokers refuse names that they do not know, and there are no defau
 
 A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
 
-Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version` and `share.version` 0 to 1, which ApiVersions tells and `kafka-features.sh` changes.
+Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version` and `share.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
 New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1 and `share.version` 0 until someone changes them.
 From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 only changes the records of `__transaction_state`.
 There is no metadata version, so `kafka-features.sh upgrade --release-version` fails; name the features instead.

@@ -131,6 +131,7 @@ CORES = (
     "broker/partition/validation.py",
     "broker/partition/producer_state.py",
     "broker/partition/transactions.py",
+    "broker/partition/verification.py",
     "broker/partition/leader_epochs.py",
     "broker/groups/classic.py",
     "broker/groups/configs.py",

@@ -1,0 +1,72 @@
+"""Run `penstock features`: list, upgrade and downgrade the levels of features."""
+
+from typing import Annotated
+
+import typer
+
+from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.errors import UsageError
+
+app = typer.Typer(help="List, upgrade and downgrade the levels of features.", no_args_is_help=True)
+
+_LEVEL_MAX = 32_767
+
+Levels = Annotated[
+    list[str], typer.Argument(metavar="FEATURE=LEVEL...", help="For example transaction.version=2.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the levels, and change nothing.")]
+
+
+@app.command("list")
+def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+    """List the features with the levels that the asked broker supports, and the one in force."""
+    from deploy.clients.features import listed_features
+    from deploy.clients.wire import WireClient
+    from deploy.output import print_json, print_table
+
+    with WireClient(bootstrap) as client:
+        found = listed_features(client)
+    if as_json:
+        print_json(found)
+        return
+    rows = [(item.name, f"{item.min_level} to {item.max_level}", str(item.level)) for item in found]
+    print_table("", ("feature", "supported", "level"), rows)
+
+
+@app.command("upgrade")
+def upgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+    """Raise levels, when every broker and controller runs software that supports them."""
+    _set(levels, bootstrap, is_downgrade=False, dry_run=dry_run)
+
+
+@app.command("downgrade")
+def downgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+    """Lower levels; 0 switches a feature off."""
+    _set(levels, bootstrap, is_downgrade=True, dry_run=dry_run)
+
+
+def _set(levels: list[str], bootstrap: str, *, is_downgrade: bool, dry_run: bool) -> None:
+    from deploy.clients.features import set_levels
+    from deploy.clients.wire import WireClient
+
+    wanted = _parsed(levels)
+    with WireClient(bootstrap) as client:
+        set_levels(client, wanted, is_downgrade=is_downgrade, validate_only=dry_run)
+    for name, level in wanted.items():
+        print(f"{name} {'can be' if dry_run else 'is'} {level}")
+
+
+def _parsed(levels: list[str]) -> dict[str, int]:
+    """Raises UsageError."""
+    wanted: dict[str, int] = {}
+    for text in levels:
+        name, equals, level = text.partition("=")
+        if not name or not equals or not level.isdecimal() or int(level) > _LEVEL_MAX:
+            raise UsageError(
+                f"{text!r} is not FEATURE=LEVEL with a level from 0 to {_LEVEL_MAX:,}, for example"
+                " transaction.version=2"
+            )
+        if name in wanted:
+            raise UsageError(f"{name} is given twice")
+        wanted[name] = int(level)
+    return wanted

@@ -1,0 +1,65 @@
+"""Ask brokers for the levels of features, and change them.
+
+Invariant: every failure is a KafkaFailed.
+Source: KIP-584.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker.wire import apis
+from broker.wire.error_codes import explain
+from broker.wire.gen import api_versions, update_features
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+
+_UPGRADE = 1
+_SAFE_DOWNGRADE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevel:
+    """A feature that the asked broker supports, and its level in the cluster; 0: it is off."""
+
+    name: str
+    min_level: int
+    max_level: int
+    level: int
+
+
+def listed_features(client: WireClient) -> list[FeatureLevel]:
+    """Return the features by name. Raises KafkaFailed."""
+    answer = client.ask(
+        apis.API_VERSIONS,
+        api_versions.ApiVersionsRequest("penstock", "1"),
+        api_versions.encode_request,
+        api_versions.decode_response,
+    )
+    if answer.error_code:
+        raise KafkaFailed(f"ApiVersions: {explain(answer.error_code, None)}")
+    levels = {item.name: item.max_version_level for item in answer.finalized_features}
+    return [
+        FeatureLevel(item.name, item.min_version, item.max_version, levels.get(item.name, 0))
+        for item in sorted(answer.supported_features, key=lambda item: item.name)
+    ]
+
+
+def set_levels(
+    client: WireClient, levels: Mapping[str, int], *, is_downgrade: bool, validate_only: bool
+) -> None:
+    """Set all these levels, or none. Raises KafkaFailed."""
+    kind = _SAFE_DOWNGRADE if is_downgrade else _UPGRADE
+    request = update_features.UpdateFeaturesRequest(
+        feature_updates=[
+            update_features.FeatureUpdateKey(name, level, kind) for name, level in levels.items()
+        ],
+        validate_only=validate_only,
+    )
+    answer = client.ask(
+        apis.UPDATE_FEATURES,
+        request,
+        update_features.encode_request,
+        update_features.decode_response,
+    )
+    if answer.error_code:
+        raise KafkaFailed(explain(answer.error_code, answer.error_message))
