@@ -47,7 +47,7 @@ from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.recovery_mutants import RECOVERY_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
-from tests.sim.share_mutants import SHARE_MUTANTS
+from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
 from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 
@@ -394,6 +394,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
 MUTANTS |= (
     TRANSACTION_MUTANTS
     | CONSUMER_GROUP_MUTANTS
+    | SHARE_GROUP_MUTANTS
     | SHARE_MUTANTS
     | GROUP_MUTANTS
     | OFFSET_MUTANTS
