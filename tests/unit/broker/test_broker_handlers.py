@@ -33,7 +33,7 @@ from broker.wire.gen import (
     init_producer_id,
     list_groups,
     metadata,
-    share_fetch,
+    share_group_describe,
     share_group_heartbeat,
 )
 from controller.api import messages
@@ -106,9 +106,11 @@ async def test_share_groups_are_served_only_at_their_level(fixture: Fixture) -> 
     beat = await fixture.ask(
         apis.SHARE_GROUP_HEARTBEAT, 1, share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m")
     )
-    fetched = await fixture.ask(apis.SHARE_FETCH, 1, share_fetch.ShareFetchRequest("g", "m"))
-    codes = {beat.error_code, fetched.error_code}
-    assert codes == {ErrorCode.UNSUPPORTED_VERSION}
+    described = await fixture.ask(
+        apis.SHARE_GROUP_DESCRIBE, 1, share_group_describe.ShareGroupDescribeRequest(["g"])
+    )
+    assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 async def test_unknown_api_versions_version_is_answered_in_v0_without_reading_the_body(
