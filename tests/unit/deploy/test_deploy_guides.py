@@ -14,6 +14,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.cli.app import app
 from deploy.doctor.findings import KINDS
@@ -38,8 +39,10 @@ CLIENT_SETTINGS = {
     "isolation.level",
     "kafka.bootstrap.servers",
     "linger.ms",
+    "max.poll.records",
     "retry.backoff.ms",
     "security.protocol",
+    "share.acquire.mode",
 }
 OTHER_NAMES = {"docker-compose", "kafka-configs", "kafka-python", "confluent-kafka"}
 ACTIONS = {
@@ -157,6 +160,7 @@ def test_settings_and_values_exist(page: Path) -> None:
     known = (
         {name for role in ROLES for name in settings_of(role)}
         | set(TOPIC_CONFIGS)
+        | set(GROUP_CONFIGS)
         | CLIENT_SETTINGS
         | chart_values()
     )
