@@ -330,6 +330,32 @@ COMMANDS: Final[tuple[Command, ...]] = (
 )
 """In this order: later ones find what earlier ones left."""
 
+_LIVE: Final = "--group tools-live"
+_OPEN: Final = "--transactional-id tools-open"
+
+LIVE_COMMANDS: Final[tuple[Command, ...]] = (
+    Command(f"kafka-consumer-groups --describe {_LIVE}"),
+    Command(f"kafka-consumer-groups --describe {_LIVE} --members"),
+    Command(f"kafka-consumer-groups --describe {_LIVE} --members --verbose"),
+    Command(f"kafka-consumer-groups --describe {_LIVE} --state"),
+    Command("kafka-consumer-groups --list --state Stable", only=_OURS),
+    Command(f"kafka-consumer-groups --delete {_LIVE}"),
+    Command(f"kafka-consumer-groups --delete-offsets {_LIVE} --topic tools-live"),
+    Command(
+        f"kafka-consumer-groups --reset-offsets {_LIVE} --topic tools-live --to-earliest --execute"
+    ),
+    Command(
+        "kafka-streams-application-reset --application-id tools-live --input-topics tools-live"
+    ),
+    Command("kafka-transactions list", only="tools-open", figures=True),
+    Command(f"kafka-transactions describe {_OPEN}", figures=True),
+    Command("kafka-transactions describe-producers --topic tools-live --partition 0", figures=True),
+    Command("kafka-get-offsets --topic tools-live --time latest"),
+    Command("kafka-transactions forceTerminateTransaction --transactionalId tools-open"),
+    Command(f"kafka-transactions describe {_OPEN}", figures=True),
+)
+"""While the group `tools-live` has a member and the producer `tools-open` a transaction."""
+
 _NOISE: Final = re.compile(
     r"^\d\d:\d\d:\d\d,\d{3} [A-Z]+ "  # a line of the log
     r"|^\t+(at|\.\.\.) |^Caused by: "  # a stack
@@ -341,6 +367,7 @@ _NORMAL: Final = tuple(
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.:,]\d{3}(Z|[+-]\d\d:?\d\d)?", "TIME"),
         (r"\b1[789]\d{11}\b", "TIME"),
         (r"\b\d+ ms ago", "TIME ago"),
+        (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
         (r"(?<![\w-])[\w-]{22}(?![\w-])", "ID"),
         (r'"logDir":"[^"]*"', '"logDir":PATH'),
         (r'"log_dirs":\["[^"]*"\]', '"log_dirs":PATH'),
@@ -393,10 +420,11 @@ All of them have `--bootstrap-server`.
 
 def markdown() -> str:
     """Return the page of the reference."""
+    everything = (*COMMANDS, *LIVE_COMMANDS)
     differences = "\n".join(
-        f"| `{_shown(command)}` | {command.differs} |" for command in COMMANDS if command.differs
+        f"| `{_shown(command)}` | {command.differs} |" for command in everything if command.differs
     )
-    lines = dict.fromkeys(_shown(command) for command in COMMANDS)
+    lines = dict.fromkeys(_shown(command) for command in everything)
     commands = "\n".join(sorted(lines, key=lambda line: line.partition(" ")[0]))
     return f"{_HEAD}{differences}\n{_COMMANDS_HEAD}```text\n{commands}\n```\n"
 

@@ -3,18 +3,24 @@ commands and the differences.
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
-from tests.interop.commands import COMMANDS, FILES, TOOLS, Command, normal
+from tests.interop.commands import COMMANDS, FILES, LIVE_COMMANDS, TOOLS, Command, normal
+from tests.support.clients import POLL_S, TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.java_tools import ToolRunner, tool_runner
+from tests.support.waiting import until
 
 NODE_ID = 1
 """Of the only broker on both sides."""
+LIVE_TOPIC = "tools-live"
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +43,81 @@ def test_every_tool_is_tested() -> None:
 async def test_tools_answer_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
+    await _compare(COMMANDS, (peer, cluster.bootstrap), tools, tmp_path)
+
+
+@pytest.mark.long
+async def test_tools_answer_as_with_kafka_while_clients_work(
+    cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
+) -> None:
+    addresses = (peer, cluster.bootstrap)
+    with ExitStack() as stack:
+        for address in addresses:
+            await asyncio.to_thread(create_topic, address, LIVE_TOPIC, 2)
+            await asyncio.to_thread(produce, address, LIVE_TOPIC, [b"value"] * 4, (0, 1))
+            member = await asyncio.to_thread(Member, address)
+            stack.callback(member.close)
+            await until(lambda member=member: member.has_committed)
+            await asyncio.to_thread(_begin_transaction, address, stack)
+        await _compare(LIVE_COMMANDS, addresses, tools, tmp_path)
+
+
+class Member(threading.Thread):
+    """A member of the group `tools-live`, which reads and commits."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(daemon=True)
+        self.has_committed = False
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": "tools-live",
+                "client.id": "member",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        self._is_over = threading.Event()
+        self._consumer.subscribe([LIVE_TOPIC])
+        self.start()
+
+    def run(self) -> None:
+        read = 0
+        while not self._is_over.is_set():
+            message = self._consumer.poll(POLL_S)
+            if message is None or message.error() is not None:
+                continue
+            self._consumer.commit(message, asynchronous=False)
+            read += 1
+            self.has_committed = read == 4
+        self._consumer.close()
+
+    def close(self) -> None:
+        self._is_over.set()
+        self.join(TIMEOUT_S)
+
+
+def _begin_transaction(address: str, stack: ExitStack) -> None:
+    """Leave a transaction open, with one record."""
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "tools-open"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(LIVE_TOPIC, b"open", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    stack.callback(producer.purge)
+
+
+async def _compare(
+    commands: tuple[Command, ...], addresses: tuple[str, str], tools: ToolRunner, directory: Path
+) -> None:
+    """Run each command for both, Kafka first."""
     for name, content in FILES.items():
-        (tmp_path / name).write_text(content)
+        (directory / name).write_text(content)
     found: list[str] = []
-    for command in COMMANDS:
+    for command in commands:
         answers = [
-            await asyncio.to_thread(_run, tools, command, address, tmp_path)
-            for address in (peer, cluster.bootstrap)
+            await asyncio.to_thread(_run, tools, command, address, directory)
+            for address in addresses
         ]
         found += _complaints(command, *answers)
     assert not found, "\n".join(found)

@@ -25,6 +25,8 @@ DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
 VALUE = b"v" * 1_000
 
 
@@ -158,6 +160,32 @@ async def test_the_life_of_a_log(cluster: Cluster, java: JavaHome, tmp_path: Pat
     assert len(brokers) == 2
     assert sizes.keys() == {f"{TOPIC}-0", f"{TOPIC}-1"}
     assert sizes[f"{TOPIC}-1"] == 0 < 5 * len(VALUE) <= sizes[f"{TOPIC}-0"]
+
+
+@pytest.mark.long
+async def test_tools_move_a_partition_and_its_leader(
+    cluster: Cluster, java: JavaHome, tmp_path: Path
+) -> None:
+    tools = Tools(java, cluster)
+    await tools.run(TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", "0:1,0:1")
+    path = tmp_path / "moves.json"
+    wanted = [
+        {"topic": TOPIC, "partition": 0, "replicas": [1, 0]},
+        {"topic": TOPIC, "partition": 1, "replicas": [1]},
+    ]
+    path.write_text(json.dumps({"version": 1, "partitions": wanted}))
+    execute = ("--execute", "--reassignment-json-file", str(path))
+    assert "Successfully started" in await tools.run(REASSIGN, *execute)
+    # A leader that is still a candidate stays, as in Kafka.
+    await until(lambda: [cluster.leader_of(TOPIC, index) for index in range(2)] == [0, 1])
+    assert "No partition reassignments found." in await tools.run(REASSIGN, "--list")
+    elect = ("--election-type", "preferred", "--topic", TOPIC, "--partition", "0")
+    elected = await tools.run(ELECT, *elect)
+    assert f"Successfully completed leader election (PREFERRED) for partitions {TOPIC}-0" in elected
+    await until(lambda: cluster.leader_of(TOPIC) == 1)
+    described = await tools.run(TOPICS, "--describe", "--topic", TOPIC)
+    assert "Partition: 0\tLeader: 1\tReplicas: 1,0\tIsr: 1,0" in described
+    assert "Partition: 1\tLeader: 1\tReplicas: 1\tIsr: 1" in described
 
 
 async def test_a_compacted_topic_on_the_console(cluster: Cluster, java: JavaHome) -> None:
