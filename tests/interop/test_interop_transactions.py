@@ -26,6 +26,7 @@ from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.transaction_client import TOPIC, TransactionClient, create_ledger
+from tests.support.waiting import wait_until
 
 NODE_ID = 1
 FEATURES = "org.apache.kafka.tools.FeatureCommand"
@@ -357,25 +358,38 @@ async def test_records_of_transactions_are_those_of_kafka(verifying: str, cluste
 def _update(
     address: str, *updates: tuple[str, int, int], version: int = 2, dry: bool = False
 ) -> Any:
-    talk = TransactionClient(address)
     request = update_features.UpdateFeaturesRequest(
         feature_updates=[update_features.FeatureUpdateKey(*update) for update in updates],
         validate_only=dry,
     )
+    talk = TransactionClient(address)
     try:
         answer = talk.ask(apis.UPDATE_FEATURES, request, version)
-        levels = talk.ask(apis.API_VERSIONS, api_versions.ApiVersionsRequest("probe", "1"), 3)
     finally:
         talk.close()
-    finalized = {
-        item["name"]: (item["min_version_level"], item["max_version_level"])
-        for item in levels["finalized_features"]
-        if item["name"] in {"transaction.version", "group.version"}
-    }
     results = sorted(
         (item["feature"], item["error_code"], item["error_message"]) for item in answer["results"]
     )
-    return answer["error_code"], answer["error_message"], results, finalized
+    return answer["error_code"], answer["error_message"], results
+
+
+def _finalized(address: str) -> dict[str, tuple[int, int]]:
+    talk = TransactionClient(address)
+    try:
+        answer = talk.ask(apis.API_VERSIONS, api_versions.ApiVersionsRequest("probe", "1"), 3)
+    finally:
+        talk.close()
+    return {
+        item["name"]: (item["min_version_level"], item["max_version_level"])
+        for item in answer["finalized_features"]
+        if item["name"] in {"transaction.version", "group.version"}
+    }
+
+
+def _finalized_alike(peer: str, address: str) -> None:
+    """Kafka's broker learns of a level some time after the answer."""
+    expected = _finalized(address)
+    wait_until(lambda: _finalized(peer) == expected)
 
 
 def _levels() -> Iterator[tuple[list[tuple[str, int, int]], dict[str, Any]]]:
@@ -420,6 +434,7 @@ async def test_levels_of_features_change_as_in_kafka(peer: str, cluster: Cluster
             updates,
             options,
         )
+        await asyncio.to_thread(_finalized_alike, peer, cluster.bootstrap)
 
 
 async def test_consumer_groups_need_their_level_as_in_kafka(peer: str, cluster: Cluster) -> None:
@@ -434,6 +449,7 @@ async def test_consumer_groups_need_their_level_as_in_kafka(peer: str, cluster: 
 def _beat_and_describe(address: str) -> Any:
     beat = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest("g", "m")
     describe = consumer_group_describe.ConsumerGroupDescribeRequest(["g", "h"])
+    wait_until(lambda: "group.version" not in _finalized(address))
     talk = TransactionClient(address)
     try:
         return talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, beat), talk.ask(
