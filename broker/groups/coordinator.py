@@ -565,9 +565,7 @@ class GroupCoordinator:
         (KIP-932) are described as dead, without an error (DescribeGroups up to version 5).
         """
         group = self.find(group_id, create=False)
-        is_unknown = isinstance(group, Group) and (
-            group.consumer is not None or group.share is not None
-        )
+        is_unknown = isinstance(group, Group) and not group.is_classic
         if group is ErrorCode.GROUP_ID_NOT_FOUND or is_unknown:
             return GroupDescription(group_id, GroupState.DEAD, "", "", ())
         return group if isinstance(group, ErrorCode) else _describe(group)
@@ -579,7 +577,7 @@ class GroupCoordinator:
         group = self.find(group_id, create=False)
         if group is ErrorCode.GROUP_ID_NOT_FOUND:
             return f"Group {group_id} not found."
-        if isinstance(group, Group) and group.consumer is not None:
+        if isinstance(group, Group) and not group.is_classic:
             return f"Group {group_id} is not a classic group."
         return None
 

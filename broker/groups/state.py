@@ -75,6 +75,10 @@ class Group:
         )
 
     @property
+    def is_classic(self) -> bool:
+        return self.consumer is None and self.share is None
+
+    @property
     def is_unused(self) -> bool:
         """Return True if the group was just created, so that it has no type yet."""
         is_typed = self.consumer is not None or self.share is not None or self.record is not None

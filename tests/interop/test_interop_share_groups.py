@@ -4,6 +4,7 @@ coordinator and the share coordinator go to both, and Kafka's own tools use both
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -65,6 +66,8 @@ ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
 TOPICS = {"share-pages": 4, "share-clicks": 2}
 PAGES, CLICKS = TOPICS
 NODE_ID = 1
+COMMIT, FETCH = (replace(api, max=9) for api in (apis.OFFSET_COMMIT, apis.OFFSET_FETCH))
+"""Later versions name topics by id."""
 UNKNOWN_TOPIC = UUID(int=99)
 _RETRIED = {
     int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
@@ -406,11 +409,11 @@ def types(talk: Conversation) -> Iterator[Step]:
         generation_id_or_member_epoch=-1,
         topics=[
             offset_commit.OffsetCommitRequestTopic(
-                PAGES, [offset_commit.OffsetCommitRequestPartition(0, 5)]
+                name=PAGES, partitions=[offset_commit.OffsetCommitRequestPartition(0, 5)]
             )
         ],
     )
-    yield "a classic group", _errors(talk.ask(apis.OFFSET_COMMIT, commit))
+    yield "a classic group", _errors(talk.ask(COMMIT, commit))
     yield "share joins classic", talk.join(classic, "a", PAGES)
     yield "describe classic", talk.describe(classic)
     join = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
@@ -425,15 +428,16 @@ def types(talk: Conversation) -> Iterator[Step]:
     join.group_id = share
     yield "consumer joins share", talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join)
     commit.group_id = share
-    yield "commit to share", _errors(talk.ask(apis.OFFSET_COMMIT, commit))
+    yield "commit to share", _errors(talk.ask(COMMIT, commit))
     fetch = offset_fetch.OffsetFetchRequest(
         groups=[
             offset_fetch.OffsetFetchRequestGroup(
-                share, topics=[offset_fetch.OffsetFetchRequestTopics(PAGES, [0])]
+                share,
+                topics=[offset_fetch.OffsetFetchRequestTopics(name=PAGES, partition_indexes=[0])],
             )
         ]
     )
-    yield "fetch from share", talk.ask(apis.OFFSET_FETCH, fetch)["groups"]
+    yield "fetch from share", talk.ask(FETCH, fetch)["groups"]
     offsets = offset_delete.OffsetDeleteRequest(
         share,
         [
@@ -456,7 +460,7 @@ def types(talk: Conversation) -> Iterator[Step]:
     described = describe_groups.DescribeGroupsRequest([share])
     yield "classic describe", talk.ask(apis.DESCRIBE_GROUPS, described)
     yield "the member leaves", talk.beat(share, "a", -1)
-    yield "commit to empty share", _errors(talk.ask(apis.OFFSET_COMMIT, commit))
+    yield "commit to empty share", _errors(talk.ask(COMMIT, commit))
     yield "classic joins empty share", talk.ask(apis.JOIN_GROUP, join_classic)["error_code"]
     yield "consumer joins empty share", talk.ask(apis.CONSUMER_GROUP_HEARTBEAT, join)
     yield "still a share group", talk.listed(share)
@@ -565,11 +569,11 @@ def offsets(talk: Conversation) -> Iterator[Step]:
         generation_id_or_member_epoch=-1,
         topics=[
             offset_commit.OffsetCommitRequestTopic(
-                PAGES, [offset_commit.OffsetCommitRequestPartition(0, 5)]
+                name=PAGES, partitions=[offset_commit.OffsetCommitRequestPartition(0, 5)]
             )
         ],
     )
-    talk.ask(apis.OFFSET_COMMIT, commit)
+    talk.ask(COMMIT, commit)
     yield "describe a classic group", talk.described_offsets(classic, every=True)
     yield "describe some of a classic group", talk.described_offsets(classic, (PAGES, [0]))
     yield "alter a classic group", talk.alter_offsets(classic, (PAGES, {0: 5}))
