@@ -621,7 +621,8 @@ class Broker:
         )
         for name, problem in problems.items():
             log.warning("config_of_broker_ignored", config=name, problem=problem)
-        self.config, self.compaction_config = settings.broker, settings.compaction
+        self.config, self.stream_config = settings.broker, settings.stream
+        self.compaction_config = settings.compaction
         self.server.config = self.config
         if names := changed_names(before, settings):
             log.info("settings_changed", names=", ".join(names))
@@ -637,6 +638,7 @@ class Broker:
             timeout_max_ms=config.transaction_max_timeout_ms,
             tick_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
         )
+        self.storage.reconfigure(self.stream_config)
         self.compactor.config = self.compaction_config
         self._log_cleaner.reconfigure(self._cleaner_config())
         self.retention.interval.change(config.log_retention_check_interval_ms / 1_000)

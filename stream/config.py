@@ -22,30 +22,36 @@ class StreamConfig:
     block in construction.
     """
 
-    bulk_bytes_max: Annotated[int, Setting("wal.bulk.max.bytes", Kind.BYTES, 1, 64 * MIB)] = 8 * MIB
+    bulk_bytes_max: Annotated[
+        int, Setting("wal.bulk.max.bytes", Kind.BYTES, 1, 64 * MIB, is_dynamic=True)
+    ] = 8 * MIB
     """A bulk is written at this size. A larger value makes fewer PUTs, longer reads during
     recovery, and more latency per PUT. One group may exceed it.
     """
 
     batching_bytes_per_s: Annotated[
-        int, Setting("wal.batching.bytes.per.second", Kind.BYTES, 1)
+        int, Setting("wal.batching.bytes.per.second", Kind.BYTES, 1, is_dynamic=True)
     ] = 8 * MIB
     """Intake above which brokers trade latency for fewer PUTs. At 5 USD per million PUTs, 25 PUT/s
     cost 324 USD per month.
     """
 
-    wal_linger_ms: Annotated[int, Setting("wal.linger.ms", Kind.DURATION, 0, 60_000)] = 250
+    wal_linger_ms: Annotated[
+        int, Setting("wal.linger.ms", Kind.DURATION, 0, 60_000, is_dynamic=True)
+    ] = 250
     """Longest wait of a bulk above `batching_bytes_per_s`: 4 PUT/s per broker at full load. Use 0
     for stores whose PUTs cost nothing (memory, files).
     """
 
-    wal_linger_idle_ms: Annotated[int, Setting("wal.linger.idle.ms", Kind.DURATION, 0, 60_000)] = 40
+    wal_linger_idle_ms: Annotated[
+        int, Setting("wal.linger.idle.ms", Kind.DURATION, 0, 60_000, is_dynamic=True)
+    ] = 40
     """Longest wait of a bulk below `batching_bytes_per_s` while another PUT is in flight. With no
     PUT in flight it does not wait.
     """
 
     wal_put_interval_ms: Annotated[
-        int, Setting("wal.put.interval.ms", Kind.DURATION, 0, 60_000)
+        int, Setting("wal.put.interval.ms", Kind.DURATION, 0, 60_000, is_dynamic=True)
     ] = 20
     """Shortest time between the starts of two PUTs, unless a bulk is full or flushed. The first PUT
     after a pause starts at once. Without this limit, a store that answers in 4 ms would get 250
@@ -75,27 +81,31 @@ class StreamConfig:
     """
 
     wal_put_deadline_ms: Annotated[
-        int, Setting("wal.put.deadline.ms", Kind.DURATION, 1, 3_600_000)
+        int, Setting("wal.put.deadline.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True)
     ] = 120_000
     """How long one slot is retried before the WAL fails and this broker start ends. The slot is
     never skipped.
     """
 
     wal_put_attempt_ms: Annotated[
-        int, Setting("wal.put.attempt.timeout.ms", Kind.DURATION, 1, 3_600_000)
+        int, Setting("wal.put.attempt.timeout.ms", Kind.DURATION, 1, 3_600_000, is_dynamic=True)
     ] = 20_000
     """Timeout of one try of a PUT or of a comparison. After it the outcome is unknown, and the same
     slot is tried again.
     """
 
-    wal_hedge_factor: Annotated[int, Setting("wal.hedge.factor", Kind.INT, 0, 100)] = 3
+    wal_hedge_factor: Annotated[
+        int, Setting("wal.hedge.factor", Kind.INT, 0, 100, is_dynamic=True)
+    ] = 3
     """A PUT that takes this many times the usual duration is sent a second time beside the first.
     At 5 MB/s and PUTs of p50 100 ms and p99 400 ms, this lowers the p99 of acknowledgments from 580
     to 450 ms for 2 % more PUTs (factor 2: 390 ms for 7 %). A store that is slow as a whole gets no
     more second PUTs, because the usual duration grows with it. 0 turns second PUTs off.
     """
 
-    wal_hedge_percent: Annotated[int, Setting("wal.hedge.max.percent", Kind.INT, 0, 100)] = 5
+    wal_hedge_percent: Annotated[
+        int, Setting("wal.hedge.max.percent", Kind.INT, 0, 100, is_dynamic=True)
+    ] = 5
     """Largest share of second PUTs. Slow PUTs are a few in a hundred; more would add load to a
     store that is slow under load.
     """

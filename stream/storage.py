@@ -167,6 +167,11 @@ class Storage:
             forget=self._forget,
         )
 
+    def reconfigure(self, config: StreamConfig) -> None:
+        """Use other settings of the WAL. Only those that are dynamic may differ."""
+        self._config = config
+        self._wal.reconfigure(config)
+
     # --- state ------------------------------------------------------------------------------------
 
     @property

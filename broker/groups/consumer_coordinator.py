@@ -126,7 +126,7 @@ class ConsumerCoordinator:
         group = self._home.find(group_id, create=False, is_read=True)
         consumer = None if isinstance(group, ErrorCode) else group.consumer
         if consumer is None:
-            wanted = {request.subscribed_regex} if request.subscribed_regex else set()
+            wanted = {request.subscribed_regex or ""} - {""}
         else:
             wanted = consumer.unresolved_regexes(request, self._topics)
         regexes = self._topics.regexes

@@ -13,6 +13,7 @@ from deploy.cli import (
     balance,
     compact,
     config,
+    configs,
     consume,
     controller,
     demo,
@@ -79,6 +80,7 @@ app.add_typer(controller.app, name="controller")
 app.command("compact")(compact.compact)
 app.add_typer(table.app, name="table")
 app.add_typer(wal.app, name="wal")
+app.add_typer(configs.app, name="configs")
 app.add_typer(config.app, name="config")
 
 

@@ -49,12 +49,7 @@ class WalCore(Generic[G]):
     """
 
     def __init__(self, config: StreamConfig) -> None:
-        self._bulk_bytes_max = config.bulk_bytes_max
-        self._batching_bytes_per_s = config.batching_bytes_per_s
-        self._linger_s = config.wal_linger_ms / 1000
-        self._linger_idle_s = min(config.wal_linger_ms, config.wal_linger_idle_ms) / 1000
-        self._pause_s = config.wal_pause_ms / 1000
-        self._interval_s = min(config.wal_linger_ms, config.wal_put_interval_ms) / 1000
+        self.reconfigure(config)
         self._in_flight_max = config.wal_in_flight_max
         self._open: Bulk[G] | None = None
         self._sealed: deque[Bulk[G]] = deque()
@@ -68,6 +63,15 @@ class WalCore(Generic[G]):
         self._last_put = -self._interval_s
         self._mean_gap_s = 0.0
         self._recent_bytes = 0.0
+
+    def reconfigure(self, config: StreamConfig) -> None:
+        """Use other waits and sizes, from the next decision on."""
+        self._bulk_bytes_max = config.bulk_bytes_max
+        self._batching_bytes_per_s = config.batching_bytes_per_s
+        self._linger_s = config.wal_linger_ms / 1000
+        self._linger_idle_s = min(config.wal_linger_ms, config.wal_linger_idle_ms) / 1000
+        self._pause_s = config.wal_pause_ms / 1000
+        self._interval_s = min(config.wal_linger_ms, config.wal_put_interval_ms) / 1000
 
     @property
     def unacknowledged_bytes(self) -> int:

@@ -54,7 +54,8 @@ class SlotWriter:
 
     def __init__(self, store: ObjectStore, config: StreamConfig, rng: Random) -> None:
         self._store = store
-        self._config = config
+        self.config = config
+        """May be replaced; the next PUT uses it."""
         self._rng = rng
         self._clock = asyncio.get_running_loop().time
         self._unit_s = _FIRST_GUESS_S
@@ -67,13 +68,11 @@ class SlotWriter:
         ends without a certain outcome.
         """
         begun = self._clock()
-        deadline = begun + self._config.wal_put_deadline_ms / 1000
-        backoff = Backoff(
-            self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
-        )
+        deadline = begun + self.config.wal_put_deadline_ms / 1000
+        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._rng)
         while True:
             try:
-                async with asyncio.timeout(self._config.wal_put_attempt_ms / 1000):
+                async with asyncio.timeout(self.config.wal_put_attempt_ms / 1000):
                     await self._round(key, sequence, built)
             except (ObjectStoreError, ObjectCorrupt, TimeoutError) as error:
                 pause_s = backoff.next_s()
@@ -95,7 +94,7 @@ class SlotWriter:
                 self.counts.written_bytes += built.size_bytes
                 self._unit_s += (took_s / _units(built) - self._unit_s) * _DURATION_WEIGHT
                 self._hedges_left = min(
-                    _HEDGES_SAVED_MAX, self._hedges_left + self._config.wal_hedge_percent / 100
+                    _HEDGES_SAVED_MAX, self._hedges_left + self.config.wal_hedge_percent / 100
                 )
                 return
 
@@ -108,14 +107,14 @@ class SlotWriter:
         """Make one try, and a second beside it if the first takes long. The first success or fence
         decides, otherwise the last error.
         """
-        if not self._config.wal_hedge_factor:
+        if not self.config.wal_hedge_factor:
             return await self._try(key, sequence, built)
         running = {self._begin(key, sequence, built)}
         failure: BaseException = TimeoutError()
         try:
             patience_s = max(
-                self._config.wal_hedge_min_ms / 1000,
-                self._config.wal_hedge_factor * self._unit_s * _units(built),
+                self.config.wal_hedge_min_ms / 1000,
+                self.config.wal_hedge_factor * self._unit_s * _units(built),
             )
             done, _ = await asyncio.wait(running, timeout=patience_s)
             if not done and self._hedges_left >= 1:

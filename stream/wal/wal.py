@@ -81,6 +81,11 @@ class Wal:
         self._waiters: list[tuple[WalSequence, asyncio.Future[None]]] = []
         self._failure: StreamError | None = None
 
+    def reconfigure(self, config: StreamConfig) -> None:
+        """Use other waits, sizes and deadlines, from the next bulk and the next PUT on."""
+        self._core.reconfigure(config)
+        self._slots.config = config
+
     @property
     def unacknowledged_bytes(self) -> int:
         return self._core.unacknowledged_bytes

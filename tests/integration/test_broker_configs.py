@@ -107,8 +107,10 @@ async def test_duties_use_the_new_values(tmp_path: Path) -> None:
             log_retention_check_interval_ms="100",
             log_cleaner_backoff_ms="100",
             compaction_interval_ms="1234",
+            wal_linger_ms="123",
         )
         await until(lambda: broker.compactor.config.interval_ms == 1_234)
+        assert broker.stream_config.wal_linger_ms == 123
         await asyncio.wait_for(broker.retention.interval.wait(), timeout=30)
         await asyncio.wait_for(broker.cleaner.interval.wait(), timeout=30)
 

@@ -2,7 +2,7 @@
 reached at every second step.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -11,6 +11,7 @@ import msgspec
 from broker.coordination.compaction import CompactionLimits
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.model import GroupLimits
+from broker.groups.share.model import ShareLimits
 from controller.config import ControllerConfig
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
@@ -110,6 +111,7 @@ class Coordination:
     compaction: CompactionLimits | None
     updates_max: int = 500
     """Updates of a share partition between two snapshots."""
+    shares: ShareLimits = field(default_factory=ShareLimits)
 
 
 def draw_coordination(
@@ -119,7 +121,13 @@ def draw_coordination(
     compaction = _compaction(rng) if compacts else None
     if has_states:
         return Coordination(
-            GroupLimits(), 6_000, ConsumerLimits(), 6_000, compaction, rng.choice((0, 2, 7, 50))
+            GroupLimits(),
+            6_000,
+            ConsumerLimits(),
+            6_000,
+            compaction,
+            rng.choice((0, 2, 7, 50)),
+            ShareLimits(session_timeout_ms=rng.choice((1_500, 5_000))),
         )
     if not has_groups:
         return Coordination(GroupLimits(), 6_000, ConsumerLimits(), 6_000, compaction)

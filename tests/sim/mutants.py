@@ -48,7 +48,7 @@ from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.recovery_mutants import RECOVERY_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
 from tests.sim.share_consumer_mutants import SHARE_CONSUMER_MUTANTS
-from tests.sim.share_mutants import SHARE_MUTANTS
+from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
 from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 
@@ -395,6 +395,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
 MUTANTS |= (
     TRANSACTION_MUTANTS
     | CONSUMER_GROUP_MUTANTS
+    | SHARE_GROUP_MUTANTS
     | SHARE_MUTANTS
     | SHARE_CONSUMER_MUTANTS
     | GROUP_MUTANTS

@@ -349,6 +349,7 @@ class SimBroker:
             compaction=self.world.coordination.compaction,
             consumer_limits=lambda _: self.world.coordination.consumers,
             topics=self.topics,
+            share_limits=lambda _: self.world.coordination.shares,
             share_states=self.share_states,
         )
         self.transactions = TransactionCoordinator(

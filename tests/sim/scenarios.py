@@ -24,6 +24,7 @@ from tests.sim.network import Links
 from tests.sim.nodes import COORDINATOR_PARTITIONS
 from tests.sim.rewriting import SimRewriter
 from tests.sim.share_consumers import WORKING
+from tests.sim.share_members import JOINING
 from tests.sim.share_states import SHARING
 
 if TYPE_CHECKING:
@@ -288,6 +289,18 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 1,
         "nothing": 4,
     },
+    "share_groups": {
+        "crash": 3,
+        "pause": 1,
+        "haunt": 3,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 1,
+        "cut": 1,
+        "crash_controller": 1,
+        "nothing": 3,
+    },
     "share_states": {
         "crash": 3,
         "pause": 1,
@@ -363,10 +376,10 @@ GROUPED = frozenset({"groups"})
 COORDINATED = GROUPED | SUBSCRIBING
 """The coordinators of groups are what is moved."""
 
-COMPACTING = frozenset({"groups", "short_logs"}) | SUBSCRIBING | SHARING | WORKING
+COMPACTING = frozenset({"groups", "short_logs"}) | SUBSCRIBING | SHARING | JOINING | WORKING
 """Coordinators compact their logs again and again."""
 
-LONG = COORDINATED | LATE | LOADING | SHARING
+LONG = COORDINATED | LATE | LOADING | SHARING | JOINING
 """Faults last twice as long."""
 
 PIPELINED = frozenset({"pipeline"})
@@ -561,6 +574,12 @@ class Chaos:
             parts = [(SHARE_STATES_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
         if self._world.scenario in WORKING:
             parts += [(SHARE_STATES_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
+        if self._world.scenario in JOINING:
+            parts = [
+                (name, index)
+                for name in (OFFSETS_TOPIC, SHARE_STATES_TOPIC)
+                for index in range(COORDINATOR_PARTITIONS)
+            ]
         if self._world.txn_parts:
             parts += [
                 (name, index)

@@ -1,10 +1,12 @@
-"""Planted bugs of the share coordinator, for `tests.sim.mutants`."""
+"""Planted bugs of share groups and the share coordinator, for `tests.sim.mutants`."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from broker.groups.consumer.records import ConsumerRecordKind
+from broker.groups.share.group import ShareGroup
 from broker.share.coordinator import ShareCoordinator, _LiveShareStates
 from broker.share.state import NO_START_OFFSET
 from broker.share.states import ShareStates
@@ -100,6 +102,33 @@ def _start_offsets_not_kept() -> list[Patch]:
     return [(ShareStates, "write", write)]
 
 
+def _partitions_given_without_states() -> list[Patch]:
+    def assignable(self: ShareGroup, topics: Any) -> Any:
+        found = {topics.id_of(name) for name in self.subscribed_names()} - {None}
+        return {key: frozenset(range(topics.partition_count(key))) for key in found}
+
+    return [(ShareGroup, "_assignable", assignable)]
+
+
+def _share_members_not_restored() -> list[Patch]:
+    real = ShareGroup.restore
+
+    def restore(self: ShareGroup, records: Any, now_ms: int) -> None:
+        kept = [item for item in records if item[0].kind is not ConsumerRecordKind.SHARE_CURRENT]
+        real(self, kept, now_ms)
+
+    return [(ShareGroup, "restore", restore)]
+
+
+def _silent_share_members_stay() -> list[Patch]:
+    return [(ShareGroup, "next_deadline_ms", lambda _: None)]
+
+
+SHARE_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "partitions_given_without_states": _partitions_given_without_states,
+    "share_members_not_restored": _share_members_not_restored,
+    "silent_share_members_stay": _silent_share_members_stay,
+}
 SHARE_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "states_confirmed_before_durable": _states_confirmed_before_durable,
     "older_leaders_read_states": _older_leaders_read_states,

@@ -69,6 +69,7 @@ from tests.sim.pipelined import PipelinedProducer
 from tests.sim.rollback import RollbackChaos, Rollbacks, wander
 from tests.sim.scenario_limits import scenario_limits
 from tests.sim.share_consumers import WORKING, ShareConsumers
+from tests.sim.share_members import JOINING, ShareMembers
 from tests.sim.share_states import SHARING, ShareClients
 from tests.sim.store import Bucket, StoreWeather
 from tests.sim.topic_life import TopicClients, TopicLife
@@ -117,7 +118,7 @@ class World:
             self.limits.skew_ms,
             has_groups=scenario in scenarios.COORDINATED,
             compacts=scenario in scenarios.COMPACTING,
-            has_states=scenario in SHARING | WORKING,
+            has_states=scenario in SHARING | JOINING | WORKING,
         )
         self.loop = VirtualLoop()
         self.leases = scenario not in scenarios.WITHOUT_LEASE
@@ -543,7 +544,7 @@ class World:
         reading += lease_readers(self, stop)
         groups = Groups(self, is_on=self.scenario in scenarios.GROUPED)
         consumer_groups = ConsumerGroups(self)
-        share_clients = ShareClients(self)
+        share_clients, share_members = ShareClients(self), ShareMembers(self)
         topics = TopicClients(self)
         asking += [
             self.loop.create_task(work)
@@ -552,8 +553,14 @@ class World:
         await groups.ready()
         await share_clients.ready()
         await self.share_consumers.ready()
-        asking += [self.loop.create_task(work) for work in share_clients.run(stop)]
-        asking += [self.loop.create_task(work) for work in self.share_consumers.run(stop)]
+        asking += [
+            self.loop.create_task(work)
+            for work in (
+                *share_clients.run(stop),
+                *share_members.run(stop),
+                *self.share_consumers.run(stop),
+            )
+        ]
         if self.lost_slots is not None:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
         if self.compacted is not None:
@@ -595,6 +602,7 @@ class World:
         await self._within(
             _QUIET_LIMIT_S, "not every record is worked off", self.share_consumers.check()
         )
+        await self._within(_QUIET_LIMIT_S, "not every share group settles", share_members.check())
         await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
         if self.compacted is not None:
             await self._within(

@@ -6,7 +6,7 @@ groups look at their topics again.
 
 from uuid import UUID
 
-from broker.groups.consumer.regex_matches import RegexMatches
+from broker.groups.consumer.matched_topics import MatchedTopics
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 
@@ -21,7 +21,7 @@ class ImageTopics:
         self._frozen: set[UUID] = set()
         """Deleted topics that can come back, and those of snapshots."""
         self._version = 0
-        self.regexes = RegexMatches(self._ids.keys())
+        self.regexes = MatchedTopics(self._ids.keys())
 
     @property
     def version(self) -> int:

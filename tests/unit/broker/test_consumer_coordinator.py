@@ -14,6 +14,7 @@ import pytest
 from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from broker.coordination.compaction import CompactionLimits
 from broker.coordination.log import TransactionalProducer
+from broker.groups.consumer.matched_topics import NAMES_PER_SLICE_COUNT
 from broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, HeartbeatResult
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
@@ -21,7 +22,6 @@ from broker.groups.consumer.records import (
     decode_consumer_key,
     encode_consumer_key,
 )
-from broker.groups.consumer.regex_matches import NAMES_PER_SLICE_COUNT
 from broker.groups.coordinator import GroupCoordinator, GroupDescription
 from broker.groups.embedded import decode_assignment, encode_assignment
 from broker.groups.model import (

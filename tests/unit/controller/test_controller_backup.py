@@ -45,6 +45,7 @@ from controller.config import ControllerConfig
 from controller.disaster_recovery.recovery import Recovery, cluster_ids
 from controller.main import ControllerServer
 from controller.metadata.codec import encode_record
+from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE
 from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
 from controller.raft.messages import Base, Members
 from objectstore.memory import MemoryStore
@@ -380,7 +381,9 @@ async def test_controllers_that_lost_their_disks_refuse_until_they_are_recovered
     """After the recovery they have everything again."""
     cluster = await start()
     broker = await cluster.broker()
+    await _alter(broker, BROKER_RESOURCE, "", "max.connections", "60")
     await cluster.snapshot()
+    await _alter(broker, GROUP_RESOURCE, "g", "consumer.session.timeout.ms", "50000")
     await broker.client.create_topics(
         m.CreateTopics(topics=[m.NewTopic(name="behind-the-snapshot", partitions=3)])
     )
@@ -416,6 +419,14 @@ async def test_controllers_that_lost_their_disks_refuse_until_they_are_recovered
         )
     )
     fresh.image.check_invariants()
+    assert fresh.image.configs.broker("") == {"max.connections": "60"}
+    assert fresh.image.configs.group("g") == {"consumer.session.timeout.ms": "50000"}
+
+
+async def _alter(broker: Any, kind: int, resource: str, name: str, value: str) -> None:
+    change = m.ConfigChange(resource_type=kind, resource_name=resource, name=name, value=value)
+    answer = await broker.client.alter_configs(m.AlterConfigs(changes=[change]))
+    assert [item.status for item in answer.items] == [m.Status.OK]
 
 
 def _partitions(image: object, name: str) -> Sequence[object]:

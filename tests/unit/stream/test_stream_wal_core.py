@@ -152,3 +152,16 @@ def test_after_a_failure_nothing_is_acknowledged() -> None:
     assert core.next_bulk(11.0) is None
     with pytest.raises(WalClosed):
         core.append("e", 1, 11.0)
+
+
+def test_other_settings_hold_for_the_open_bulk() -> None:
+    core: WalCore[str] = WalCore(CONFIG)
+    core.append("a", 100, 10.0)
+    started(core, 10.0)
+    core.append("b", 100, 10.001)
+    assert core.wake_at(10.002) == pytest.approx(10.041)
+    core.reconfigure(replace(CONFIG, wal_linger_idle_ms=30, bulk_bytes_max=250))
+    assert core.wake_at(10.002) == pytest.approx(10.031)
+    core.append("c", 100, 10.003)
+    core.append("d", 100, 10.004)
+    assert groups(started(core, 10.005)) == [["b", "c"]], "it has its new size"

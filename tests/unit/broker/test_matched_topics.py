@@ -4,17 +4,17 @@ import random
 
 import pytest
 
-from broker.groups.consumer import regex_matches
-from broker.groups.consumer.regex_matches import EXPRESSIONS_MAX, RegexMatches
+from broker.groups.consumer import matched_topics
+from broker.groups.consumer.matched_topics import EXPRESSIONS_MAX, MatchedTopics
 from broker.regular_expressions import RegexInvalid, matching
 
-SLICE = regex_matches.NAMES_PER_SLICE_COUNT
+SLICE = matched_topics.NAMES_PER_SLICE_COUNT
 
 
 def test_results_follow_the_topics() -> None:
     rng = random.Random(7)
     names: dict[str, None] = {}
-    matches = RegexMatches(names.keys())
+    matches = MatchedTopics(names.keys())
     expressions = ["a.*", ".*[02468]", "b1|c2", "nothing"]
     for _ in range(2_000):
         name = rng.choice("abc") + str(rng.randrange(30))
@@ -39,8 +39,8 @@ def test_the_work_of_one_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         matched += len(some)
         return matching(expression, some)
 
-    monkeypatch.setattr(regex_matches, "matching", counted)
-    matches = RegexMatches(names.keys())
+    monkeypatch.setattr(matched_topics, "matching", counted)
+    matches = MatchedTopics(names.keys())
     slices = 0
     while matches.work(["orders-1.*", "orders-2.*"]):
         slices += 1
@@ -56,7 +56,7 @@ def test_the_work_of_one_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_memory_is_bounded() -> None:
     names = dict.fromkeys(["a"])
-    matches = RegexMatches(names.keys())
+    matches = MatchedTopics(names.keys())
     for number in range(EXPRESSIONS_MAX + 50):
         matches.of(f"a{number}")
     for _ in range(SLICE + 50):
@@ -66,7 +66,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_a_bad_expression_is_refused_without_topics() -> None:
-    matches = RegexMatches([])
+    matches = MatchedTopics([])
     with pytest.raises(RegexInvalid):
         matches.of("(")
     with pytest.raises(RegexInvalid):

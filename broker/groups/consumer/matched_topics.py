@@ -29,7 +29,7 @@ class _Entry:
     """`matched`, unless it has changed since."""
 
 
-class RegexMatches:
+class MatchedTopics:
     """names: the names of all topics, as they are at any time."""
 
     def __init__(self, names: Collection[str]) -> None:

@@ -1,0 +1,125 @@
+"""Describe and alter configs of brokers, groups and topics for the command line.
+
+A broker answers only for itself, so its configs are asked at its own address.
+Invariant: a failure is a KafkaFailed with the reason that the broker gave.
+"""
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.wire import apis
+from broker.wire.error_codes import explain
+from broker.wire.gen import describe_configs, incremental_alter_configs, metadata
+from controller.metadata.configs import BROKER_RESOURCE
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_SET: Final = 0
+_DELETE: Final = 1
+_SOURCES: Final = {
+    1: "topic",
+    2: "broker",
+    3: "all brokers",
+    4: "process",
+    5: "default",
+    8: "group",
+}
+DEFAULT_SOURCES: Final = frozenset({"process", "default"})
+"""Sources of values that nobody has set while the cluster runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigView:
+    """source: where the value comes from. live: whether it can change while brokers run."""
+
+    name: str
+    value: str
+    source: str
+    live: bool
+    others: tuple[tuple[str, str], ...]
+    """Value and source of what would hold without it."""
+
+
+def describe(bootstrap: str, resource: tuple[int, str]) -> list[ConfigView]:
+    """Return the configs of one resource by name. resource: Kafka's type, and the name."""
+    wanted = describe_configs.DescribeConfigsResource(*resource, None)
+    request = describe_configs.DescribeConfigsRequest([wanted], True, False)
+    with _client_of(bootstrap, resource) as client:
+        answer = client.ask(
+            apis.DESCRIBE_CONFIGS,
+            request,
+            describe_configs.encode_request,
+            describe_configs.decode_response,
+        )
+    (result,) = answer.results
+    if result.error_code:
+        raise KafkaFailed(
+            f"configs cannot be described: {explain(result.error_code, result.error_message)}"
+        )
+    return sorted((_view(config) for config in result.configs), key=lambda view: view.name)
+
+
+def _view(config: describe_configs.DescribeConfigsResourceResult) -> ConfigView:
+    return ConfigView(
+        config.name,
+        config.value or "",
+        _SOURCES.get(config.config_source, str(config.config_source)),
+        not config.read_only,
+        tuple(
+            (synonym.value or "", _SOURCES.get(synonym.source, str(synonym.source)))
+            for synonym in config.synonyms[1:]
+        ),
+    )
+
+
+def alter(bootstrap: str, resource: tuple[int, str], changes: Mapping[str, str | None]) -> None:
+    """Set configs of one resource, or delete those with None. Either all change or none."""
+    wanted = incremental_alter_configs.AlterConfigsResource(
+        *resource,
+        [
+            incremental_alter_configs.AlterableConfig(
+                name, _DELETE if value is None else _SET, value
+            )
+            for name, value in changes.items()
+        ],
+    )
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], False)
+    with _client_of(bootstrap, resource) as client:
+        answer = client.ask(
+            apis.INCREMENTAL_ALTER_CONFIGS,
+            request,
+            incremental_alter_configs.encode_request,
+            incremental_alter_configs.decode_response,
+        )
+    (result,) = answer.responses
+    if result.error_code:
+        raise KafkaFailed(
+            f"configs were not changed: {explain(result.error_code, result.error_message)}"
+        )
+
+
+@contextmanager
+def _client_of(bootstrap: str, resource: tuple[int, str]) -> "Generator[WireClient]":
+    """Connect to the broker that answers for the resource."""
+    with WireClient(bootstrap) as client:
+        if resource[0] != BROKER_RESOURCE or not resource[1]:
+            yield client
+            return
+        answer = client.ask(
+            apis.METADATA,
+            metadata.MetadataRequest(topics=[]),
+            metadata.encode_request,
+            metadata.decode_response,
+        )
+    for broker in answer.brokers:
+        if str(broker.node_id) == resource[1]:
+            with WireClient(f"{broker.host}:{broker.port}") as own:
+                yield own
+            return
+    known = ", ".join(sorted(str(broker.node_id) for broker in answer.brokers))
+    raise KafkaFailed(f"there is no broker {resource[1]} now; there are {known}")

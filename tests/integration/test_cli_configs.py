@@ -1,0 +1,77 @@
+"""`penstock configs` against real brokers."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import KafkaFailed, UsageError
+from tests.support.cli import Cli
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2, connections_max=50) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cli(cluster: Cluster, tmp_path: Path) -> Cli:
+    return Cli(cluster, tmp_path)
+
+
+async def test_configs_of_brokers_are_altered_and_described(cluster: Cluster, cli: Cli) -> None:
+    for target, value in (("--all-brokers", "60"), ("--broker=1", "70")):
+        shown = await cli.run("configs", "alter", target, "--set", f"max.connections={value}")
+        assert shown == "Changed max.connections\n"
+    await until(lambda: [b.config.connections_max for b in cluster.brokers.values()] == [60, 70])
+    (found,) = json.loads(await cli.run("configs", "describe", "--broker", "1", "--json"))
+    assert found == {
+        "name": "max.connections",
+        "value": "70",
+        "source": "broker",
+        "live": True,
+        "others": [["60", "all brokers"], ["50", "process"], ["10000", "default"]],
+    }
+    shown = await cli.run("configs", "describe", "--broker", "1")
+    assert "60 (all brokers), 50 (process), 10000 (default)" in shown
+    every = json.loads(await cli.run("configs", "describe", "--broker", "0", "--all", "--json"))
+    assert {"node.id", "max.connections"} <= {item["name"] for item in every}
+    await cli.run("configs", "alter", "--broker", "1", "--delete", "max.connections")
+    await until(lambda: cluster.brokers[1].config.connections_max == 60)
+
+
+async def test_configs_of_groups_and_topics(cli: Cli) -> None:
+    await cli.run("topics", "create", "t")
+    for target, config in (
+        ("--group=g", "consumer.session.timeout.ms=50000"),
+        ("--topic=t", "retention.ms=5000"),
+    ):
+        await cli.run("configs", "alter", target, "--set", config)
+        (found,) = json.loads(await cli.run("configs", "describe", target, "--json"))
+        assert f"{found['name']}={found['value']}" == config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (("alter", "--broker", "1", "--set", "node.id=3"), KafkaFailed, "node.id"),
+        (("alter", "--broker", "1", "--set", "max.connections=0"), KafkaFailed, "1 to 1000000"),
+        (("alter", "--broker", "7", "--set", "max.connections=5"), KafkaFailed, "there are 0, 1"),
+        (("alter", "--group", "g", "--set", "x=5"), KafkaFailed, "Unknown group config name: x"),
+        (("alter", "--broker", "1"), UsageError, "nothing to change"),
+        (("alter", "--broker", "1", "--set", "max.connections"), UsageError, "KEY=VALUE"),
+        (("describe",), UsageError, "name one of"),
+        (("describe", "--broker", "1", "--topic", "t"), UsageError, "name one of"),
+        (("describe", "--topic", "none"), KafkaFailed, "none"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+async def test_what_can_not_be_is_refused_in_words(
+    cli: Cli, arguments: tuple[str, ...], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        await cli.run("configs", *arguments)
