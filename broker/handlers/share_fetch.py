@@ -61,6 +61,7 @@ _READ_BYTES_MAX: Final = 4 * 1024 * 1024
 """What one fetch reads of one partition. The member wants some records, and allows any bytes."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _RECORD_LIMIT: Final = 1
+_ACQUIRE_MODES: Final = (0, _RECORD_LIMIT)
 _BATCH_RECORDS_MIN: Final = 1
 
 
@@ -179,6 +180,8 @@ class _ShareFetchCall:
         if request.is_renew_ack and (
             request.max_records or request.max_wait_ms or request.min_bytes or request.max_bytes
         ):
+            raise ShareSessionRefused(ErrorCode.INVALID_REQUEST)
+        if request.share_acquire_mode not in _ACQUIRE_MODES:
             raise ShareSessionRefused(ErrorCode.INVALID_REQUEST)
         named = [
             TopicIdPartition(topic.topic_id or NO_TOPIC_ID, partition.partition_index)
