@@ -15,6 +15,8 @@ from typing import Final
 
 _PACKAGE: Final = "org.apache.kafka.tools"
 TOOLS: Final[Mapping[str, str]] = {
+    "ClientCompatibilityTest": f"{_PACKAGE}.ClientCompatibilityTest",
+    "TransactionalMessageCopier": f"{_PACKAGE}.TransactionalMessageCopier",
     "kafka-acls": f"{_PACKAGE}.AclCommand",
     "kafka-broker-api-versions": f"{_PACKAGE}.BrokerApiVersionsCommand",
     "kafka-client-metrics": f"{_PACKAGE}.ClientMetricsCommand",
@@ -40,7 +42,7 @@ TOOLS: Final[Mapping[str, str]] = {
     "kafka-verifiable-consumer": f"{_PACKAGE}.VerifiableConsumer",
     "kafka-verifiable-producer": f"{_PACKAGE}.VerifiableProducer",
 }
-"""The class that each shell script of Kafka runs."""
+"""The class that each shell script of Kafka runs, and classes without one."""
 
 FILES: Final[Mapping[str, str]] = {
     "delete.json": """{"version": 1, "partitions": [
@@ -83,9 +85,9 @@ class Command:
     def arguments(self, address: str, directory: str) -> list[str]:
         """Return the arguments with the address of a cluster and the directory of FILES."""
         line = self.line if "@" in self.line else f"{self.tool} @ {self.line[len(self.tool) :]}"
-        return shlex.split(
-            line.replace("@", f"--bootstrap-server {address}").replace("%", directory)
-        )[1:]
+        line = line.replace("--broker-list @", f"--broker-list {address}")
+        line = line.replace("@", f"--bootstrap-server {address}").replace("%", directory)
+        return shlex.split(line)[1:]
 
 
 _TOPIC: Final = "--topic tools-a"
@@ -95,6 +97,11 @@ _OURS: Final = "tools-|GROUP"
 _CONFIGS: Final = "--entity-type topics --entity-name tools-a"
 _RESET: Final = f"kafka-consumer-groups --reset-offsets {_GROUP}"
 _TIMES: Final = "--num-records 100 --record-size 100 --throughput -1"
+_CAPABILITIES: Final = (
+    "--num-cluster-nodes 1 --cluster-id-supported True --expect-record-too-large-exception False"
+    " --offsets-for-times-supported True --create-topics-supported True"
+    " --describe-configs-supported True --idempotent-producer-supported True"
+)
 
 WORDS: Final = "the error has words of Penstock"
 _PLACES: Final = "candidates may be more than there are brokers; none of them stores records"
@@ -308,6 +315,22 @@ COMMANDS: Final[tuple[Command, ...]] = (
         " --group-protocol consumer",
         figures=True,
     ),
+    Command(
+        "TransactionalMessageCopier --broker-list @ --input-topic tools-e --input-partition 0"
+        " --output-topic tools-copies --max-messages 10 --transaction-size 4"
+        " --transactional-id tools-copier --consumer-group tools-copier --use-group-metadata",
+        only="shutdown",
+        figures=True,
+    ),
+    Command("kafka-get-offsets --topic tools-copies --time latest"),
+    Command("kafka-consumer-groups --describe --group tools-copier"),
+    Command("kafka-topics --create --topic tools-f"),
+    Command(
+        f"ClientCompatibilityTest --topic tools-f {_CAPABILITIES} --describe-acls-supported False",
+        _NO_ACLS,
+        "SUCCESS",
+        figures=True,
+    ),
     # What brokers do not have.
     Command("kafka-client-metrics --list"),
     Command("kafka-client-metrics --describe --name tools"),
@@ -413,7 +436,8 @@ There is nothing to compare, because a partition has one log.
 
 ## Commands
 
-All of them have `--bootstrap-server`.
+The address of a broker is left out (`--bootstrap-server`).
+The first two are classes of Kafka that have no shell script.
 
 """
 
@@ -431,8 +455,9 @@ def markdown() -> str:
 
 def _shown(command: Command) -> str:
     """Return the command as one would type it, without the address."""
-    tool, _, rest = command.line.replace(" @", "").replace("%/", "").partition(" ")
-    return f"{tool}.sh {rest}".strip()
+    line = command.line.replace("--broker-list @ ", "").replace(" @", "").replace("%/", "")
+    tool, _, rest = line.partition(" ")
+    return f"{tool}{'.sh' if tool.startswith('kafka-') else ''} {rest}".strip()
 
 
 if __name__ == "__main__":
