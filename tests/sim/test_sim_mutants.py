@@ -88,6 +88,8 @@ SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
+    "end_repeated_is_refused": 55,
+    "markers_sent_before_the_decision_is_durable": 24,
     "batches_cut_at_the_fork": 50,
     "transactions_time_out_by_the_wall_clock": 18,
     "last_stable_offset_passes_markers_that_are_not_durable": 20,
@@ -100,7 +102,7 @@ FIRST_SEED = {
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 40,
     "sequences_judged_without_a_lease": 100,
-    "late_markers_settle_offsets": 66,
+    "late_markers_settle_offsets": 9,
     "recovery_stops_early": 200,
     "closed_without_flush": 15,
     "image_not_rebuilt_after_leading": 35,
@@ -109,8 +111,8 @@ FIRST_SEED = {
     "late_ends_are_carried_out": 5,
     "markers_of_older_coordinators_count": 35,
     "late_offsets_are_carried_out": 11,
-    "stale_coordinator_answers": 135,
-    "tombstones_behind_commits_in_flight": 38,
+    "stale_coordinator_answers": 65,
+    "tombstones_behind_commits_in_flight": 16,
     "emptied_journal_votes": 25,
     "hears_at_once": 145,
     "slots_behind_a_hole_always_prove_it": 40,
