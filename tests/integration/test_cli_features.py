@@ -17,13 +17,16 @@ async def cli(tmp_path: Path) -> AsyncIterator[Cli]:
         yield Cli(cluster, tmp_path)
 
 
+NEWEST = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+
+
 async def levels(cli: Cli) -> dict[str, int]:
     listed = json.loads(await cli.run("features", "list", "--json"))
     return {item["name"]: item["level"] for item in listed}
 
 
 async def test_levels_are_listed_and_changed(cli: Cli) -> None:
-    assert await levels(cli) == {"group.version": 1, "transaction.version": 2}
+    assert await levels(cli) == NEWEST
     shown = await cli.run("features", "list")
     assert "transaction.version" in shown
     assert "0 to 2" in shown
@@ -31,11 +34,11 @@ async def test_levels_are_listed_and_changed(cli: Cli) -> None:
     assert await cli.run(*down, "--dry-run") == (
         "transaction.version can be 1\ngroup.version can be 0\n"
     )
-    assert await levels(cli) == {"group.version": 1, "transaction.version": 2}
+    assert await levels(cli) == NEWEST
     assert await cli.run(*down) == "transaction.version is 1\ngroup.version is 0\n"
-    assert await levels(cli) == {"group.version": 0, "transaction.version": 1}
+    assert await levels(cli) == {**NEWEST, "group.version": 0, "transaction.version": 1}
     await cli.run("features", "upgrade", "transaction.version=2", "group.version=1")
-    assert await levels(cli) == {"group.version": 1, "transaction.version": 2}
+    assert await levels(cli) == NEWEST
 
 
 async def test_refusals_say_why(cli: Cli) -> None:

@@ -105,11 +105,8 @@ _CAPABILITIES: Final = (
 
 WORDS: Final = "the error has words of Penstock"
 _PLACES: Final = "candidates may be more than there are brokers; none of them stores records"
-_GROUP_CONFIGS: Final = "groups and loggers have no configs"
-_BROKER_CONFIGS: Final = "brokers get their settings from their file"
+_LOGGER_CONFIGS: Final = "loggers have no configs"
 _NO_ACLS: Final = "no ACLs"
-_NO_GROUP: Final = "DescribeGroups has no version 6, which says that a group is missing"
-_THROTTLES: Final = "brokers have no throttles to clear, and the tool ends with an error"
 
 COMMANDS: Final[tuple[Command, ...]] = (
     # Topics and their records.
@@ -178,17 +175,13 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         "kafka-configs --alter --entity-type brokers --entity-name 1"
         " --add-config log.cleaner.backoff.ms=15000",
-        _BROKER_CONFIGS,
-        "brokers are configured by their file",
     ),
     Command(
         "kafka-configs --describe --entity-type groups --entity-name tools-group",
-        _GROUP_CONFIGS,
-        "resource type 32 has no configs",
     ),
     Command(
         "kafka-configs --describe --entity-type broker-loggers --entity-name 1",
-        _GROUP_CONFIGS,
+        _LOGGER_CONFIGS,
         "resource type 8 has no configs",
     ),
     *(
@@ -208,8 +201,6 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(f"kafka-consumer-groups --describe {_GROUP} --state"),
     Command(
         "kafka-consumer-groups --describe --group tools-none",
-        _NO_GROUP,
-        "Consumer group 'tools-none' does not exist.",
     ),
     Command("kafka-consumer-groups --list", only=_OURS),
     Command("kafka-consumer-groups --list --state", only=_OURS),
@@ -284,13 +275,9 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-reassign-partitions --execute --reassignment-json-file %/none.json"),
     Command(
         "kafka-reassign-partitions --verify --reassignment-json-file %/move.json",
-        _THROTTLES,
-        "Reassignment of partition tools-a-0 is completed.",
     ),
     Command(
         "kafka-reassign-partitions --cancel --reassignment-json-file %/move.json",
-        _THROTTLES,
-        "None of the specified partition reassignments are active.",
     ),
     Command("kafka-reassign-partitions --list"),
     # Load.
@@ -337,7 +324,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         "kafka-client-metrics --alter --name tools --interval 60000",
         "brokers do not collect metrics of clients",
-        "only topics (resource type 2) have dynamic configs",
+        "resource type 16 has no configs that can be altered",
     ),
     Command("kafka-acls --list", _NO_ACLS, "does not support DESCRIBE_ACLS"),
     Command(

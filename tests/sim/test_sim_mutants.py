@@ -110,7 +110,7 @@ FIRST_SEED = {
     "refused_connection_is_a_proof": 104,
     "late_ends_are_carried_out": 5,
     "markers_of_older_coordinators_count": 35,
-    "late_offsets_are_carried_out": 11,
+    "late_offsets_are_carried_out": 78,
     "stale_coordinator_answers": 65,
     "tombstones_behind_commits_in_flight": 16,
     "emptied_journal_votes": 25,

@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from typer.testing import CliRunner
 
@@ -32,7 +33,11 @@ class Cli:
             "PENSTOCK_CONTROLLER": self._controller,
             "COLUMNS": "160",
         }
-        result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=environment)
+        # The nodes log in this process too: not into a stream that ends with the command.
+        with patch("deploy.node.logs.to_stderr"):
+            result = await asyncio.to_thread(
+                CliRunner().invoke, app, list(arguments), env=environment
+            )
         if isinstance(result.exception, DeployError):
             raise result.exception
         assert result.exit_code == code, result.output

@@ -256,11 +256,11 @@ class TransactionClient:
 
     def committed(self, group: str) -> int:
         wanted = offset_fetch.OffsetFetchRequestGroup(
-            group, topics=[offset_fetch.OffsetFetchRequestTopics(TOPIC, [0])]
+            group, topics=[offset_fetch.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
         )
         request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=True)
         while True:
-            (found,) = self.ask(apis.OFFSET_FETCH, request)["groups"]
+            (found,) = self.ask(apis.OFFSET_FETCH, request, 9)["groups"]
             part = found["topics"][0]["partitions"][0] if found["topics"] else None
             if part is not None and not found["error_code"] and not part["error_code"]:
                 return int(part["committed_offset"])
