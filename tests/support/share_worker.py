@@ -29,12 +29,25 @@ class ShareLedger:
         self.delivered: dict[tuple[int, int], int] = {}
         """Deliveries by (partition, offset)."""
         self._accepted: dict[tuple[int, int], float] = {}
+        self._asked: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
 
     @property
     def accepted(self) -> set[tuple[int, int]]:
         with self._lock:
             return set(self._accepted)
+
+    @property
+    def settled(self) -> set[tuple[int, int]]:
+        """Return what was accepted, and what was asked to be: a broker that is killed may have
+        stored an acceptance that it did not answer.
+        """
+        with self._lock:
+            return self._accepted.keys() | self._asked
+
+    def ask(self, partition: int, offset: int) -> None:
+        with self._lock:
+            self._asked.add((partition, offset))
 
     def deliver(self, partition: int, offset: int, count: int, asked_at: float) -> None:
         with self._lock:
@@ -202,6 +215,10 @@ class ShareWorker:
         return got
 
     def _accept(self, member: ShareMember, got: Acks) -> None:
+        for (_, index), batches in got.items():
+            for first, last, _ in batches:
+                for offset in range(first, last + 1):
+                    self._ledger.ask(index, offset)
         answer = member.acknowledge(got)
         if answer["error_code"]:
             raise KafkaFailed(f"acknowledge: {answer['error_code']}")

@@ -80,4 +80,4 @@ def _is_done(ledger: ShareLedger, started: dict[int, int], count: int) -> bool:
     wanted = {
         (partition, end + number) for partition, end in started.items() for number in range(count)
     }
-    return wanted <= ledger.accepted
+    return wanted <= ledger.settled
