@@ -12,6 +12,7 @@ Source: Kafka `ReplicaManager`, `AddPartitionsToTxnManager`, `TransactionSupport
 
 import asyncio
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
@@ -95,22 +96,35 @@ def ask(
         admitted(own)
         return
     own.waiting.append(admitted)
+    if is_new:
+        _Question(node, transactional_id, partition, producer, own).ask()
 
-    def ask_coordinator() -> None:
-        node.verifier.ask(
-            Membership(transactional_id, producer, adds=own.adds),
-            (partition.topic_name, partition.index),
-            answered,
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the coordinator is asked for one guard. Closures that call each other would be cycles
+    for the garbage collector, one for each transaction.
+    """
+
+    node: Node
+    transactional_id: str
+    partition: Partition
+    producer: ProducerIdentity
+    guard: Guard
+
+    def ask(self) -> None:
+        self.node.verifier.ask(
+            Membership(self.transactional_id, self.producer, adds=self.guard.adds),
+            (self.partition.topic_name, self.partition.index),
+            self._answered,
         )
 
-    def answered(code: ErrorCode) -> None:
-        if code is ErrorCode.NONE and verifications.asks_again(own):
-            ask_coordinator()
-        elif own.waiting:
-            verifications.answered(own, code)
-
-    if is_new:
-        ask_coordinator()
+    def _answered(self, code: ErrorCode) -> None:
+        verifications = self.partition.log.verifications
+        if code is ErrorCode.NONE and verifications.asks_again(self.guard):
+            self.ask()
+        elif self.guard.waiting:
+            verifications.answered(self.guard, code)
 
 
 async def answer(

@@ -88,6 +88,7 @@ class Verifications:
             for admitted in guard.waiting:
                 admitted(guard if guard.is_answered else code)
         finally:
+            guard.waiting.clear()  # those who append hold the guard: they would live in a cycle
             self.release(guard)
 
     def release(self, guard: Guard) -> None:

@@ -6,6 +6,7 @@ Requests change nothing. Must not judge.
 """
 
 import asyncio
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -26,6 +27,8 @@ LEADER_S: Final = 5.0
 """An election takes one or two seconds."""
 BROKER_S: Final = 5.0
 BROKERS_AT_ONCE: Final = 16
+_EXPECTED = re.compile(r"expected (\d+)")
+"""In the answer of a broker that was taken for another one, as in Kafka's."""
 _BROKERS: Final = 1
 
 
@@ -131,9 +134,9 @@ async def ask_listeners(seen: ClusterFacts, only: Collection[str]) -> list[Liste
 
 
 def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
-    """Ask for the broker's identity. An empty resource name means the broker that answers."""
+    """Ask for the configs of this broker; another one refuses, and says who it is."""
     resource = describe_configs.DescribeConfigsResource(
-        resource_type=BROKER_RESOURCE, resource_name="", configuration_keys=["node.id"]
+        resource_type=BROKER_RESOURCE, resource_name=str(node_id), configuration_keys=["node.id"]
     )
     configs = describe_configs.DescribeConfigsRequest(resources=[resource])
     cluster = describe_cluster.DescribeClusterRequest(endpoint_type=_BROKERS)
@@ -170,11 +173,11 @@ def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
 
 
 def _node_id_of(results: Sequence[describe_configs.DescribeConfigsResult]) -> int:
-    values = [
-        config.value for result in results for config in result.configs if config.name == "node.id"
-    ]
-    return (
-        int(values[0])
-        if values and values[0] is not None and values[0].lstrip("-").isdecimal()
-        else -1
-    )
+    for result in results:
+        if result.error_code:
+            other = _EXPECTED.search(result.error_message or "")
+            return int(other[1]) if other else -1
+        for config in result.configs:
+            if config.name == "node.id" and (config.value or "").isdecimal():
+                return int(config.value or "")
+    return -1
