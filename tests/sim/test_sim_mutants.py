@@ -114,7 +114,7 @@ FIRST_SEED = {
     "stale_coordinator_answers": 65,
     "tombstones_behind_commits_in_flight": 16,
     "emptied_journal_votes": 25,
-    "hears_at_once": 145,
+    "hears_at_once": 66,
     "slots_behind_a_hole_always_prove_it": 40,
     "restored_disk_votes": 30,
     "first_batch_of_each_piece_is_loaded": 125,
