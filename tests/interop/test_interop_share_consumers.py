@@ -26,6 +26,8 @@ from tests.support.share_client import (
 )
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 NODE_ID = 1
 NUMBERS = 200
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"

@@ -61,6 +61,8 @@ from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
 TOPICS = {"share-pages": 4, "share-clicks": 2}
