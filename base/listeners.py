@@ -10,6 +10,7 @@ Source: Kafka's EndPoint and `advertised.listeners`.
 
 import re
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from base.settings import SettingInvalid
@@ -25,6 +26,25 @@ _LISTENER: Final = re.compile(
     r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(\[[0-9a-fA-F:.]+\]|[^\s\[\]/:,]*):([0-9]{1,5})"
 )
 _ORDINAL: Final = re.compile(r"([0-9]+)\Z")
+
+
+class SecurityProtocol(StrEnum):
+    """How connections of a listener are protected and authenticated. Source: Kafka's
+    SecurityProtocol.
+    """
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self.endswith("SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.startswith("SASL")
 
 
 class Listener(NamedTuple):

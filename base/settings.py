@@ -38,6 +38,8 @@ class Kind(Enum):
     PATH = "path"
     STORE = "store"
     """A store URL; shown without its secrets."""
+    SECRET = "secret"  # noqa: S105  # the name of a type
+    """A text that is shown nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,9 @@ _SIZES: Final = {
     "TiB": 1 << 40,
 }
 _NUMBER: Final = re.compile(r"(-?[0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+HIDDEN: Final = "[hidden]"
+"""Shown in place of a secret, as in Kafka."""
+
 _ATTRIBUTE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _BOOLS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -238,6 +243,7 @@ _PARSERS: Final[dict[Kind, Callable[[object], object]]] = {
     Kind.LISTENERS: _list,
     Kind.PATH: lambda given: Path(_text(given)),
     Kind.STORE: _text,
+    Kind.SECRET: _text,
 }
 
 

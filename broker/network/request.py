@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from base.buffers import Buffer
+from base.listeners import SecurityProtocol
+from base.principal import Principal
 from broker.network.request_meter import RequestMeter
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | None
@@ -30,6 +32,16 @@ class ConnectionInfo(Protocol):
         """Return the name of the listener of this connection. The client gets the addresses of the
         other brokers' listeners of that name.
         """
+        ...
+
+    @property
+    def security_protocol(self) -> SecurityProtocol:
+        """Return how the listener of this connection is protected."""
+        ...
+
+    @property
+    def principal(self) -> Principal:
+        """Return who authenticated on this connection; ANONYMOUS before or without that."""
         ...
 
     @property

@@ -22,6 +22,8 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from base.buffers import Buffer
+from base.listeners import SecurityProtocol
+from base.principal import ANONYMOUS
 from broker.config import BrokerConfig
 from broker.network.connection import (
     RECEIVE_BYTES,
@@ -74,6 +76,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: "Server", number: int, listener: str) -> None:
         self.id = number
         self.listener = listener
+        self.security_protocol = SecurityProtocol.PLAINTEXT
+        self.principal = ANONYMOUS
         self.local_host = ""
         self.local_port = 0
         self.peer = ""

@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+from base.listeners import SecurityProtocol
+from base.principal import ANONYMOUS
 from broker.wire.codecs import CODECS
 from broker.wire.primitives import Reader, Writer
 
@@ -16,6 +18,8 @@ def connection_info(number: int) -> SimpleNamespace:
         local_port=9092,
         peer="sim",
         peer_host="sim",
+        security_protocol=SecurityProtocol.PLAINTEXT,
+        principal=ANONYMOUS,
         close_quietly=lambda: None,
     )
 

@@ -9,6 +9,8 @@ from typing import Any, cast
 from uuid import UUID, uuid4
 
 from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
+from base.listeners import SecurityProtocol
+from base.principal import ANONYMOUS, Principal
 from broker.config import BrokerConfig
 from broker.dynamic_settings import BrokerSettings
 from broker.handlers.departed import DepartedBrokers
@@ -45,6 +47,8 @@ class FakeConnection:
     local_port: int = 9092
     peer: str = "10.1.1.1:5"
     peer_host: str = "10.1.1.1"
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    principal: Principal = ANONYMOUS
 
     closed: bool = False
 

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from uuid import UUID
 
 from base.ids import StreamEpoch
+from base.listeners import SecurityProtocol
+from base.principal import ANONYMOUS
 from broker.config import BrokerConfig
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.fetch_sessions import FetchSessions
@@ -321,6 +323,8 @@ class Broker:
             local_port=9092,
             peer="test",
             peer_host="test",
+            security_protocol=SecurityProtocol.PLAINTEXT,
+            principal=ANONYMOUS,
         )
         frame = memoryview(bytearray(body))
         return RequestContext(

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from base.listeners import expand, uses
 from base.settings import (
+    HIDDEN,
     Field,
     Kind,
     SettingInvalid,
@@ -52,14 +53,12 @@ class Value:
     @property
     def shown(self) -> str:
         """Return the value for people, without secrets."""
-        text = shown_value(self.field.setting, self.value)
-        return redact_url(text) if self.field.setting.kind is Kind.STORE else text
+        return _without_secrets(self.field, shown_value(self.field.setting, self.value))
 
     @property
     def text(self) -> str:
         """Return the value for tools, without secrets."""
-        text = text_of(self.field.setting, self.value)
-        return redact_url(text) if self.field.setting.kind is Kind.STORE else text
+        return _without_secrets(self.field, text_of(self.field.setting, self.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +173,7 @@ def _refused(
         return _renamed(config_type, str(error))
     value = error.value if isinstance(error.value, str) else text_of(field.setting, error.value)
     return (
-        f"{values[field.name].place}: {field.name}={value!r} is not allowed:"
+        f"{values[field.name].place}: {field.name}={_quoted(field, value)} is not allowed:"
         f" {_renamed(config_type, error.allowed)}"
     )
 
@@ -184,4 +183,14 @@ def _renamed(config_type: type[Any], text: str) -> str:
 
 
 def _quoted(field: Field, value: object) -> str:
-    return repr(redact_url(str(value)) if field.setting.kind is Kind.STORE else value)
+    return repr(_without_secrets(field, value) if isinstance(value, str) else value)
+
+
+def _without_secrets(field: Field, text: str) -> str:
+    match field.setting.kind:
+        case Kind.SECRET:
+            return HIDDEN if text else ""
+        case Kind.STORE:
+            return redact_url(text)
+        case _:
+            return text

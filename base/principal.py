@@ -1,0 +1,33 @@
+"""Name who is at the other end of a connection.
+
+Invariant: a value; compared byte for byte, as in Kafka.
+Source: Kafka's KafkaPrincipal.
+"""
+
+from typing import Final, NamedTuple, Self
+
+USER: Final = "User"
+
+
+class Principal(NamedTuple):
+    """A client or node that may be authenticated. kind: `User`, unless an operator wrote another
+    word into an ACL.
+    """
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse `User:name`. Raises ValueError."""
+        kind, colon, name = text.partition(":")
+        if not (kind and colon and name):
+            raise ValueError(f"{text!r} is not a principal: write it as User:name")
+        return cls(kind, name)
+
+
+ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
+"""Who did not authenticate."""
