@@ -35,9 +35,6 @@ from broker.groups.consumer.model import (
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
-    ConsumerValue,
-    decode_consumer_key,
-    decode_consumer_value,
     encode_consumer_key,
 )
 from broker.groups.consumer.topics import ImageTopics
@@ -47,8 +44,11 @@ from broker.groups.journal import (
     RETRY_S,
     GroupHome,
     GroupJournal,
+    durable_records,
     encoded,
     failed_heartbeat,
+    is_refused,
+    when_durable,
 )
 from broker.groups.model import (
     GroupState,
@@ -329,20 +329,15 @@ class ConsumerCoordinator:
         self, group: Group, changes: GroupChanges, *, is_new: bool = False
     ) -> "asyncio.Future[ErrorCode]":
         outcome = self._journal.write(group, changes, is_new=is_new)
-        if is_new and outcome.done() and outcome.result() is not ErrorCode.NONE:
+        if is_new and is_refused(outcome):
             group.consumer = None
         return outcome
 
     def restore(self, group: Group) -> None:
         """Restore the group from its durable records."""
-        found: list[tuple[ConsumerRecordKey, ConsumerValue]] = []
-        for key, value in group.consumer_records.items():
-            decoded = decode_consumer_key(key)
-            if decoded is not None:
-                found.append((decoded, decode_consumer_value(decoded.kind, value)))
         group_id = group.classic.group_id
         group.consumer = ConsumerGroup(group_id, self._limits_of(group_id))
-        group.consumer.restore(found, self._now_ms())
+        group.consumer.restore(durable_records(group), self._now_ms())
         self._set_timer(group)
 
     # --- time -------------------------------------------------------------------------------------
@@ -358,10 +353,8 @@ class ConsumerCoordinator:
         consumer = self._current(group)
         changes = consumer.tick(self._topics, self._now_ms())
         outcome = self._write_or_downgrade(group, consumer, changes) if changes.records else None
-        is_refused = (
-            outcome is not None and outcome.done() and outcome.result() is not ErrorCode.NONE
-        )
-        self._set_timer(group, delay_s=RETRY_S if is_refused else 0.0)
+        must_retry = outcome is not None and is_refused(outcome)
+        self._set_timer(group, delay_s=RETRY_S if must_retry else 0.0)
 
     # --- describing -------------------------------------------------------------------------------
 
@@ -386,10 +379,7 @@ class ConsumerCoordinator:
                 for member in consumer.members.values()
             ),
         )
-        if group.consumer_append is not None:
-            code = await asyncio.shield(group.consumer_append)
-            return described if code is ErrorCode.NONE else code
-        return described
+        return await when_durable(group, described)
 
 
 def _all_tombstones(group: Group, consumer: ConsumerGroup) -> list[KeyValue]:

@@ -9,12 +9,19 @@ Source: Kafka CoordinatorRuntime.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from broker.coordination.log import Done, KeyValue
 from broker.groups.consumer.changes import GroupChanges
 from broker.groups.consumer.model import HeartbeatResult
-from broker.groups.consumer.records import encode_consumer_key, encode_consumer_value
+from broker.groups.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerValue,
+    decode_consumer_key,
+    decode_consumer_value,
+    encode_consumer_key,
+    encode_consumer_value,
+)
 from broker.groups.model import Member
 from broker.groups.records import GroupKey, encode_group_key
 from broker.groups.state import Group
@@ -23,6 +30,9 @@ from broker.wire.error_codes import ErrorCode
 RETRY_S: Final = 1.0
 """Pause before a timeout is tried again whose records could not be written."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+
+_T = TypeVar("_T")
 
 
 class GroupHome(Protocol):
@@ -75,7 +85,7 @@ class GroupJournal:
 
         before, group.consumer_append = group.consumer_append, outcome
         self._home.begin_append(group, [*classic, *records], done)
-        if outcome.done() and outcome.result() is not ErrorCode.NONE:
+        if is_refused(outcome):
             changes.undo()
             group.consumer_append = before
         is_accepted = True
@@ -108,6 +118,28 @@ def encoded(changes: GroupChanges) -> list[KeyValue]:
         (encode_consumer_key(key), None if value is None else encode_consumer_value(value))
         for key, value in changes.records
     ]
+
+
+def is_refused(outcome: "asyncio.Future[ErrorCode]") -> bool:
+    """Return whether an append was refused at once, and its step undone."""
+    return outcome.done() and outcome.result() is not ErrorCode.NONE
+
+
+def durable_records(group: Group) -> list[tuple[ConsumerRecordKey, ConsumerValue]]:
+    """Return the durable records of a consumer group or share group."""
+    return [
+        (decoded, decode_consumer_value(decoded.kind, value))
+        for key, value in group.consumer_records.items()
+        if (decoded := decode_consumer_key(key)) is not None
+    ]
+
+
+async def when_durable(group: Group, described: _T) -> _T | ErrorCode:
+    """Return the description once the last step of the group is durable."""
+    if group.consumer_append is None:
+        return described
+    code = await asyncio.shield(group.consumer_append)
+    return described if code is ErrorCode.NONE else code
 
 
 def failed_heartbeat(code: ErrorCode) -> HeartbeatResult:

@@ -25,14 +25,16 @@ from broker.groups.consumer.model import (
     HeartbeatResult,
     TopicsView,
 )
-from broker.groups.consumer.records import (
-    ConsumerRecordKey,
-    ConsumerValue,
-    decode_consumer_key,
-    decode_consumer_value,
-)
 from broker.groups.consumer.share_values import NamedPartitions
-from broker.groups.journal import RETRY_S, GroupHome, GroupJournal, failed_heartbeat
+from broker.groups.journal import (
+    RETRY_S,
+    GroupHome,
+    GroupJournal,
+    durable_records,
+    failed_heartbeat,
+    is_refused,
+    when_durable,
+)
 from broker.groups.model import GroupState
 from broker.groups.share.group import ShareGroup, check_share_heartbeat
 from broker.groups.share.model import (
@@ -143,7 +145,7 @@ class ShareGroups:
             raise
         group.share = share
         outcome = self._write(group, share, changes, initializes=True)
-        if _is_refused(outcome):
+        if is_refused(outcome):
             group.share = None
         return result, outcome
 
@@ -157,14 +159,14 @@ class ShareGroups:
             missing = share.begin_initialization(self._topics, changes)
         outcome = self._journal.write(group, changes)
         self._set_timer(group)
-        if missing and _is_refused(outcome):
+        if missing and is_refused(outcome):
             share.give_up(missing)
         elif missing:
             self._initializing(share, self._initialize(group, share, missing, epoch, outcome))
         return outcome
 
     def _initializing(self, share: ShareGroup, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
-        """Initialize states in a task of its own, which also ends if nobody waits for it."""
+        """Initialize states in a task that goes on if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._initializations[task] = share
         task.add_done_callback(self._initializations.pop)
@@ -172,7 +174,7 @@ class ShareGroups:
         return task
 
     def _deleting(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
-        """Delete states in a task of its own, which also ends if nobody waits for it."""
+        """Delete states in a task that goes on if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
@@ -214,7 +216,7 @@ class ShareGroups:
         ]
         left = await asyncio.gather(*map(self._epoch_of, keys))
         highest = max(left, default=0)
-        if highest >= _EPOCH_MAX:  # no group gets that far: somebody else wrote it
+        if highest >= _EPOCH_MAX:  # out of reach for a group: the state is foreign
             return {(key.topic_id, key.partition): ErrorCode.FENCED_STATE_EPOCH for key in keys}
         changes = share.raise_epoch(highest)
         epoch, code = share.epoch, await self._journal.write(group, changes)
@@ -345,7 +347,7 @@ class ShareGroups:
         is_new, group.share = group.share is None, share
         changes = share.begin_alteration(chosen)
         epoch, outcome = share.epoch, self._journal.write(group, changes)
-        if _is_refused(outcome):
+        if is_refused(outcome):
             share.give_up(chosen)
             if is_new:
                 group.share = None
@@ -442,19 +444,14 @@ class ShareGroups:
         if group.share is None:
             return
         changes = group.share.tick(self._topics, self._now_ms())
-        is_refused = bool(changes.records) and _is_refused(self._journal.write(group, changes))
-        self._set_timer(group, delay_s=RETRY_S if is_refused else 0.0)
+        must_retry = bool(changes.records) and is_refused(self._journal.write(group, changes))
+        self._set_timer(group, delay_s=RETRY_S if must_retry else 0.0)
 
     def restore(self, group: Group) -> None:
         """Restore the group from its durable records."""
-        found: list[tuple[ConsumerRecordKey, ConsumerValue]] = []
-        for key, value in group.consumer_records.items():
-            decoded = decode_consumer_key(key)
-            if decoded is not None:
-                found.append((decoded, decode_consumer_value(decoded.kind, value)))
         group_id = group.classic.group_id
         group.share = ShareGroup(group_id, self._limits_of(group_id))
-        group.share.restore(found, self._now_ms())
+        group.share.restore(durable_records(group), self._now_ms())
         self._set_timer(group)
 
     # --- describing -------------------------------------------------------------------------------
@@ -476,21 +473,14 @@ class ShareGroups:
             share.target_epoch,
             tuple(share.members.values()),
         )
-        if group.consumer_append is not None:
-            code = await asyncio.shield(group.consumer_append)
-            return described if code is ErrorCode.NONE else code
-        return described
+        return await when_durable(group, described)
 
 
 def _note_failure(task: "asyncio.Task[Any]") -> None:
-    """Log what a task has raised, although nobody may wait for it."""
+    """Log the error of a task, whose caller may be gone."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, HeartbeatRefused):
         log.warning("share_states_failed", error=str(error), kind=type(error).__name__)
-
-
-def _is_refused(outcome: Outcome) -> bool:
-    return outcome.done() and outcome.result() is not ErrorCode.NONE
 
 
 def _not_found(code: ErrorCode, group_id: str, *, is_leaving: bool) -> HeartbeatResult:

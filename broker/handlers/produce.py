@@ -181,7 +181,7 @@ class _ProduceCall:
         self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
     ) -> bool:
         """Append the part when the coordinator of its transaction has answered. Returns False if
-        nobody needs to be asked.
+        no answer is needed.
         """
         transactional_id = self._request.transactional_id
         producer = (

@@ -2,7 +2,7 @@
 wire messages to and from `ShareGroups` and the states of share partitions.
 
 The lag of a partition is what follows its start offset, without the records that are done already;
--1 where a share-partition leader has not said yet how many those are.
+-1 until a share-partition leader has reported that count.
 Source: Kafka `KafkaApis`, GroupCoordinatorService.
 """
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from base.buffers import Buffer
 from base.ids import Offset, StreamEpoch, StreamId
 from broker.partition.aborted import TxnStream, first_unstable_offset, read_aborted
-from broker.partition.partition import end_without_records
+from broker.partition.partition import read_records
 from controller.metadata.image import MetadataImage
 from controller.metadata.topics import PartitionMetadata, is_moving, leader_of
 from stream.format.transaction_log import AbortedTransaction
@@ -59,12 +59,7 @@ class CommittedPartition:
         """Return whole batches, the first one regardless of its size. Passes over batches without
         records, as `Partition.read`. Raises the errors of `Storage.read`.
         """
-        while True:
-            found = await self.storage.read(self.data_stream_id, offset, end_offset, max_bytes)
-            empty_end = end_without_records(found)
-            if empty_end is None or empty_end >= end_offset:
-                return found
-            offset = empty_end
+        return await read_records(self.storage, self.data_stream_id, offset, end_offset, max_bytes)
 
     async def read_aborted(
         self, start_offset: Offset, end_offset: Offset

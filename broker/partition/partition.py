@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from base.buffers import Buffer
-from base.ids import Offset
+from base.ids import Offset, StreamId
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.log import PartitionLog
 from controller.metadata.records import PartitionRecord
@@ -210,12 +210,9 @@ class Partition:
         Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
-        while True:
-            found = await self._storage.read(self.log.data.stream_id, offset, end_offset, max_bytes)
-            empty_end = end_without_records(found)
-            if empty_end is None or empty_end >= end_offset:
-                return found
-            offset = empty_end
+        return await read_records(
+            self._storage, self.log.data.stream_id, offset, end_offset, max_bytes
+        )
 
     async def read_aborted(
         self, start_offset: Offset, end_offset: Offset
@@ -224,7 +221,21 @@ class Partition:
         return await self.log.read_aborted(self._storage, start_offset, end_offset)
 
 
-def end_without_records(found: Sequence[Buffer]) -> Offset | None:
+async def read_records(
+    storage: Storage, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
+) -> Sequence[Buffer]:
+    """Return whole batches of a data stream from cache or store, the first one regardless of its
+    size. See `Partition.read`.
+    """
+    while True:
+        found = await storage.read(stream_id, offset, end_offset, max_bytes)
+        empty_end = _end_without_records(found)
+        if empty_end is None or empty_end >= end_offset:
+            return found
+        offset = empty_end
+
+
+def _end_without_records(found: Sequence[Buffer]) -> Offset | None:
     """Return the end of these batches if none of them has a record, else None."""
     end: Offset | None = None
     for chunk in found:

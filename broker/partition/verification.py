@@ -1,5 +1,5 @@
 """Let the first batch of a transaction in only if its coordinator knows that it writes here:
-otherwise nobody would end it, and readers of committed records would wait forever.
+otherwise the transaction would hang, and readers of committed records would wait forever.
 
 The leader asks the coordinator, and appends when it has answered. Meanwhile a marker may end the
 transaction, or the one before; so the answer may be about what is over. A guard stands for one

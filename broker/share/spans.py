@@ -83,14 +83,12 @@ class Span:
 
     @property
     def is_done(self) -> bool:
-        """Return whether nobody will get the records again, and that is written."""
+        """Return whether the records are never delivered again, and that is stored."""
         return self.target == UNCHANGED and self.state in (ACKNOWLEDGED, ARCHIVED)
 
     @property
     def will_be_done(self) -> bool:
-        """Return whether nobody will get the records again once what is being written is
-        written.
-        """
+        """Return whether the records are never delivered again once the pending write succeeds."""
         state = self.state if self.target == UNCHANGED else self.target
         return state in (ACKNOWLEDGED, ARCHIVED)
 

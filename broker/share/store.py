@@ -183,14 +183,7 @@ class RoutedShareStates:
     async def _work(self, node_id: NodeId, lane: _Lane) -> None:
         """Send what waits, until nothing does."""
         while lane.waiting:
-            first = lane.waiting[0][0]
-            chosen = [
-                waiting
-                for waiting in lane.waiting
-                if type(waiting[0]) is type(first) and waiting[0].key.group_id == first.key.group_id
-            ][:CALLS_MAX]
-            lane.waiting = [waiting for waiting in lane.waiting if waiting not in chosen]
-            chosen = [waiting for waiting in chosen if not waiting[1].done()]
+            chosen, lane.waiting = _next_request(lane.waiting)
             if chosen:
                 await self._send(node_id, lane, chosen)
 
@@ -209,3 +202,19 @@ class RoutedShareStates:
                 waiter.set_exception(answer)
             else:
                 waiter.set_result(answer)
+
+
+def _next_request(waiting: Sequence[Waiting]) -> tuple[list[Waiting], list[Waiting]]:
+    """Return the calls of the next request, of one kind and group, and the others. Those that
+    nothing waits for any more are left out.
+    """
+    first = waiting[0][0]
+    chosen: list[Waiting] = []
+    later: list[Waiting] = []
+    for item in waiting:
+        call, answer = item
+        if answer.done():
+            continue
+        is_alike = type(call) is type(first) and call.key.group_id == first.key.group_id
+        (chosen if is_alike and len(chosen) < CALLS_MAX else later).append(item)
+    return chosen, later

@@ -73,7 +73,7 @@ class ByKeyJob(NamedTuple):
 
 
 class ControllerCleaner(ControllerRewrites):
-    """Implement `lake.cleaning.run.CleaningMetadata` over the controller's gRPC."""
+    """Implement `lake.cleaning.run.PassMetadata` over the controller's gRPC."""
 
     def __init__(
         self, client: ControllerClient, follower: MetadataFollower, store: ObjectStore

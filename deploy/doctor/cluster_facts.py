@@ -27,7 +27,7 @@ LEADER_S: Final = 5.0
 """An election takes one or two seconds."""
 BROKER_S: Final = 5.0
 BROKERS_AT_ONCE: Final = 16
-_EXPECTED = re.compile(r"expected (\d+)")
+_EXPECTED: Final = re.compile(r"expected (\d+)")
 """In the answer of a broker that was taken for another one, as in Kafka's."""
 _BROKERS: Final = 1
 

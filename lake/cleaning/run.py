@@ -27,9 +27,6 @@ from stream.ports import ObjectRange, PreparedObject
 
 _log = get_logger()
 
-PASSES_MAX: Final = 20
-"""Passes over one partition in a run. Each covers as many keys as the key map holds."""
-
 STALE_MAX: Final = 5
 """Passes in a row that end because the log changed meanwhile, or because their time was over."""
 
@@ -45,7 +42,7 @@ class Checkpoint(NamedTuple):
     cleaned: CleanedPart
 
 
-class CleaningMetadata(Protocol):
+class PassMetadata(Protocol):
     """The controller as a job sees it. Raise the client's errors; the outcome of the call is then
     unknown.
     """
@@ -143,7 +140,7 @@ class TopicCleaner:
         self,
         view: ClusterView,
         topic: str,
-        metadata: CleaningMetadata,
+        metadata: PassMetadata,
         run_passes: RunPasses,
         options: CleaningOptions,
         *,
@@ -218,10 +215,9 @@ class TopicCleaner:
         """Compact the topic. Raises as `plan` does, and the errors of metadata and tasks. Earlier
         commits stay.
         """
-        for _ in range(PASSES_MAX):
-            planned = await self.plan()
-            if not planned:
-                break
+        # Ends: a pass is the last one of its partition, or it has mapped more keys than the ones
+        # before, or it is one of at most STALE_MAX in a row.
+        while planned := await self.plan():
             replaced: list[tuple[ObjectRange, ...]] = []
             for some in _rounds(planned, self._options.round_bytes_max):
                 for result in await self._run_passes(await self._tasks(some)):

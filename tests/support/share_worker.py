@@ -21,6 +21,19 @@ BEAT_S = 0.3
 PAUSE_S = 0.05
 
 
+def coordinator_of(bootstrap: str, group: str, member_id: str = "") -> ShareMember:
+    """Return a member that is connected to the coordinator of its group. Raises KafkaFailed."""
+    guide = ShareMember(bootstrap, group, member_id)
+    try:
+        request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
+        found = guide.ask(apis.FIND_COORDINATOR, request)["coordinators"][0]
+    finally:
+        guide.close()
+    if found["error_code"]:
+        raise KafkaFailed(f"no coordinator: {found['error_code']}")
+    return ShareMember(f"{found['host']}:{found['port']}", group, member_id)
+
+
 class ShareLedger:
     """What all workers of a group have seen."""
 
@@ -136,15 +149,7 @@ class ShareWorker:
         self._coordinator = None
 
     def _find_coordinator(self) -> ShareMember:
-        guide = ShareMember(self._bootstrap(), self._group, self.member_id)
-        try:
-            request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[self._group])
-            found = guide.ask(apis.FIND_COORDINATOR, request)["coordinators"][0]
-        finally:
-            guide.close()
-        if found["error_code"]:
-            raise KafkaFailed(f"no coordinator: {found['error_code']}")
-        member = ShareMember(f"{found['host']}:{found['port']}", self._group, self.member_id)
+        member = coordinator_of(self._bootstrap(), self._group, self.member_id)
         member.topic_id(self._topic)
         return member
 

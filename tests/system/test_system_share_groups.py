@@ -8,9 +8,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from broker.wire import apis
+from broker.wire.gen import describe_share_group_offsets as offsets
 from deploy.local.handle import LocalCluster
 from tests.support.clients import create_topic, produce
-from tests.support.share_worker import ShareLedger, ShareWorker
+from tests.support.share_worker import ShareLedger, ShareWorker, coordinator_of
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
@@ -42,6 +44,8 @@ def _kill_leaders(cluster: LocalCluster) -> None:
         started = _until_started(cluster, ledger)
         for number in range(1, 3):
             _kill_one(cluster, ledger, started, number)
+        # What was neither stored as accepted nor delivered again would still be missing.
+        wait_until(lambda: _lags(cluster) == dict.fromkeys(range(PARTITIONS), 0))
     assert ledger.problems == []
 
 
@@ -55,6 +59,20 @@ def _kill_one(
     _produce(cluster)
     wait_until(lambda: _is_done(ledger, started, 2 * number * RECORDS // PARTITIONS))
     cluster.wait_for_new(killed)
+
+
+def _lags(cluster: LocalCluster) -> dict[int, int]:
+    """Return how many records of each partition are not done."""
+    group = offsets.DescribeShareGroupOffsetsRequestGroup(GROUP, None)
+    member = coordinator_of(cluster.bootstrap, GROUP)
+    try:
+        answer = member.ask(
+            apis.DESCRIBE_SHARE_GROUP_OFFSETS, offsets.DescribeShareGroupOffsetsRequest([group])
+        )
+    finally:
+        member.close()
+    (topic,) = answer["groups"][0]["topics"]
+    return {partition["partition_index"]: partition["lag"] for partition in topic["partitions"]}
 
 
 def _produce(cluster: LocalCluster) -> None:

@@ -110,8 +110,8 @@ def _fill(
     sharing: int,
     held: Mapping[str, set[Partition]],
 ) -> None:
-    """Give out what is left, in turns, first the partitions that nobody reads. A partition that
-    every member with room already reads gets no further one.
+    """Assign the rest round robin, partitions without a reader first. A partition that every
+    member with room already reads gets no further reader.
     """
     unfilled = [member_id for member_id, mine in held.items() if len(mine) < quotas[member_id]]
     for partition, count in sorted(readers.items(), key=lambda item: item[1]):

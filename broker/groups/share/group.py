@@ -1,7 +1,7 @@
 """One share group (KIP-932), as a pure state machine.
 
 It works as a consumer group does (`broker.groups.consumer.group`), with two differences. Several
-members may read a partition, so a member takes its target at once and waits for nobody. And only
+members may read a partition, so a member takes its target without waiting for others. And only
 partitions with a state at the share coordinator are assigned: their states are initialized first.
 
 Invariants: only partitions that are `initialized` are in a target. The target epoch never exceeds
@@ -146,7 +146,7 @@ class ShareGroup:
         }
 
     def _has_unassigned(self, topics: TopicsView) -> bool:
-        """Return True if a subscribed partition is initialized that nobody reads yet."""
+        """Return True if an initialized partition of a subscribed topic has no reader yet."""
         if not self.members:
             return False
         subscribed = self.subscribed_names()
