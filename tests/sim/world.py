@@ -79,6 +79,10 @@ from tests.sim.transactions import Transactions
 TOPIC = "t"
 _START_MS = 1_700_000_000_000
 _QUIET_LIMIT_S = 120.0
+_PEACE_LIMIT_S = 3_600.0
+"""All that is awaited outside of the faults, in virtual time: about a minute of CPU. A run without
+an end would hold up every test after it.
+"""
 _CHAOS = {"late": LateChaos, "loads": LoadChaos, "rollback": RollbackChaos}
 
 _DEFECTS = frozenset(
@@ -509,7 +513,13 @@ class World:
 
     async def _main(self) -> None:
         life = self.loop.create_task(self._live())
-        await asyncio.wait((life, self._violation), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            (life, self._violation),
+            timeout=self.chaos_s + _PEACE_LIMIT_S,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if not life.done() and not self._violation.done():
+            self.fail(f"the run does not end within {_PEACE_LIMIT_S} s of peace")
         if self._violation.done():
             self._violation.result()
         life.result()
@@ -550,9 +560,8 @@ class World:
             self.loop.create_task(work)
             for work in (*groups.run(stop), *consumer_groups.run(stop), *topics.run(stop))
         ]
-        await groups.ready()
-        await share_clients.ready()
-        await self.share_consumers.ready()
+        for ready in (groups.ready, share_clients.ready, self.share_consumers.ready):
+            await self._within(_QUIET_LIMIT_S, "not every group can be used", ready())
         clients = (share_clients, share_members, self.share_consumers)
         asking += [self.loop.create_task(work) for some in clients for work in some.run(stop)]
         if self.lost_slots is not None:
