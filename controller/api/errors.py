@@ -130,7 +130,7 @@ class JournalForgot(ControllerError):
 
 
 class SnapshotCorrupt(ControllerError):
-    """A metadata snapshot in the object store does not match its checksum or version."""
+    """A metadata snapshot in the object store does not match its checksum."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(
@@ -139,6 +139,19 @@ class SnapshotCorrupt(ControllerError):
             " delete this object; if every disk is lost, see penstock controller recover"
         )
         self.key = key
+
+
+class MetadataUnknown(ControllerError):
+    """Metadata are sound, but newer than this process. Never treat them as damaged, and never leave
+    them out: they are facts.
+    """
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(
+            f"{where} has {what}, which this version of Penstock does not know. It is not damaged:"
+            " start the version of Penstock that wrote it, or a later one"
+        )
+        self.what = what
 
 
 class SnapshotMissing(ControllerError):
@@ -159,7 +172,7 @@ class SnapshotMissing(ControllerError):
 
 
 class BackupCorrupt(ControllerError):
-    """An object of the metadata log's backup does not match its checksum, version or key."""
+    """An object of the metadata log's backup does not match its checksum or key."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(f"backup object {key} is unusable: {what}")

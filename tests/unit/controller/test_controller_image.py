@@ -16,6 +16,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
+from controller.api.errors import MetadataUnknown
 from controller.managers import objects
 from controller.managers.nodes import fence_brokers
 from controller.metadata.codec import decode_record, encode_raw, encode_record
@@ -238,8 +239,17 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: ManagersClu
     assert decode_record(
         encode_raw([IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))])[0]
     ) == IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(MetadataUnknown, match="'from-the-future', which this version"):
         decode_record(msgspec.msgpack.encode(["from-the-future", 1]))
+    for rubbish in (["topic"], [], 7, ["topic", b"no id", "t"]):
+        with pytest.raises(msgspec.ValidationError):
+            decode_record(msgspec.msgpack.encode(rubbish))
+
+
+def test_fields_that_a_later_version_added_are_ignored(cluster: ManagersCluster) -> None:
+    for record in ImageCopy.of(cluster.image).records():
+        longer = [*msgspec.msgpack.decode(encode_record(record)), "added", 7]
+        assert decode_record(msgspec.msgpack.encode(longer)) == record
 
 
 @pytest.mark.parametrize(
