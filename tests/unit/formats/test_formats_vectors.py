@@ -11,21 +11,16 @@ from typing import Any
 import pytest
 
 from base.ids import ObjectId
-from controller.backup.layout import splice, unpack
-from controller.metadata.codec import decode_record
-from controller.metadata.image import MetadataImage
 from lake.arrow.decode import Place
 from lake.arrow.topic_scan import scan
 from lake.fetch.errors import ObjectStaysGone, ReadError
 from lake.manifest.errors import EndInDoubt
 from lake.manifest.view import ClusterView
 from objectstore.memory import MemoryStore
-from penstock.topic_list import topics
 from stream.batch.records import Record, decode_records
 from stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt, StreamError, WalSlotLost
 from stream.format.block_walk import Piece, batches_of
 from stream.format.decoder import ObjectIndex, check_block, parse_tail, verify_object
-from stream.format.keys import parse_backup_key, parse_cluster_id
 from stream.format.layout import BlockEntry
 from stream.ports import ObjectRange
 from tests.formats.batches import row_json
@@ -302,45 +297,3 @@ def check_rows(url: str, parts: list[tuple[str, dict[str, Any]]]) -> None:
 
 def row_json_of(row: Any) -> dict[str, Any]:
     return row_json(Record(*row))
-
-
-# --- releases -------------------------------------------------------------------------------------
-
-RELEASES = sorted(path.parent.name for path in HERE.glob("[0-9]*/expected.json"))
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_bucket_of_a_release(release: str, tmp_path: Path) -> None:
-    """Its rows are what consumers read from the brokers of that release."""
-    shutil.copytree(HERE / release / "bucket", tmp_path / "bucket")
-    url = f"file:{tmp_path}/bucket"
-    expected = expected_of(HERE / release / "expected.json")
-    known = {topic.name: topic for topic in topics(url)}
-    assert sorted(known) == sorted(topic["name"] for topic in expected["topics"])
-    for topic in expected["topics"]:
-        found = known[topic["name"]]
-        assert str(found.topic_id) == topic["topic_id"]
-        assert found.is_internal == topic["is_internal"]
-        assert {name: found.configs[name] for name in topic["configs"]} == topic["configs"]
-        check_rows(url, [(topic["name"], partition) for partition in topic["partitions"]])
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_metadata_log_of_a_release(release: str) -> None:
-    bucket = bucket_of(HERE / release / "bucket")
-    (cluster_id,) = {name for key in bucket if (name := parse_cluster_id(key)) is not None}
-    log = [
-        unpack(key, first, cluster_id, data)
-        for key, data in sorted(bucket.items())
-        if (first := parse_backup_key(cluster_id, key)) is not None
-    ]
-    tail = splice(log, 0)
-    image = MetadataImage()
-    image.apply_all([decode_record(record) for record in tail.records])
-    expected = expected_of(HERE / release / "expected.json")
-    said = {str(topic.topic_id): topic.name for topic in image.topics}
-    assert said == {topic["topic_id"]: topic["name"] for topic in expected["topics"]}
-
-
-def test_there_is_a_release() -> None:
-    assert RELEASES
