@@ -17,11 +17,13 @@ from lake.fetch.errors import ObjectStaysGone, ReadError
 from lake.manifest.errors import EndInDoubt
 from lake.manifest.view import ClusterView
 from objectstore.memory import MemoryStore
+from penstock.topic_list import topics
 from stream.batch.records import Record, decode_records
 from stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt, StreamError, WalSlotLost
 from stream.format.block_walk import Piece, batches_of
 from stream.format.decoder import ObjectIndex, check_block, parse_tail, verify_object
 from stream.format.layout import BlockEntry
+from stream.format.manifest.model import split_name
 from stream.ports import ObjectRange
 from tests.formats.batches import row_json
 from tests.formats.generate import FOLDERS, HERE, contents
@@ -189,7 +191,7 @@ async def said_of(objects: dict[str, bytes]) -> dict[str, Any]:
     except StreamError as error:
         return {"error": kind_of(error)}
     found: list[dict[str, Any]] = []
-    for topic in view.topics():
+    for topic in sorted(root.topics, key=lambda topic: topic.name):
         try:
             states = await view.partitions([topic.name], committed=True)
             partitions: list[dict[str, Any]] = [
@@ -241,6 +243,16 @@ def without_rows(expected: dict[str, Any]) -> dict[str, Any]:
     return {**expected, "topics": topics_}
 
 
+def test_topics_of_snapshots_are_only_found_by_their_snapshot(tmp_path: Path) -> None:
+    shutil.copytree(HERE / "stores/snapshot-topic/bucket", tmp_path / "bucket")
+    known = topics(f"file:{tmp_path}/bucket", snapshots=True)
+    assert [(topic.name, topic.snapshot) for topic in known] == [
+        ("orders", ""),
+        ("orders", "nightly"),
+    ]
+    assert len(topics(f"file:{tmp_path}/bucket")) == 1
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_a_store(name: str) -> None:
     expected = expected_of(HERE / f"stores/{name}/expected.json")
@@ -271,19 +283,21 @@ def test_the_rows_of_a_store(name: str, tmp_path: Path) -> None:
 
 
 def check_rows(url: str, parts: list[tuple[str, dict[str, Any]]]) -> None:
-    for topic, partition in parts:
+    for name, partition in parts:
         number = partition["partition"]
+        topic, snapshot = split_name(name)
         if "error" in partition:
             with pytest.raises(StreamError) as raised:
                 scan(url, topic, partitions=[number]).to_table()
             assert kind_of(raised.value) == partition["error"]
             continue
-        rows = scan(url, topic, partitions=[number], columns=COLUMNS)
+        rows = scan(url, topic, snapshot=snapshot, partitions=[number], columns=COLUMNS)
         assert rows.offsets[number] == (partition["log_start"], partition["end_offset"])
         assert [row_json_of(row) for row in rows_of(rows.to_table())] == partition["rows"]
         committed = scan(
             url,
             topic,
+            snapshot=snapshot,
             partitions=[number],
             columns=["offset"],
             isolation_level="read_committed",
