@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.formats import metadata
+from tests.formats import metadata_objects
 from tests.formats.objects import vectors
 from tests.formats.stores import stores
 
@@ -28,10 +28,10 @@ def contents() -> Iterator[tuple[str, bytes]]:
         for key, data in store.objects.items():
             yield f"stores/{store.name}/bucket/{key}", data
         yield f"stores/{store.name}/expected.json", _json(store.expected)
-    for item in metadata.vectors():
+    for item in metadata_objects.vectors():
         yield f"metadata/{item.name}.bin", item.data
         yield f"metadata/{item.name}.json", _json(item.expected)
-    for chain in metadata.chains():
+    for chain in metadata_objects.chains():
         for key, data in chain.objects.items():
             yield f"chains/{chain.name}/bucket/{key}", data
         yield f"chains/{chain.name}/expected.json", _json(chain.expected)

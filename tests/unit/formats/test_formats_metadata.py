@@ -20,7 +20,7 @@ from objectstore.memory import MemoryStore
 from stream.format.keys import parse_backup_key, parse_lease_key
 from tests.formats.batches import BASE_MS
 from tests.formats.generate import HERE
-from tests.formats.metadata import CLUSTER, RECORDS
+from tests.formats.metadata_objects import CLUSTER, RECORDS
 from tests.unit.formats.test_formats_vectors import bucket_of, expected_of
 
 VECTORS = sorted(path.stem for path in (HERE / "metadata").glob("*.json"))

@@ -5,10 +5,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from base.clock import wall_ms
+from controller.api.errors import MetadataUnknown
 from controller.backup.layout import splice, unpack
+from controller.backup.log import BackupLog
 from controller.backup.snapshots import LoadedSnapshot, SnapshotStore
+from controller.disaster_recovery.recovery import Recovery, cluster_ids
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Record
@@ -16,11 +21,19 @@ from lake.manifest.view import ClusterView
 from objectstore.memory import MemoryStore
 from penstock.topic_list import topics
 from stream.format.decoder import parse_header
-from stream.format.keys import parse_backup_key, parse_cluster_id, parse_data_key, parse_wal_key
+from stream.format.keys import (
+    backup_key,
+    parse_backup_key,
+    parse_cluster_id,
+    parse_data_key,
+    parse_wal_key,
+    snapshot_prefix,
+)
 from stream.format.manifest.model import in_snapshot
 from stream.ports import ObjectRole
 from tests.formats.generate import HERE
 from tests.sim.loop import VirtualLoop
+from tests.support.newer_formats import with_metadata_version
 from tests.unit.formats.test_formats_vectors import (
     bucket_of,
     check_rows,
@@ -95,11 +108,17 @@ def log_of(bucket: dict[str, bytes]) -> list[Record]:
     return [decode_record(record) for record in splice(log, 0).records]
 
 
-async def snapshot_of(bucket: dict[str, bytes]) -> LoadedSnapshot | None:
+async def store_of(bucket: dict[str, bytes]) -> tuple[MemoryStore, str]:
+    """Return a store with these objects, and its cluster."""
     store = MemoryStore()
     for key, data in bucket.items():
         await store.put(key, data)
-    (cluster_id,) = {name for key in bucket if (name := parse_cluster_id(key)) is not None}
+    (cluster_id,) = await cluster_ids(store)
+    return store, cluster_id
+
+
+async def snapshot_of(bucket: dict[str, bytes]) -> LoadedSnapshot | None:
+    store, cluster_id = await store_of(bucket)
     return await SnapshotStore(store, cluster_id, kept=2).load_newest()
 
 
@@ -132,6 +151,26 @@ def test_the_metadata_of_a_release(release: str) -> None:
     assert whole == loaded.image
 
 
+async def test_what_a_newer_version_wrote_is_not_recovered_by_an_older_one() -> None:
+    """A record of an unknown kind, or a newer snapshot: nothing is written, not even fences."""
+    store, cluster_id = await store_of(bucket_of(HERE / RELEASES[-1] / "bucket"))
+    log = BackupLog(store, cluster_id)
+    last = await log.read((await log.listed()).first_offsets[-1])
+    strange = msgspec.Raw(msgspec.msgpack.encode(["from-a-later-version", 7]))
+    item = msgspec.structs.replace(last, first_offset=last.end_offset, records=[strange])
+    await log.put(item)
+    before = {info.key async for info in store.list("")}
+    with pytest.raises(MetadataUnknown, match="'from-a-later-version'"):
+        await Recovery(store, cluster_id, now_ms=wall_ms).run(force=True, accept_loss=True)
+    await store.delete([backup_key(cluster_id, item.first_offset)])
+    before.discard(backup_key(cluster_id, item.first_offset))
+    (key,) = {info.key async for info in store.list(snapshot_prefix(cluster_id))}
+    await store.put(key, with_metadata_version(await store.get(key), 3))
+    with pytest.raises(MetadataUnknown, match=f"{key} has format version 3"):
+        await Recovery(store, cluster_id, now_ms=wall_ms).run(force=True, accept_loss=True)
+    assert {info.key async for info in store.list("")} == before
+
+
 def test_release_1_0_has_every_part_of_the_formats() -> None:
     bucket = bucket_of(HERE / "1.0" / "bucket")
     assert {record.__struct_config__.tag for record in log_of(bucket)} >= RECORDS
@@ -147,10 +186,7 @@ def named_in_the_manifest(bucket: dict[str, bytes]) -> set[int]:
     """Return the roles of the objects that the newest manifest names."""
 
     async def found() -> set[int]:
-        store = MemoryStore()
-        for key, data in bucket.items():
-            await store.put(key, data)
-        view = ClusterView(store)
+        view = ClusterView((await store_of(bucket))[0])
         await view.refresh()
         logs = [log for topic in view.topics() for log in await view.committed(topic.name)]
         return {role for log in logs for run in log.runs for role in run.roles}
