@@ -141,19 +141,6 @@ class SnapshotCorrupt(ControllerError):
         self.key = key
 
 
-class MetadataUnknown(ControllerError):
-    """Metadata are sound, but newer than this process. Never treat them as damaged, and never leave
-    them out: they are facts.
-    """
-
-    def __init__(self, where: str, what: str) -> None:
-        super().__init__(
-            f"{where} has {what}, which this version of Penstock does not know. It is not damaged:"
-            " start the version of Penstock that wrote it, or a later one"
-        )
-        self.what = what
-
-
 class SnapshotMissing(ControllerError):
     """The journal begins after the end of every readable snapshot: the records between
     are missing.

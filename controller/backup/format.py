@@ -1,7 +1,7 @@
 """Define the header that metadata snapshots and objects of the metadata log share. Bytes only.
 
 Invariants: the CRC covers magic, version and contents, so nothing but a whole object of a version
-that this software knows is opened. A sound object of a newer version raises MetadataUnknown: it is
+that this software knows is opened. A sound object of a newer version raises FormatUnknown: it is
 not damaged, and nothing may take its place.
 Must not do I/O. **Stored: header and CRC stay as they are in every version.**
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from controller.api.errors import MetadataUnknown
+from stream.errors import FormatUnknown
 
 _HEADER = Struct(">8sII")
 _CRC_AT = 12
@@ -34,7 +34,7 @@ class MetadataFormat(NamedTuple):
         return [_HEADER.pack(*self, crc), payload]
 
     def unpack(self, key: str, data: bytes) -> memoryview:
-        """Return the payload. Raises Unusable, MetadataUnknown."""
+        """Return the payload. Raises Unusable, FormatUnknown."""
         if len(data) < _HEADER.size:
             raise Unusable(f"{len(data)} bytes are less than its header")
         magic, version, crc = _HEADER.unpack_from(data)
@@ -44,5 +44,5 @@ class MetadataFormat(NamedTuple):
         if crc32c(payload, crc32c(data[:_CRC_AT])) != crc:
             raise Unusable("it does not match its checksum")
         if version != self.version:
-            raise MetadataUnknown(key, f"format version {version}")
+            raise FormatUnknown(key, f"format version {version}")
         return payload

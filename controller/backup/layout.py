@@ -74,7 +74,7 @@ def pack(item: LogObject) -> list[bytes]:
 
 def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObject:
     """Decode an object. Raises BackupCorrupt unless it is the whole object that belongs under
-    `key`, and MetadataUnknown if it is newer than this software.
+    `key`, and FormatUnknown if it is newer than this software.
     """
     try:
         payload = _FORMAT.unpack(key, data)

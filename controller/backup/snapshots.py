@@ -104,7 +104,7 @@ def _pack(body: _Body) -> list[bytes]:
 
 
 def _unpack(key: str, data: bytes) -> _Body:
-    """Decode a snapshot. Raises SnapshotCorrupt, MetadataUnknown."""
+    """Decode a snapshot. Raises SnapshotCorrupt, FormatUnknown."""
     try:
         payload = _FORMAT.unpack(key, data)
     except Unusable as error:
@@ -126,7 +126,7 @@ class SnapshotStore:
         ones are passed over and logged.
 
         Raises SnapshotCorrupt if there are snapshots but none is whole: an empty cluster must not
-        begin in their place. Raises MetadataUnknown if the newest whole one is newer than this
+        begin in their place. Raises FormatUnknown if the newest whole one is newer than this
         software: an older one must not take its place.
         """
         damaged: SnapshotCorrupt | None = None

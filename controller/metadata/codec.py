@@ -1,6 +1,6 @@
 """Encode and decode records: msgpack arrays with the record's tag, UUIDs as 16 bytes.
 
-An unknown tag raises MetadataUnknown: older software must not skip facts. Unknown elements at the
+An unknown tag raises FormatUnknown: older software must not skip facts. Unknown elements at the
 end of a record are ignored.
 """
 
@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from controller.api.errors import MetadataUnknown
 from controller.metadata.records import Record
+from stream.errors import FormatUnknown
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
@@ -24,7 +24,7 @@ def encode_record(record: Record) -> bytes:
 def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
     """Decode one record.
 
-    Raises MetadataUnknown for a kind of record that this version does not have, and
+    Raises FormatUnknown for a kind of record that this version does not have, and
     msgspec.DecodeError (or its ValidationError) for what is no record at all.
     """
     try:
@@ -33,7 +33,7 @@ def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
         tag = _tag_of(data)
         if tag is None or tag in _TAGS:
             raise
-        raise MetadataUnknown("the metadata log", f"a record {tag!r}") from None
+        raise FormatUnknown("of the metadata log", f"a record {tag!r}") from None
 
 
 def _tag_of(data: bytes | memoryview | msgspec.Raw) -> str | None:

@@ -26,7 +26,6 @@ from controller.api.errors import (
     BackupFenced,
     BackupGap,
     LogBehindBackup,
-    MetadataUnknown,
     NotLeader,
     RecoveryRefused,
 )
@@ -52,6 +51,7 @@ from controller.metadata.records import ControllerEpoch, KeyValueRecord, Metadat
 from controller.raft.messages import Base, Members
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
+from stream.errors import FormatUnknown
 from stream.format.keys import backup_key, wal_key
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
 from tests.support.controller_cluster import Cluster
@@ -96,7 +96,7 @@ def test_an_object_comes_back_and_every_flipped_bit_is_found() -> None:
             unpack("k", first_offset, cluster_id, data)
     with pytest.raises(BackupCorrupt):
         unpack("k", 3, "c", data[:10])
-    with pytest.raises(MetadataUnknown, match="format version 2"):
+    with pytest.raises(FormatUnknown, match="format version 2"):
         unpack("k", 3, "c", with_metadata_version(data, 2))
 
 

@@ -16,7 +16,6 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.api.errors import MetadataUnknown
 from controller.managers import objects
 from controller.managers.nodes import fence_brokers
 from controller.metadata.codec import decode_record, encode_raw, encode_record
@@ -41,6 +40,7 @@ from controller.metadata.records import (
 )
 from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
+from stream.errors import FormatUnknown
 from stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import ManagersCluster, part, slot, snapshot_of
 
@@ -239,7 +239,7 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: ManagersClu
     assert decode_record(
         encode_raw([IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))])[0]
     ) == IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))
-    with pytest.raises(MetadataUnknown, match="'from-the-future', which this version"):
+    with pytest.raises(FormatUnknown, match="'from-the-future', which this version"):
         decode_record(msgspec.msgpack.encode(["from-the-future", 1]))
     for rubbish in (["topic"], [], 7, ["topic", b"no id", "t"]):
         with pytest.raises(msgspec.ValidationError):

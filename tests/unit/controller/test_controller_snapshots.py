@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from controller.api.errors import MetadataUnknown, SnapshotCorrupt
+from controller.api.errors import SnapshotCorrupt
 from controller.backup.snapshots import SnapshotStore, copy_image
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, KeyValueRecord, MetadataOffset
 from controller.raft.messages import Base, Members
 from objectstore.memory import MemoryStore
+from stream.errors import FormatUnknown
 from stream.format.keys import snapshot_key
 from tests.support.newer_formats import METADATA_HEADER_BYTES, with_metadata_version
 
@@ -102,12 +103,12 @@ async def test_a_newer_snapshot_is_not_passed_over(
     key = snapshot_key("c", newer.end_offset, EPOCH)
     whole = await store.get(key)
     await store.put(key, with_metadata_version(whole, 3))
-    with pytest.raises(MetadataUnknown, match=rf"{key} has format version 3.* is not damaged"):
+    with pytest.raises(FormatUnknown, match=rf"{key} has format version 3.* is not damaged"):
         await snapshots.load_newest()
     # A record of a kind that is not known stops it as well.
     tail = whole[METADATA_HEADER_BYTES:].replace(b"\xa7cluster", b"\xa7clunter")
     await store.put(key, with_metadata_version(whole[:METADATA_HEADER_BYTES] + tail, 2))
-    with pytest.raises(MetadataUnknown, match="a record 'clunter'"):
+    with pytest.raises(FormatUnknown, match="a record 'clunter'"):
         await snapshots.load_newest()
 
 

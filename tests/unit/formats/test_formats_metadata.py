@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from base.ids import Millis
-from controller.api.errors import BackupCorrupt, MetadataUnknown, SnapshotCorrupt
+from controller.api.errors import BackupCorrupt, SnapshotCorrupt
 from controller.backup.layout import LogObject, unpack
 from controller.backup.log import BackupLog
 from controller.backup.snapshots import SnapshotStore
@@ -17,6 +17,7 @@ from controller.metadata.records import Record
 from controller.metadata.snapshot import ImageCopy
 from controller.raft.messages import Base
 from objectstore.memory import MemoryStore
+from stream.errors import FormatUnknown
 from stream.format.keys import parse_backup_key, parse_lease_key
 from tests.formats.batches import BASE_MS
 from tests.formats.generate import HERE
@@ -25,7 +26,7 @@ from tests.unit.formats.test_formats_vectors import bucket_of, expected_of
 
 VECTORS = sorted(path.stem for path in (HERE / "metadata").glob("*.json"))
 ERRORS: dict[str, tuple[type[Exception], ...]] = {
-    "newer": (MetadataUnknown,),
+    "newer": (FormatUnknown,),
     "damaged": (BackupCorrupt, SnapshotCorrupt),
 }
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from base.clock import wall_ms
-from controller.api.errors import MetadataUnknown
 from controller.backup.layout import splice, unpack
 from controller.backup.log import BackupLog
 from controller.backup.snapshots import LoadedSnapshot, SnapshotStore
@@ -20,6 +19,7 @@ from controller.metadata.records import Record
 from lake.manifest.view import ClusterView
 from objectstore.memory import MemoryStore
 from penstock.topic_list import topics
+from stream.errors import FormatUnknown
 from stream.format.decoder import parse_header
 from stream.format.keys import (
     backup_key,
@@ -160,13 +160,13 @@ async def test_what_a_newer_version_wrote_is_not_recovered_by_an_older_one() -> 
     item = msgspec.structs.replace(last, first_offset=last.end_offset, records=[strange])
     await log.put(item)
     before = {info.key async for info in store.list("")}
-    with pytest.raises(MetadataUnknown, match="'from-a-later-version'"):
+    with pytest.raises(FormatUnknown, match="'from-a-later-version'"):
         await Recovery(store, cluster_id, now_ms=wall_ms).run(force=True, accept_loss=True)
     await store.delete([backup_key(cluster_id, item.first_offset)])
     before.discard(backup_key(cluster_id, item.first_offset))
     (key,) = {info.key async for info in store.list(snapshot_prefix(cluster_id))}
     await store.put(key, with_metadata_version(await store.get(key), 3))
-    with pytest.raises(MetadataUnknown, match=f"{key} has format version 3"):
+    with pytest.raises(FormatUnknown, match=f"{key} has format version 3"):
         await Recovery(store, cluster_id, now_ms=wall_ms).run(force=True, accept_loss=True)
     assert {info.key async for info in store.list("")} == before
 
