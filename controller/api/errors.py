@@ -130,7 +130,7 @@ class JournalForgot(ControllerError):
 
 
 class SnapshotCorrupt(ControllerError):
-    """A metadata snapshot in the object store does not match its checksum or version."""
+    """A metadata snapshot in the object store does not match its checksum."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(
@@ -159,7 +159,7 @@ class SnapshotMissing(ControllerError):
 
 
 class BackupCorrupt(ControllerError):
-    """An object of the metadata log's backup does not match its checksum, version or key."""
+    """An object of the metadata log's backup does not match its checksum or key."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(f"backup object {key} is unusable: {what}")

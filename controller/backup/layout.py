@@ -9,25 +9,22 @@ late could continue.
 Must not do I/O.
 Source: ADR 0013; SlateDB's numbered manifests; the WAL's slots and fences (`stream.wal`).
 
-Object: magic "PNSTMLOG", version u32, CRC32C u32 of the rest (little endian); then msgpack [first
-offset, [index, term, offset, members], created ms, cluster id, is fence, [record, ...]].
+Object: a header with magic "PNSTMLOG", then msgpack [first offset, [index, term, offset,
+members], created ms, cluster id, is fence, [record, ...]].
 """
 
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
-from crc32c import crc32c
 
 from controller.api.errors import BackupCorrupt, RecoveryRefused
+from controller.backup.format import MetadataFormat, Unusable
 from controller.metadata.records import MetadataOffset
 from controller.raft.messages import Base
 
-_HEADER = struct.Struct("<8sII")
-_MAGIC = b"PNSTMLOG"
-_VERSION = 1
+_FORMAT = MetadataFormat(b"PNSTMLOG", version=1)
 HISTORY_GAP = 1 << 32
 """Number of metadata offsets between the end of one history and the first of the next.
 
@@ -72,25 +69,17 @@ class LogTail:
 
 
 def pack(item: LogObject) -> list[bytes]:
-    payload = msgspec.msgpack.encode(item)
-    return [_HEADER.pack(_MAGIC, _VERSION, crc32c(payload)), payload]
+    return _FORMAT.pack(msgspec.msgpack.encode(item))
 
 
 def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObject:
     """Decode an object. Raises BackupCorrupt unless it is the whole object that belongs under
-    `key`.
+    `key`, and FormatUnknown if it is newer than this software.
     """
-    if len(data) < _HEADER.size:
-        raise BackupCorrupt(key, f"{len(data)} bytes are less than its header")
-    magic, version, crc = _HEADER.unpack_from(data)
-    if magic != _MAGIC or version != _VERSION:
-        raise BackupCorrupt(
-            key,
-            f"magic {magic!r} version {version}; this software reads {_MAGIC!r} version {_VERSION}",
-        )
-    payload = memoryview(data)[_HEADER.size :]
-    if crc32c(payload) != crc:
-        raise BackupCorrupt(key, "it does not match its checksum")
+    try:
+        payload = _FORMAT.unpack(key, data)
+    except Unusable as error:
+        raise BackupCorrupt(key, str(error)) from None
     item = msgspec.msgpack.decode(payload, type=LogObject)
     if item.first_offset != first_offset or item.cluster_id != cluster_id:
         raise BackupCorrupt(

@@ -9,20 +9,19 @@ are deleted only after a newer one is there.
 Must not decide when to take a snapshot.
 Source: Raft reference 5 (2), KRaft `SnapshotWriter`.
 
-Object: magic "PNSTSNAP", version u32, CRC32C u32 of the rest; then msgpack [[index, term, offset,
-members], cluster id, [record, ...]].
+Object: a header with magic "PNSTSNAP", then msgpack [[index, term, offset, members], cluster
+id, [record, ...]].
 """
 
 import asyncio
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 import structlog
-from crc32c import crc32c
 
 from controller.api.errors import SnapshotCorrupt
+from controller.backup.format import MetadataFormat, Unusable
 from controller.backup.log import BackupLog
 from controller.backup.writer import Backup
 from controller.config import ControllerConfig
@@ -38,9 +37,7 @@ from objectstore.ports import ObjectStore
 from stream.format.keys import parse_snapshot_key, snapshot_key, snapshot_prefix
 
 _log = structlog.get_logger()
-_HEADER = struct.Struct("<8sII")
-_MAGIC = b"PNSTSNAP"
-_VERSION = 2
+_FORMAT = MetadataFormat(b"PNSTSNAP", version=2)
 _CHECK_INTERVAL_S = 1.0
 _CHUNK_RECORDS = 2_000
 """Number of records encoded, or decoded and applied, before the event loop gets a turn: 2 to 10
@@ -103,22 +100,15 @@ async def load_image(records: Sequence[msgspec.Raw], end_offset: MetadataOffset)
 
 
 def _pack(body: _Body) -> list[bytes]:
-    payload = msgspec.msgpack.encode(body)
-    return [_HEADER.pack(_MAGIC, _VERSION, crc32c(payload)), payload]
+    return _FORMAT.pack(msgspec.msgpack.encode(body))
 
 
 def _unpack(key: str, data: bytes) -> _Body:
-    if len(data) < _HEADER.size:
-        raise SnapshotCorrupt(key, f"{len(data)} bytes are less than its header")
-    magic, version, crc = _HEADER.unpack_from(data)
-    if magic != _MAGIC or version != _VERSION:
-        raise SnapshotCorrupt(
-            key,
-            f"magic {magic!r} version {version}; this software reads {_MAGIC!r} version {_VERSION}",
-        )
-    payload = memoryview(data)[_HEADER.size :]
-    if crc32c(payload) != crc:
-        raise SnapshotCorrupt(key, "it does not match its checksum")
+    """Decode a snapshot. Raises SnapshotCorrupt, FormatUnknown."""
+    try:
+        payload = _FORMAT.unpack(key, data)
+    except Unusable as error:
+        raise SnapshotCorrupt(key, str(error)) from None
     return msgspec.msgpack.decode(payload, type=_Body)
 
 
@@ -136,7 +126,8 @@ class SnapshotStore:
         ones are passed over and logged.
 
         Raises SnapshotCorrupt if there are snapshots but none is whole: an empty cluster must not
-        begin in their place.
+        begin in their place. Raises FormatUnknown if the newest whole one is newer than this
+        software: an older one must not take its place.
         """
         damaged: SnapshotCorrupt | None = None
         for key in reversed(await self._keys()):

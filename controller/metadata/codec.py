@@ -1,16 +1,20 @@
 """Encode and decode records: msgpack arrays with the record's tag, UUIDs as 16 bytes.
 
-An unknown tag is an error: older software must not skip facts.
+An unknown tag raises FormatUnknown: older software must not skip facts. Unknown elements at the
+end of a record are ignored.
 """
 
 from collections.abc import Iterable
+from typing import Any, Final, get_args
 
 import msgspec
 
 from controller.metadata.records import Record
+from stream.errors import FormatUnknown
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+_TAGS: Final = frozenset(kind.__struct_config__.tag for kind in get_args(Record))
 
 
 def encode_record(record: Record) -> bytes:
@@ -20,10 +24,21 @@ def encode_record(record: Record) -> bytes:
 def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
     """Decode one record.
 
-    Raises msgspec.DecodeError (or its ValidationError) for anything that `encode_record` of this
-    version does not produce.
+    Raises FormatUnknown for a kind of record that this version does not have, and
+    msgspec.DecodeError (or its ValidationError) for what is no record at all.
     """
-    return _DECODER.decode(data)
+    try:
+        return _DECODER.decode(data)
+    except msgspec.ValidationError:
+        tag = _tag_of(data)
+        if tag is None or tag in _TAGS:
+            raise
+        raise FormatUnknown("of the metadata log", f"a record {tag!r}") from None
+
+
+def _tag_of(data: bytes | memoryview | msgspec.Raw) -> str | None:
+    found: Any = msgspec.msgpack.decode(data)
+    return found[0] if isinstance(found, list) and found and isinstance(found[0], str) else None
 
 
 def encode_raw(records: Iterable[Record]) -> list[msgspec.Raw]:

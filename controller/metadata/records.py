@@ -39,23 +39,28 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 
 class ClusterRecord(_Record, tag="cluster", frozen=True, gc=False):
     cluster_id: str
+    """Name of the cluster, part of the keys of its metadata."""
 
 
 class TopicRecord(_Record, tag="topic", frozen=True, gc=False):
     topic_id: UUID
+    """Never used again, not even for a topic of the same name."""
     name: str
+    """The topic's name, unique among topics that are not frozen."""
 
 
 class TopicRemoved(_Record, tag="topic-removed", frozen=True, gc=False):
     """Removes a topic with its partitions and configs. Other records remove the streams."""
 
     topic_id: UUID
+    """The topic that goes."""
 
 
 class GroupOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The offsets that a consumer group had committed for one topic of a snapshot."""
 
     group: str
+    """Id of the group."""
     offsets: tuple[tuple[int, Offset], ...]
     """By partition, in order; partitions without one are left out."""
 
@@ -68,10 +73,13 @@ class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
     """
 
     topic_id: UUID
+    """Id of the frozen topic; a topic of a snapshot has one of its own."""
     name: str
+    """Name of the topic, without that of the snapshot."""
     snapshot: str
     """Name of the snapshot; empty for a deleted topic."""
     configs: tuple[tuple[str, str], ...]
+    """Configs that were set, as pairs of name and value."""
     since_ms: Millis
     """Wall clock of the active controller, for information: no decision depends on it."""
     keep_ms: int
@@ -91,9 +99,13 @@ class TopicDeleted(_Record, tag="topic-deleted", frozen=True, gc=False):
     """
 
     topic_id: UUID
+    """The topic that was deleted."""
     since_ms: Millis
+    """When it was deleted, for information."""
     keep_ms: int
+    """How long it can come back; -1: without a limit."""
     offset: MetadataOffset
+    """End of the log before the transaction that deleted it."""
 
 
 class TopicUndeleted(_Record, tag="topic-undeleted", frozen=True, gc=False):
@@ -102,13 +114,16 @@ class TopicUndeleted(_Record, tag="topic-undeleted", frozen=True, gc=False):
     """
 
     topic_id: UUID
+    """The deleted topic, which keeps its id."""
     name: str
+    """Its name from now on."""
 
 
 class FrozenTopicRemoved(_Record, tag="frozen-topic-removed", frozen=True, gc=False):
     """Removes a frozen topic with its partitions and configs. Other records remove the streams."""
 
     topic_id: UUID
+    """The frozen topic that goes."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -122,6 +137,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     target: NodeId
     """The intended leader; after the election, the elected one."""
     started_ms: Millis
+    """When the move began, for information."""
     deadline_ms: Millis
     """The deadline, for information only.
 
@@ -129,6 +145,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     saw the move.
     """
     elected_ms: Millis = Millis(0)
+    """When the target was elected; 0: not yet."""
     leader_epoch: StreamEpoch = StreamEpoch(-1)
     """The leader epoch that began with the election."""
 
@@ -139,6 +156,7 @@ class ForkPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     source_topic_id: UUID
+    """The topic that the fork began with; it may be gone."""
     end_offset: Offset
     """The source's log below this offset is the fork's as well."""
     scan_offset: Offset
@@ -156,13 +174,21 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     """
 
     topic_id: UUID
+    """The topic of the partition."""
     partition: int
+    """Number of the partition in its topic, from 0."""
     replicas: tuple[NodeId, ...]
+    """Node ids of the candidates, the preferred leader first."""
     leader: NodeId
+    """Node id of the leader; -1: none."""
     leader_node_epoch: NodeEpoch
+    """Node epoch of the start of the leader that may serve; -1: none."""
     leader_epoch: StreamEpoch
+    """Grows with each election; the stream epoch of the three streams."""
     meta_stream_id: StreamId
+    """The stream of the partition's checkpoints."""
     data_stream_id: StreamId
+    """The stream of the records: its offsets are Kafka's."""
     txn_stream_id: StreamId
     """The stream of transaction outcomes, at the offsets of the data stream
     (`stream.format.transaction_log`).
@@ -175,6 +201,7 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     The partition then has no leader until the source has closed the streams.
     """
     move: Move | None = None
+    """The last planned change of leader; nil: there was none."""
     fork: ForkPoint | None = None
     """Set if the partition began as a fork."""
     undeleted_epoch: StreamEpoch = StreamEpoch(-1)
@@ -192,16 +219,22 @@ class NodeListener(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The advertised address of one listener. `host` has the meaning that it has in NodeRecord."""
 
     name: str
+    """Name of the listener, as the broker's settings have it."""
     host: str
+    """Advertised host."""
     port: int
+    """Advertised TCP port."""
 
 
 class FeatureRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The levels of one feature that a node supports, both ends included."""
 
     name: str
+    """Name of the feature, for example `transaction.version`."""
     min_level: int
+    """Lowest supported level."""
     max_level: int
+    """Highest supported level."""
 
     def contains(self, level: int) -> bool:
         return self.min_level <= level <= self.max_level
@@ -218,17 +251,23 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """
 
     node_id: NodeId
+    """Id of the broker, which stays when it starts again."""
     node_epoch: NodeEpoch
+    """Number of this start; no other start in the cluster has the same."""
     incarnation_id: UUID
+    """Drawn by the broker at its start: a repeated registration has the same."""
     host: str
     """Advertised host. If it is empty, clients use the local address of their own connection."""
     port: int
+    """Advertised TCP port."""
     machine_host: str
     """Address of this broker as its controller connection shows it. It identifies brokers that
     share a machine.
     """
     rack: str | None
+    """Where the broker runs (`broker.rack`); nil: unknown."""
     fenced: bool
+    """The broker may not serve: its session ended, and it leads nothing."""
     draining: bool = False
     """The broker is about to leave and is no longer elected leader of any partition."""
     other_listeners: tuple[NodeListener, ...] = ()
@@ -243,6 +282,7 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):
     node_id: NodeId
+    """The broker whose registration goes."""
 
 
 class WalRecord(_Record, tag="wal", frozen=True, gc=False):
@@ -253,10 +293,15 @@ class WalRecord(_Record, tag="wal", frozen=True, gc=False):
     """
 
     node_id: NodeId
+    """Node id of the writer."""
     node_epoch: NodeEpoch
+    """Node epoch of the writer."""
     committed: WalSequence
+    """First slot that may hold ranges that are not committed; it never goes back."""
     recoverer: NodeId = NodeId(-1)
+    """Node id of the broker that has to recover the WAL; -1: none."""
     recoverer_epoch: NodeEpoch = NodeEpoch(-1)
+    """Node epoch of the same; -1: none."""
 
 
 class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
@@ -266,15 +311,20 @@ class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
     """
 
     node_id: NodeId
+    """Node id of the writer."""
     node_epoch: NodeEpoch
+    """Node epoch of the writer."""
     end: WalSequence
+    """First slot without data; after a recovery it holds the fence."""
 
 
 class WalRemoved(_Record, tag="wal-removed", frozen=True, gc=False):
     """Forgets a WAL that ended long ago, after all its slots and its fence were deleted."""
 
     node_id: NodeId
+    """Node id of the writer."""
     node_epoch: NodeEpoch
+    """Node epoch of the writer."""
 
 
 class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
@@ -283,9 +333,13 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
     """
 
     stream_id: StreamId
+    """Id of the stream, never used again."""
     topic_id: UUID
+    """The topic that it belongs to."""
     partition: int
+    """The partition that it belongs to."""
     kind: str
+    """What it holds: `meta`, `data` or `txn`."""
 
 
 class StreamForked(_Record, tag="stream-forked", frozen=True, gc=False):
@@ -294,7 +348,9 @@ class StreamForked(_Record, tag="stream-forked", frozen=True, gc=False):
     """
 
     stream_id: StreamId
+    """The new stream, which is still empty."""
     source_id: StreamId
+    """The stream whose log it gets."""
     end_offset: Offset
     """At most the committed end of the source, and no batch lies across it."""
     with_kept: bool = False
@@ -307,15 +363,22 @@ class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
     """
 
     stream_id: StreamId
+    """The stream that is opened."""
     epoch: StreamEpoch
+    """Stream epoch of the owner; commits of a lower one are refused."""
     node_id: NodeId
+    """Node id of the owner."""
     node_epoch: NodeEpoch
+    """Node epoch of the owner."""
 
 
 class StreamClosed(_Record, tag="stream-closed", frozen=True, gc=False):
     stream_id: StreamId
+    """The stream that is closed: nothing can be committed until it is opened."""
     epoch: StreamEpoch
+    """Stream epoch that ends."""
     end_offset: Offset
+    """Committed end of the stream."""
 
 
 class TrimGrace(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -326,8 +389,11 @@ class TrimGrace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     offset: MetadataOffset
+    """End of the log before the transaction that trimmed."""
     since_ms: Millis
+    """When it was trimmed, for information."""
     keep_ms: int
+    """How long it is kept; -1: without a limit."""
 
 
 class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
@@ -336,7 +402,9 @@ class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
     """
 
     stream_id: StreamId
+    """The stream that is trimmed."""
     start_offset: Offset
+    """First offset that stays; it never goes back."""
     grace: TrimGrace | None = None
     """Set if what it cuts off is kept. If not, what earlier trims cut off is dropped as well."""
 
@@ -345,11 +413,14 @@ class KeptLogDropped(_Record, tag="kept-log-dropped", frozen=True, gc=False):
     """Drops what trims up to `end_offset` cut off and kept."""
 
     stream_id: StreamId
+    """The stream whose kept log is dropped."""
     end_offset: Offset
+    """Start of the stream behind the last of these trims."""
 
 
 class StreamRemoved(_Record, tag="stream-removed", frozen=True, gc=False):
     stream_id: StreamId
+    """The stream that goes, with its ranges and their references."""
 
 
 class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -358,17 +429,28 @@ class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     stream_id: StreamId
+    """The stream that the range belongs to."""
     start_offset: Offset
+    """Offset of the first record."""
     end_offset: Offset
+    """One behind the last record."""
     record_count: int
+    """Number of records; fewer than offsets after log compaction."""
     size_bytes: int
+    """Bytes of the range in the object."""
     max_timestamp_ms: Millis
+    """Highest max timestamp of its batches; -1: none has one."""
     stored_stream_id: StreamId = OWN_STREAM
+    """Stream under which the object holds the range; -1: the stream itself. A fork refers to the
+    objects of its source.
+    """
 
 
 class ObjectPrepared(_Record, tag="object-prepared", frozen=True, gc=False):
     object_id: ObjectId
+    """Id of the object, never used again."""
     key: str
+    """Key of the object in the store."""
     ttl_ms: int
     """Time after which the prepared object expires.
 
@@ -382,17 +464,25 @@ class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
     """Adds the ranges to their streams and moves the streams' ends up to them (never down)."""
 
     object_id: ObjectId
+    """Id of the object."""
     key: str
+    """Key of the object in the store."""
     role: int
+    """Layout of the object: 1 WAL, 2 stream-set, 3 stream."""
     size_bytes: int
+    """Bytes of the whole object."""
     committed_ms: Millis
+    """When it was committed, for information."""
     ranges: tuple[RangeEntry, ...]
+    """The ranges that count; the object may hold more."""
     wal_node_id: NodeId = NodeId(-1)
     """These three fields say which slot of which WAL the object is; they are set for WAL objects
     committed in place.
     """
     wal_node_epoch: NodeEpoch = NodeEpoch(-1)
+    """See wal node id; -1: no slot."""
     wal_sequence: WalSequence = WalSequence(-1)
+    """See wal node id; -1: no slot."""
 
 
 class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
@@ -401,9 +491,13 @@ class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
     """
 
     stream_id: StreamId
+    """The stream whose ranges are replaced."""
     removed_object_ids: tuple[ObjectId, ...]
+    """Objects that hold the range until now."""
     object_id: ObjectId
+    """The object that holds it from now on."""
     replacement: RangeEntry
+    """The range in the new object."""
 
 
 class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):
@@ -412,6 +506,7 @@ class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):
     """
 
     object_id: ObjectId
+    """The object without references."""
     destroyed_ms: Millis
     """Wall clock of the active controller, for information: no decision depends on it."""
     offset: MetadataOffset
@@ -425,12 +520,14 @@ class ObjectRemoved(_Record, tag="object-removed", frozen=True, gc=False):
     """Removes an object whose bytes are deleted from the store."""
 
     object_id: ObjectId
+    """The object that is gone."""
 
 
 class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True, gc=False):
     """Marks producer ids below `next_producer_id` as allocated."""
 
     next_producer_id: int
+    """Lowest producer id that is still free."""
 
 
 class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
@@ -442,8 +539,11 @@ class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
     """
 
     next_stream_id: StreamId
+    """Stream ids below are used."""
     next_object_id: ObjectId
+    """Object ids below are used."""
     next_node_epoch: NodeEpoch
+    """Node epochs below are used."""
 
 
 class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
@@ -452,23 +552,31 @@ class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
     """
 
     resource_type: int
+    """2 topic, 4 broker, 32 group."""
     resource_name: str
+    """Name of the topic or group, or node id in decimal; empty: all brokers."""
     name: str
+    """Name of the config, for example `retention.ms`."""
     value: str | None
+    """Value as Kafka writes it; nil: the config is not set any more."""
 
 
 class FeatureRecord(_Record, tag="feature", frozen=True, gc=False):
     """Finalizes the level of one feature; 0 switches it off."""
 
     name: str
+    """Name of the feature, for example `transaction.version`."""
     level: int
+    """The level that is in force from now on."""
 
 
 class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):
     """Sets one key. A `value` of None removes the key."""
 
     key: str
+    """Any name."""
     value: bytes | None
+    """Any bytes; nil: the key is removed."""
 
 
 Record = (

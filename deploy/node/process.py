@@ -62,6 +62,7 @@ def _run_controller(config: "Effective") -> int:
     from deploy.errors import DeployError
     from deploy.node.config.definition import ProcessConfig
     from deploy.node.traces.set_up import of_moves
+    from stream.errors import StreamError
 
     process = config.part(ProcessConfig)
     try:
@@ -69,7 +70,7 @@ def _run_controller(config: "Effective") -> int:
             return run_controller(
                 config.part(ControllerConfig), process.store, _serve_health(process), moved
             )
-    except (ControllerError, OSError) as error:
+    except (ControllerError, StreamError, OSError) as error:
         raise DeployError(
             renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))
         ) from None

@@ -29,7 +29,7 @@ Snapshots and the metadata log ([Formats](formats.md), sections 6 and 9) hold th
 A record is a MessagePack array: its tag, then its fields in this order.
 Fields are only ever added at the end.
 A record may end before fields that have a default, and a reader ignores elements that it does not know.
-A reader stops at a tag that it does not know.
+A reader stops at a tag that it does not know: no record may be skipped.
 Applied in the order of the log, the records give the state of the cluster.
 
 Types are those of MessagePack: `text` is str, `bytes` is bin, and a UUID is 16 bytes of bin.

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.formats import metadata_objects
 from tests.formats.objects import vectors
 from tests.formats.stores import stores
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = ("objects", "stores")
+FOLDERS = ("objects", "stores", "metadata", "chains")
 
 
 def contents() -> Iterator[tuple[str, bytes]]:
@@ -27,6 +28,13 @@ def contents() -> Iterator[tuple[str, bytes]]:
         for key, data in store.objects.items():
             yield f"stores/{store.name}/bucket/{key}", data
         yield f"stores/{store.name}/expected.json", _json(store.expected)
+    for item in metadata_objects.vectors():
+        yield f"metadata/{item.name}.bin", item.data
+        yield f"metadata/{item.name}.json", _json(item.expected)
+    for chain in metadata_objects.chains():
+        for key, data in chain.objects.items():
+            yield f"chains/{chain.name}/bucket/{key}", data
+        yield f"chains/{chain.name}/expected.json", _json(chain.expected)
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from base.ids import Millis, NodeEpoch, NodeId, ObjectId, WalSequence
 from stream.format.builder import BuiltObject, fence_object
 from stream.format.keys import data_key, manifest_key, wal_key
@@ -18,6 +20,7 @@ from stream.format.manifest.model import (
     ManifestRoot,
     PageRef,
     PartitionEntry,
+    SectionRef,
     Shard,
     StreamEntry,
     TopicEntry,
@@ -51,6 +54,9 @@ CLUSTER = "vectors"
 ONE, TWO = BrokerIncarnation(NodeId(1), NodeEpoch(7)), BrokerIncarnation(NodeId(2), NodeEpoch(8))
 DEFAULTS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
 
+_SHARD_LENGTH = 5
+"""A page is shorter, a root longer."""
+
 Streams = dict[int, Sequence[Batch]]
 
 
@@ -61,6 +67,21 @@ class StoreVector:
     name: str
     objects: dict[str, bytes]
     expected: dict[str, Any]
+
+
+class LongerDraft(Draft):
+    """A manifest of a later version, with more elements in every array that may grow."""
+
+    def add(self, raw: bytes) -> SectionRef:
+        section: list[Any] = msgspec.msgpack.decode(raw)
+        growing = [section]
+        if len(section) == _SHARD_LENGTH:
+            growing.append(section[4])
+        elif len(section) > _SHARD_LENGTH:
+            growing += [*section[5], *section[6]]
+        for array_ in growing:
+            array_ += ["added", 7, None]
+        return super().add(msgspec.msgpack.encode(section))
 
 
 @dataclass
@@ -185,8 +206,10 @@ class Bucket:
         key = wal_key(ONE, WalSequence(sequence))
         self.objects[key] = fence_object(TWO, WalSequence(sequence), CREATED_MS)
 
-    def publish(self, *, version: int = 1, first_slot: int = 0) -> str:
-        draft = Draft(version)
+    def publish(self, *, version: int = 1, first_slot: int = 0, draft: type[Draft] = Draft) -> str:
+        return self._publish(draft(version), version, first_slot)
+
+    def _publish(self, draft: Draft, version: int, first_slot: int) -> str:
         entries: list[TopicEntry] = []
         for topic in self.topics:
             partitions = tuple(
@@ -267,6 +290,8 @@ def stores() -> Iterator[StoreVector]:
     yield _transactions()
     yield _compacted()
     yield _forked()
+    yield _snapshot_topic()
+    yield _longer_arrays()
     yield from _tails()
     yield from _broken()
 
@@ -348,6 +373,38 @@ def _forked() -> StoreVector:
         ("orders-test", 0): found([*data[:2], own, run(9, 10)]),
     }
     return StoreVector("forked", bucket.objects, bucket.expected(parts))
+
+
+def _snapshot_topic() -> StoreVector:
+    orders, frozen = Topic("orders", 1), Topic("orders@nightly", 2, (-1,))
+    bucket = Bucket(orders, frozen)
+    data = [run(0, 4), run(4, 6), run(6, 8)]
+    bucket.commit_object(41, {orders.data(): data[:2]})
+    bucket.slot(0, {orders.data(): data[2:]}, committed=True)
+    # The snapshot was taken when the log had two batches, the first of which is deleted now.
+    bucket.fork(orders.data(), frozen.data(), 6)
+    bucket.logs[orders.data()].log_start = 4
+    bucket.slot(1, {orders.data(): [run(8, 9)]})
+    bucket.publish()
+    parts = {
+        ("orders", 0): found([*data, run(8, 9)], log_start=4),
+        ("orders@nightly", 0): found(data[:2]),
+    }
+    return StoreVector("snapshot-topic", bucket.objects, bucket.expected(parts))
+
+
+def _longer_arrays() -> StoreVector:
+    """Return a store whose manifest has elements that no reader knows, in every array that may
+    grow.
+    """
+    topic = Topic("t", 1, paged=1)
+    bucket = Bucket(topic)
+    bucket.commit_object(1, {topic.data(): [run(0, 2)]})
+    bucket.commit_object(2, {topic.data(): [run(2, 4)]})
+    bucket.slot(0, {topic.data(): [run(4, 5)]})
+    bucket.publish(draft=LongerDraft)
+    whole = found([run(0, 2), run(2, 4), run(4, 5)])
+    return StoreVector("longer-arrays", bucket.objects, bucket.expected({("t", 0): whole}))
 
 
 def _compacted() -> StoreVector:

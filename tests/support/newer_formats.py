@@ -13,6 +13,9 @@ VERSION_AT, REQUIRED_AT, OPTIONAL_AT = 8, 44, 48
 MANIFEST_REQUIRED_AT, MANIFEST_OPTIONAL_AT, MANIFEST_VERSION_AT = 36, 40, 44
 """Positions in the footer of a manifest."""
 
+METADATA_VERSION_AT, METADATA_HEADER_BYTES = 8, 16
+"""The header of metadata snapshots and of objects of the metadata log."""
+
 
 def with_header_field(data: bytes, at: int, field: bytes) -> bytes:
     """Return the object or fence with this field in its header and in the copy of the header."""
@@ -35,6 +38,12 @@ def with_footer_field(data: bytes, at: int, field: bytes) -> bytes:
     footer[at : at + len(field)] = field
     footer[codec.FOOTER_CRC_AT : codec.FOOTER_CRC_AT + 4] = _sealed(footer[: codec.FOOTER_CRC_AT])
     return data[: -codec.FOOTER.size] + bytes(footer)
+
+
+def with_metadata_version(data: bytes, version: int) -> bytes:
+    """Return the metadata snapshot, or the object of the metadata log, with this version."""
+    head = data[:METADATA_VERSION_AT] + version.to_bytes(4, "big")
+    return head + _sealed(head + data[METADATA_HEADER_BYTES:]) + data[METADATA_HEADER_BYTES:]
 
 
 def _sealed(data: bytes | bytearray) -> bytes:

@@ -51,10 +51,12 @@ from controller.metadata.records import ControllerEpoch, KeyValueRecord, Metadat
 from controller.raft.messages import Base, Members
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
+from stream.errors import FormatUnknown
 from stream.format.keys import backup_key, wal_key
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
 from tests.support.controller_cluster import Cluster
 from tests.support.controller_quorum import Quorum
+from tests.support.newer_formats import with_metadata_version
 from tests.support.waiting import until
 
 Start = Callable[..., Awaitable[Cluster]]
@@ -94,6 +96,8 @@ def test_an_object_comes_back_and_every_flipped_bit_is_found() -> None:
             unpack("k", first_offset, cluster_id, data)
     with pytest.raises(BackupCorrupt):
         unpack("k", 3, "c", data[:10])
+    with pytest.raises(FormatUnknown, match="format version 2"):
+        unpack("k", 3, "c", with_metadata_version(data, 2))
 
 
 def test_the_tail_is_spliced_from_the_middle_of_an_object_to_the_end() -> None:

@@ -40,6 +40,7 @@ from controller.metadata.records import (
 )
 from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
+from stream.errors import FormatUnknown
 from stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import ManagersCluster, part, slot, snapshot_of
 
@@ -238,8 +239,17 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: ManagersClu
     assert decode_record(
         encode_raw([IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))])[0]
     ) == IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))
-    with pytest.raises(msgspec.ValidationError):
+    with pytest.raises(FormatUnknown, match="'from-the-future', which this version"):
         decode_record(msgspec.msgpack.encode(["from-the-future", 1]))
+    for rubbish in (["topic"], [], 7, ["topic", b"no id", "t"]):
+        with pytest.raises(msgspec.ValidationError):
+            decode_record(msgspec.msgpack.encode(rubbish))
+
+
+def test_fields_that_a_later_version_added_are_ignored(cluster: ManagersCluster) -> None:
+    for record in ImageCopy.of(cluster.image).records():
+        longer = [*msgspec.msgpack.decode(encode_record(record)), "added", 7]
+        assert decode_record(msgspec.msgpack.encode(longer)) == record
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, KeyValueRecord, MetadataOffset
 from controller.raft.messages import Base, Members
 from objectstore.memory import MemoryStore
+from stream.errors import FormatUnknown
 from stream.format.keys import snapshot_key
+from tests.support.newer_formats import METADATA_HEADER_BYTES, with_metadata_version
 
 EPOCH = 3
 
@@ -90,6 +92,24 @@ async def test_damaged_snapshots_are_passed_over(
     loaded = await snapshots.load_newest()
     assert loaded is not None
     assert loaded.image == older
+
+
+async def test_a_newer_snapshot_is_not_passed_over(
+    store: MemoryStore, snapshots: SnapshotStore
+) -> None:
+    """The older one lacks what happened since: a controller that began there would lose it."""
+    await save(snapshots, 1)
+    newer = await save(snapshots, 2)
+    key = snapshot_key("c", newer.end_offset, EPOCH)
+    whole = await store.get(key)
+    await store.put(key, with_metadata_version(whole, 3))
+    with pytest.raises(FormatUnknown, match=rf"{key} has format version 3.* is not damaged"):
+        await snapshots.load_newest()
+    # A record of a kind that is not known stops it as well.
+    tail = whole[METADATA_HEADER_BYTES:].replace(b"\xa7cluster", b"\xa7clunter")
+    await store.put(key, with_metadata_version(whole[:METADATA_HEADER_BYTES] + tail, 2))
+    with pytest.raises(FormatUnknown, match="a record 'clunter'"):
+        await snapshots.load_newest()
 
 
 async def test_a_damaged_answer_is_not_a_damaged_snapshot(

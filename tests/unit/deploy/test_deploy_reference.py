@@ -32,6 +32,13 @@ def test_page_is_up_to_date(name: str, module: object) -> None:
     assert (REFERENCE / f"{name}.md").read_text() == module.markdown()
 
 
+def test_every_field_of_a_metadata_record_has_a_meaning() -> None:
+    """Write it as the docstring of the field."""
+    rows = re.findall(r"^\| \d+ \| (.+) \|$", metadata_records.markdown(), re.MULTILINE)
+    assert len(rows) > 100
+    assert [row for row in rows if not row.rpartition(" | ")[2].strip()] == []
+
+
 def test_every_command_has_a_heading() -> None:
     headings = set(
         re.findall(r"^#+ `penstock (.+)`$", (REFERENCE / "cli.md").read_text(), re.MULTILINE)

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from base.ids import ObjectId
-from controller.backup.layout import splice, unpack
-from controller.metadata.codec import decode_record
-from controller.metadata.image import MetadataImage
 from lake.arrow.decode import Place
 from lake.arrow.topic_scan import scan
 from lake.fetch.errors import ObjectStaysGone, ReadError
@@ -25,8 +22,8 @@ from stream.batch.records import Record, decode_records
 from stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt, StreamError, WalSlotLost
 from stream.format.block_walk import Piece, batches_of
 from stream.format.decoder import ObjectIndex, check_block, parse_tail, verify_object
-from stream.format.keys import parse_backup_key, parse_cluster_id
 from stream.format.layout import BlockEntry
+from stream.format.manifest.model import split_name
 from stream.ports import ObjectRange
 from tests.formats.batches import row_json
 from tests.formats.generate import FOLDERS, HERE, contents
@@ -194,7 +191,7 @@ async def said_of(objects: dict[str, bytes]) -> dict[str, Any]:
     except StreamError as error:
         return {"error": kind_of(error)}
     found: list[dict[str, Any]] = []
-    for topic in view.topics():
+    for topic in sorted(root.topics, key=lambda topic: topic.name):
         try:
             states = await view.partitions([topic.name], committed=True)
             partitions: list[dict[str, Any]] = [
@@ -246,6 +243,16 @@ def without_rows(expected: dict[str, Any]) -> dict[str, Any]:
     return {**expected, "topics": topics_}
 
 
+def test_topics_of_snapshots_are_only_found_by_their_snapshot(tmp_path: Path) -> None:
+    shutil.copytree(HERE / "stores/snapshot-topic/bucket", tmp_path / "bucket")
+    known = topics(f"file:{tmp_path}/bucket", snapshots=True)
+    assert [(topic.name, topic.snapshot) for topic in known] == [
+        ("orders", ""),
+        ("orders", "nightly"),
+    ]
+    assert len(topics(f"file:{tmp_path}/bucket")) == 1
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_a_store(name: str) -> None:
     expected = expected_of(HERE / f"stores/{name}/expected.json")
@@ -276,19 +283,21 @@ def test_the_rows_of_a_store(name: str, tmp_path: Path) -> None:
 
 
 def check_rows(url: str, parts: list[tuple[str, dict[str, Any]]]) -> None:
-    for topic, partition in parts:
+    for name, partition in parts:
         number = partition["partition"]
+        topic, snapshot = split_name(name)
         if "error" in partition:
             with pytest.raises(StreamError) as raised:
                 scan(url, topic, partitions=[number]).to_table()
             assert kind_of(raised.value) == partition["error"]
             continue
-        rows = scan(url, topic, partitions=[number], columns=COLUMNS)
+        rows = scan(url, topic, snapshot=snapshot, partitions=[number], columns=COLUMNS)
         assert rows.offsets[number] == (partition["log_start"], partition["end_offset"])
         assert [row_json_of(row) for row in rows_of(rows.to_table())] == partition["rows"]
         committed = scan(
             url,
             topic,
+            snapshot=snapshot,
             partitions=[number],
             columns=["offset"],
             isolation_level="read_committed",
@@ -302,45 +311,3 @@ def check_rows(url: str, parts: list[tuple[str, dict[str, Any]]]) -> None:
 
 def row_json_of(row: Any) -> dict[str, Any]:
     return row_json(Record(*row))
-
-
-# --- releases -------------------------------------------------------------------------------------
-
-RELEASES = sorted(path.parent.name for path in HERE.glob("[0-9]*/expected.json"))
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_bucket_of_a_release(release: str, tmp_path: Path) -> None:
-    """Its rows are what consumers read from the brokers of that release."""
-    shutil.copytree(HERE / release / "bucket", tmp_path / "bucket")
-    url = f"file:{tmp_path}/bucket"
-    expected = expected_of(HERE / release / "expected.json")
-    known = {topic.name: topic for topic in topics(url)}
-    assert sorted(known) == sorted(topic["name"] for topic in expected["topics"])
-    for topic in expected["topics"]:
-        found = known[topic["name"]]
-        assert str(found.topic_id) == topic["topic_id"]
-        assert found.is_internal == topic["is_internal"]
-        assert {name: found.configs[name] for name in topic["configs"]} == topic["configs"]
-        check_rows(url, [(topic["name"], partition) for partition in topic["partitions"]])
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_the_metadata_log_of_a_release(release: str) -> None:
-    bucket = bucket_of(HERE / release / "bucket")
-    (cluster_id,) = {name for key in bucket if (name := parse_cluster_id(key)) is not None}
-    log = [
-        unpack(key, first, cluster_id, data)
-        for key, data in sorted(bucket.items())
-        if (first := parse_backup_key(cluster_id, key)) is not None
-    ]
-    tail = splice(log, 0)
-    image = MetadataImage()
-    image.apply_all([decode_record(record) for record in tail.records])
-    expected = expected_of(HERE / release / "expected.json")
-    said = {str(topic.topic_id): topic.name for topic in image.topics}
-    assert said == {topic["topic_id"]: topic["name"] for topic in expected["topics"]}
-
-
-def test_there_is_a_release() -> None:
-    assert RELEASES
