@@ -1,5 +1,5 @@
 """Share the jars and one process of Kafka 4.2 among these tests; skip them on a machine without a
-JDK or Maven.
+JDK or Maven, except in CI.
 """
 
 from collections.abc import Iterator
@@ -8,14 +8,15 @@ import pytest
 
 from benchmarks.kafka import KafkaMissing, kafka
 from tests.support.java import JavaHome
+from tests.support.missing import missing
 
 
 @pytest.fixture(scope="session")
 def java(tmp_path_factory: pytest.TempPathFactory) -> JavaHome:
     try:
         return JavaHome(tmp_path_factory.mktemp("java"))
-    except KafkaMissing as missing:
-        pytest.skip(str(missing))
+    except KafkaMissing as error:
+        missing(str(error))
 
 
 @pytest.fixture(scope="session")

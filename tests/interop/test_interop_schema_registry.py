@@ -1,5 +1,6 @@
 """A schema registry that keeps its schemas in Kafka topics: Apicurio Registry with its API for
-Confluent's clients. Maven fetches it by its coordinates into build/apicurio once, 110 MB.
+Confluent's clients. Maven fetches it by its coordinates into build/apicurio once, 110 MB. (pip
+no distribution of Karapace, which is written in Python.)
 
 Each process reads the journal topic from its beginning into a database in its memory, so what a
 new process knows comes from Penstock alone.
@@ -21,11 +22,16 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.java import JVM, running, wait_while_running
+from tests.support.missing import missing
 from tests.support.ports import free_port
 
 VERSION = "3.0.9"
 ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 HOME = Path(__file__).parents[2] / "build" / "apicurio"
+POM = (
+    "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId>"
+    "<artifactId>x</artifactId><version>1</version></project>"
+)
 FETCHED_S = 600
 ASKED_S = 10
 SUBJECT = "/subjects/orders-value"
@@ -49,11 +55,15 @@ THIRD = _record(NUMBER, {"name": "count", "type": "int", "default": 1})
 def jar() -> Path:
     """Return the program of the registry, fetched if it is not there."""
     if not all(shutil.which(command) for command in ("java", "mvn")):
-        pytest.skip("there is no JDK 17 with Maven on this machine: run `make jdk`")
+        missing("there is no JDK 17 with Maven on this machine: run `make jdk`")
     complete = HOME / "complete"
     if not complete.exists() or complete.read_text() != ARTIFACT:
+        HOME.mkdir(parents=True, exist_ok=True)
+        # Maven puts its markers beside a project, and without one into ${project.basedir}.
+        (HOME / "pom.xml").write_text(POM)
         command = ["mvn", "-q", "-B", "dependency:unpack", f"-Dartifact={ARTIFACT}"]
-        subprocess.run([*command, f"-DoutputDirectory={HOME}"], check=True, timeout=FETCHED_S)
+        command.append(f"-DoutputDirectory={HOME}")
+        subprocess.run(command, cwd=HOME, check=True, timeout=FETCHED_S)
         complete.write_text(ARTIFACT)
     return HOME / f"apicurio-registry-app-{VERSION}-runner.jar"
 
