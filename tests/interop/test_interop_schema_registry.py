@@ -1,6 +1,6 @@
 """A schema registry that keeps its schemas in Kafka topics: Apicurio Registry with its API for
-Confluent's clients. Maven fetches it by its coordinates into build/apicurio once, 110 MB. (pip
-no distribution of Karapace, which is written in Python.)
+Confluent's clients. Maven fetches it by its coordinates into build/apicurio once, 110 MB.
+Karapace, which is written in Python, has no distribution that pip finds.
 
 Each process reads the journal topic from its beginning into a database in its memory, so what a
 new process knows comes from Penstock alone.
