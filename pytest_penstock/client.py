@@ -178,7 +178,8 @@ class KafkaClient:
         """Produce one batch. Return its base offset."""
         if self._producer == (-1, -1):
             self._producer = self._retried(self._new_producer, deadline)
-        key = (self._retried(lambda: self._topic(topic), deadline).topic_id, partition)
+        topic_id = self._retried(lambda: self._topic(topic), deadline).topic_id
+        key = (topic_id, partition)
         producer_id, producer_epoch = self._producer
         batch = encode_batch(
             [record._replace(offset=delta) for delta, record in enumerate(records)],
@@ -186,10 +187,9 @@ class KafkaClient:
             producer_epoch=producer_epoch,
             base_sequence=self._sequences[key],
         )
-
         try:
             base_offset = self._retried(
-                lambda: self._send_batch(topic, partition, batch, deadline), deadline
+                lambda: self._send_batch(topic, key, batch, deadline), deadline
             )
         except KafkaFailed:
             # The batch may or may not be in the log, so the next sequence is unknown, and the next
@@ -200,10 +200,15 @@ class KafkaClient:
         self._sequences[key] += len(records)
         return base_offset
 
-    def _send_batch(self, topic: str, partition: int, batch: bytearray, deadline: float) -> int:
-        """Send one produce request to the leader. Return the base offset."""
+    def _send_batch(
+        self, topic: str, key: tuple[UUID, int], batch: bytearray, deadline: float
+    ) -> int:
+        """Send one produce request to the leader of a partition. Return the base offset."""
+        topic_id, partition = key
         left_s = max(_RETRY_S, deadline - time.monotonic())
-        data = produce.TopicProduceData(topic, [produce.PartitionProduceData(partition, batch)])
+        data = produce.TopicProduceData(
+            topic_id, partition_data=[produce.PartitionProduceData(partition, batch)]
+        )
         request = produce.ProduceRequest(acks=-1, timeout_ms=int(left_s * 1_000), topic_data=[data])
         answer = self._ask(
             self._leader(topic, partition),

@@ -7,8 +7,9 @@ read without a session. Only a broker that leads alone returns OFFSET_OUT_OF_RAN
 client then resets its offset (`broker.handlers.lease`). A response is sent as soon as min_bytes are
 available or a partition has an error, otherwise at max_wait. A damaged object fails only the
 fetches that begin in it; intact data before it is returned. A partition that another broker leads
-is read only for a client in the rack of this broker, and only as far as it is in objects; behind
-that the client goes back to the leader (KIP-392). The first partition with data returns
+is read only for a client in the rack of this broker (KIP-392) or a debugging consumer, and only as
+far as it is in objects; behind that the client goes back to the leader. Replicas get
+NOT_LEADER_OR_FOLLOWER, because there are none. The first partition with data returns
 at least one whole batch (KIP-74); everything else stays within the limits. There is no polling:
 high watermarks wake parked fetches.
 Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all
@@ -39,11 +40,11 @@ from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
 from broker.wire.fetch import (
     FetchPartitionResult,
-    TopicKey,
     decode_fetch_request,
     encode_fetch_response,
 )
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
+from broker.wire.topic_key import TopicKey
 from stream.batch.header import batch_span
 from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
 from stream.format.transaction_log import AbortedTransaction
@@ -58,6 +59,8 @@ retry.
 _COLD_READS_AT_ONCE_COUNT: Final = 8
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _READ_COMMITTED: Final = 1
+_DEBUGGING_CONSUMER: Final = -2
+"""The replica id of tools that compare replicas. Those below it read as replicas do: everything."""
 _NO_EPOCH: Final = -1
 _NO_REPLICA: Final = -1
 _RACKS_FROM: Final = 11
@@ -131,6 +134,7 @@ class _FetchCall:
         "_node",
         "_rack",
         "_reads_committed",
+        "_replica_id",
         "_request",
         "_size_bytes",
         "_targets",
@@ -144,7 +148,11 @@ class _FetchCall:
         self._node = node
         self._ctx = ctx
         self._request = request
-        self._reads_committed = request.isolation_level == _READ_COMMITTED
+        state = request.replica_state
+        self._replica_id = request.replica_id if state is None else state.replica_id
+        self._reads_committed = (
+            request.isolation_level == _READ_COMMITTED and self._replica_id >= _DEBUGGING_CONSUMER
+        )
         is_rack_aware = node.config.replica_selector == RACK_AWARE
         self._rack = request.rack_id if is_rack_aware and ctx.api_version >= _RACKS_FROM else ""
         wait_ms = min(max(request.max_wait_ms, 0), _WAIT_MAX_MS)
@@ -215,12 +223,14 @@ class _FetchCall:
         if not isinstance(found, Partition):
             target.is_opening = found is ErrorCode.LEADER_NOT_AVAILABLE
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if target.is_opening else found
-            is_elsewhere = found is ErrorCode.NOT_LEADER_OR_FOLLOWER
-            if is_elsewhere and self._rack and self._rack == self._node.config.rack:
+            if found is ErrorCode.NOT_LEADER_OR_FOLLOWER and self._may_read_elsewhere():
                 self._locate_committed(target, target.topic_name)
             return None
         target.partition = found
         result.error_code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
+        if result.error_code == ErrorCode.NONE and self._replica_id >= 0:
+            # As Kafka for a broker that is not a replica; here, no broker is one.
+            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if result.error_code != ErrorCode.NONE:
             return None
         result.high_watermark = found.high_watermark
@@ -231,6 +241,13 @@ class _FetchCall:
         if not log_start <= wanted.fetch_offset <= found.log_end_offset:
             self._set_out_of_range(result)
         return found if result.error_code == ErrorCode.NONE else None
+
+    def _may_read_elsewhere(self) -> bool:
+        """Return whether this broker may answer for another leader: to a client in its rack, and to
+        a tool that compares what brokers answer.
+        """
+        in_rack = bool(self._rack) and self._rack == self._node.config.rack
+        return in_rack or self._replica_id == _DEBUGGING_CONSUMER
 
     def _locate_committed(self, target: _Target, topic_name: str) -> None:
         """Let the committed part of a partition that another broker leads be read, or leave the

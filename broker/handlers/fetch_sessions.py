@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
-from uuid import UUID
 
 from broker.errors import ErrorCode
-from broker.wire.fetch import FetchPartitionResult, TopicKey
+from broker.wire.fetch import FetchPartitionResult
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
+from broker.wire.topic_key import NO_TOPIC_ID, TopicKey
 
 PARTITIONS_MAX: Final = 500_000
 """In all sessions of a broker. One takes about 400 bytes."""
@@ -37,7 +37,6 @@ _ID_MAX: Final = 2**31 - 1
 _SESSIONS_FROM: Final = 7
 _BY_TOPIC_ID_FROM: Final = 13
 _UNKNOWN: Final = -1
-_NO_TOPIC_ID: Final = UUID(int=0)
 
 PartitionKey = tuple[TopicKey, int]
 
@@ -210,7 +209,7 @@ class FetchSessions:
             known = session.partitions.setdefault((item.key, item.wanted.partition), item)
             known.wanted = item.wanted
         for topic in request.forgotten_topics_data:
-            key: TopicKey = (topic.topic_id or _NO_TOPIC_ID) if session.by_topic_id else topic.topic
+            key: TopicKey = (topic.topic_id or NO_TOPIC_ID) if session.by_topic_id else topic.topic
             for index in topic.partitions:
                 session.partitions.pop((key, index), None)
         self.partition_count += len(session.partitions) - before
@@ -222,7 +221,7 @@ class FetchSessions:
 
 def _requested(request: FetchRequest, *, by_topic_id: bool) -> list[SessionPartition]:
     return [
-        SessionPartition((topic.topic_id or _NO_TOPIC_ID) if by_topic_id else topic.topic, wanted)
+        SessionPartition((topic.topic_id or NO_TOPIC_ID) if by_topic_id else topic.topic, wanted)
         for topic in request.topics
         for wanted in topic.partitions
     ]

@@ -59,6 +59,8 @@ _FIRST_VERSIONS: Final = {
 }
 """First version in which a client may send each negative timestamp."""
 _READ_COMMITTED: Final = 1
+_CONSUMER: Final = -1
+"""The replica id of clients."""
 _LOOKUPS_AT_ONCE_COUNT: Final = 8
 _LOOKUP_MAX_S: Final = 30.0
 _WAIT_OPEN_S: Final = 2.0
@@ -70,7 +72,8 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     if asks_for_fork_points(request.topics):
         return await answer_fork_points(node, ctx, request)
     limit = asyncio.Semaphore(_LOOKUPS_AT_ONCE_COUNT)
-    committed = request.isolation_level == _READ_COMMITTED
+    # As in Kafka, replicas and debugging consumers see open transactions.
+    committed = request.isolation_level == _READ_COMMITTED and request.replica_id == _CONSUMER
     timeout_s = _LOOKUP_MAX_S
     if request.timeout_ms > 0:
         timeout_s = min(timeout_s, request.timeout_ms / 1_000)

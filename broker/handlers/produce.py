@@ -44,6 +44,7 @@ from broker.wire.produce import (
     decode_produce_request,
     encode_produce_response,
 )
+from broker.wire.topic_key import TopicKey
 
 _WAIT_OPEN_MAX_S: Final = 30.0
 _WAIT_ELECTED_MAX_S: Final = 0.5
@@ -93,7 +94,7 @@ class _ProduceCall:
         self._ctx = ctx
         self._request = request
         self._respond = respond
-        self._results: list[tuple[str, list[ProducePartitionResult]]] = []
+        self._results: list[tuple[str | None, TopicKey, list[ProducePartitionResult]]] = []
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
         self._adds = verification.produce_adds(ctx.api_version)
@@ -109,11 +110,15 @@ class _ProduceCall:
         request_error = self._request_error()
         for topic in self._request.topics:
             results: list[ProducePartitionResult] = []
-            self._results.append((topic.name, results))
+            name = self._name_of(topic.key)
+            self._results.append((name, topic.key, results))
             for wanted in topic.partitions:
                 result = ProducePartitionResult(wanted.index)
                 results.append(result)
-                partition = self._route(topic.name, wanted, result, request_error)
+                if name is None:
+                    self._refuse(topic.key, wanted.records, result, ErrorCode.UNKNOWN_TOPIC_ID)
+                    continue
+                partition = self._route(name, wanted, result, request_error)
                 if partition is not None:
                     parts.append((partition, wanted.records))
                     targets.append(result)
@@ -122,6 +127,13 @@ class _ProduceCall:
         if self._request.acks == _ACKS_NONE:
             self._finish_without_answer()
         self._settle_one()
+
+    def _name_of(self, key: TopicKey) -> str | None:
+        """Return the name of the topic, None if there is no topic of this id."""
+        if isinstance(key, str):
+            return key
+        topic = self._node.image.topics.by_id(key)
+        return None if topic is None else topic.name
 
     def _route(
         self,
@@ -248,15 +260,13 @@ class _ProduceCall:
 
     def _refuse(
         self,
-        topic_name: str,
+        topic: TopicKey,
         records: memoryview | None,
         result: ProducePartitionResult,
         code: ErrorCode,
     ) -> None:
         result.error_code = code
-        self._node.partitions.refused.remember(
-            topic_name, result.index, records, code, monotonic_ms()
-        )
+        self._node.partitions.refused.remember(topic, result.index, records, code, monotonic_ms())
 
     def _settle_one(self) -> None:
         self._pending_count -= 1
@@ -285,7 +295,10 @@ class _ProduceCall:
         ctx = self._ctx
         self._respond(
             encode_produce_response(
-                ctx.correlation_id, ctx.api_version, self._results, node_endpoints=endpoints
+                ctx.correlation_id,
+                ctx.api_version,
+                [(key, results) for _, key, results in self._results],
+                node_endpoints=endpoints,
             )
         )
         for partition, _ in leaving:
@@ -293,7 +306,7 @@ class _ProduceCall:
                 partition.notice.mark_announced(partition)
 
     def _count_error(self) -> None:
-        for _, results in self._results:
+        for _, _, results in self._results:
             for result in results:
                 if result.error_code:
                     self._ctx.meter.failed(self._ctx.api_key, result.error_code)
@@ -307,7 +320,8 @@ class _ProduceCall:
         """
         elsewhere = [
             (name, result)
-            for name, results in self._results
+            for name, _, results in self._results
+            if name is not None
             for result in results
             if result.error_code == _NOT_LEADER
         ]
@@ -329,7 +343,7 @@ class _ProduceCall:
         self._respond(None)
 
     def _errors(self) -> list[str]:
-        codes = {result.error_code for _, results in self._results for result in results}
+        codes = {result.error_code for _, _, results in self._results for result in results}
         codes |= {outcome.code for group, _ in self._groups for outcome in group.outcomes}
         return sorted(
             code.name for code in ErrorCode if code in codes and code is not ErrorCode.NONE

@@ -5,7 +5,8 @@ Invariants: every partition gets its own result. After an answer this broker's i
 change. A reassignment is answered when it has begun, an election when it is complete or its time is
 over.
 Must not: decide what is allowed; the controller does.
-Source: KIP-455 (reassignments), KIP-460 (ElectLeaders), Kafka `ReplicationControlManager`.
+Source: KIP-455 and KIP-860 (reassignments), KIP-460 (ElectLeaders), Kafka
+`ReplicationControlManager`.
 """
 
 import asyncio
@@ -92,7 +93,10 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
 
     def send(chunk: list[PartitionTarget], timeout_s: float) -> Awaitable[ItemResults]:
         return node.client.alter_reassignments(
-            AlterReassignments(partitions=chunk), timeout_s=timeout_s
+            AlterReassignments(
+                partitions=chunk, may_resize=request.allow_replication_factor_change
+            ),
+            timeout_s=timeout_s,
         )
 
     problems = iter(await _send_in_chunks(targets, _deadline(request.timeout_ms), send))
@@ -107,7 +111,12 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
         for topic in request.topics
     ]
     return encode_response(
-        ctx, alter.AlterPartitionReassignmentsResponse(error_message=None, responses=answers)
+        ctx,
+        alter.AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            error_message=None,
+            responses=answers,
+        ),
     )
 
 

@@ -198,9 +198,12 @@ class PartitionAppend:
             return "this broker is giving up the partition"
         if not self._refused or not isinstance(content, memoryview):
             return None
-        return self._refused.reason_to_wait(
-            partition.topic_name, partition.index, content, partition.log.producers, monotonic_ms()
+        refused, index, producers = self._refused, partition.index, partition.log.producers
+        reasons = (
+            refused.reason_to_wait(topic, index, content, producers, monotonic_ms())
+            for topic in (partition.topic_name, partition.topic_id)
         )
+        return next(filter(None, reasons), None)
 
     def _final_or_retriable(self, plan: Refusal) -> tuple[ErrorCode, str]:
         """Return code and message of a refusal. They are retriable if a later leader may know

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from broker.partition.producer_state import SEQUENCES_COUNT, ProducerState, sequence_after
 from broker.wire.error_codes import ErrorCode
+from broker.wire.topic_key import TopicKey
 from stream.batch.header import BatchHeader, parse_header
 from stream.errors import BatchCorrupt
 
@@ -30,7 +31,7 @@ _RETENTION_MS: Final = 30_000
 _COUNT_MAX: Final = 10_000
 _AHEAD_MAX: Final = 1 << 30
 
-_Key = tuple[str, int, int]
+_Key = tuple[TopicKey, int, int]
 
 
 class _Refused(NamedTuple):
@@ -59,13 +60,15 @@ class RefusedBatches:
 
     def remember(
         self,
-        topic_name: str,
+        topic: TopicKey,
         index: int,
         batch: BatchHeader | memoryview | None,
         code: ErrorCode,
         now_ms: int,
     ) -> None:
-        """Remember a refused batch if clients send it again and it has a sequence."""
+        """Remember a refused batch if clients send it again and it has a sequence. `topic` is an
+        id if this broker does not know its name yet.
+        """
         header = _header_of(batch) if code.retriable else None
         if header is None:
             return
@@ -73,7 +76,7 @@ class RefusedBatches:
             header.base_sequence,
             sequence_after(header.base_sequence, header.record_count - 1),
         )
-        key = (topic_name, index, header.producer_id)
+        key = (topic, index, header.producer_id)
         known = self._refused.get(key)
         if (
             known is not None
@@ -90,13 +93,13 @@ class RefusedBatches:
             self._refused.popitem(last=False)
 
     def reason_to_wait(
-        self, topic_name: str, index: int, batch: memoryview, producers: ProducerState, now_ms: int
+        self, topic: TopicKey, index: int, batch: memoryview, producers: ProducerState, now_ms: int
     ) -> str | None:
         """Return why this batch has to wait until an earlier one is sent again, or None."""
         header = _header_of(batch)
         if header is None:
             return None
-        key = (topic_name, index, header.producer_id)
+        key = (topic, index, header.producer_id)
         known = self._refused.get(key)
         if (
             known is None

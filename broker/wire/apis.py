@@ -40,8 +40,8 @@ def _api(
     return ApiSpec(key, name, module, announced_min, announced_min, maximum, flexible_from)
 
 
-PRODUCE: Final = ApiSpec(0, "Produce", "produce", 0, 3, 12, 9)
-FETCH: Final = _api(1, "Fetch", "fetch", (4, 16), 12)
+PRODUCE: Final = ApiSpec(0, "Produce", "produce", 0, 3, 13, 9)
+FETCH: Final = _api(1, "Fetch", "fetch", (4, 18), 12)
 LIST_OFFSETS: Final = _api(2, "ListOffsets", "list_offsets", (1, 11), 6)
 METADATA: Final = _api(3, "Metadata", "metadata", (0, 13), 9)
 OFFSET_COMMIT: Final = _api(8, "OffsetCommit", "offset_commit", (2, 10), 8)
@@ -77,7 +77,7 @@ INCREMENTAL_ALTER_CONFIGS: Final = _api(
     44, "IncrementalAlterConfigs", "incremental_alter_configs", (0, 1), 1
 )
 ALTER_PARTITION_REASSIGNMENTS: Final = _api(
-    45, "AlterPartitionReassignments", "alter_partition_reassignments", (0, 0), 0
+    45, "AlterPartitionReassignments", "alter_partition_reassignments", (0, 1), 0
 )
 LIST_PARTITION_REASSIGNMENTS: Final = _api(
     46, "ListPartitionReassignments", "list_partition_reassignments", (0, 0), 0

@@ -19,12 +19,12 @@ KIP-951.
 
 import struct
 from collections.abc import Sequence
-from typing import Final, TypeAlias
-from uuid import UUID
+from typing import Final
 
 from msgspec import Struct
 
 from base.buffers import Buffer
+from broker.wire.apis import FETCH
 from broker.wire.errors import UnencodableValue
 from broker.wire.framing import decode_body
 from broker.wire.gen.fetch import FetchRequest, decode_request
@@ -36,6 +36,7 @@ from broker.wire.leader_hint import (
     leader_field,
 )
 from broker.wire.primitives import Writer
+from broker.wire.topic_key import TopicKey, write_topic_key
 
 _LOG_START_FROM: Final = 5
 _SESSION_FROM: Final = 7
@@ -54,9 +55,6 @@ _pack_v5: Final = struct.Struct(">ihqqq").pack
 _pack_plain_v12: Final = struct.Struct(">ihqqqBi").pack
 _pack_aborted: Final = struct.Struct(">qq").pack
 _pack_diverging: Final = struct.Struct(">BBiqB").pack
-
-TopicKey: TypeAlias = str | UUID
-"""Topics are identified by name up to v12 and by id from v13 on."""
 
 
 class FetchPartitionResult(Struct, gc=False):
@@ -93,7 +91,7 @@ def encode_fetch_response(
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
     """Return a whole frame, size prefix included, as buffers to be written in order."""
-    flexible = version >= _FLEXIBLE_FROM
+    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _TOPIC_ID_FROM
     head = Writer(9 if flexible else 8)
     frame: list[Buffer] = [head]
     write_partitions = _write_partitions if flexible else _write_legacy_partitions
@@ -104,7 +102,7 @@ def encode_fetch_response(
         head.length(len(responses), flexible)
         tail = head
         for topic, results in responses:
-            _write_topic(tail, topic, version)
+            write_topic_key(tail, FETCH, version, topic, by_id=by_id)
             tail.length(len(results), flexible)
             tail = write_partitions(frame, tail, results, version)
         if flexible:
@@ -113,17 +111,6 @@ def encode_fetch_response(
     except struct.error as error:
         raise UnencodableValue(f"a Fetch response holds a number out of range: {error}") from error
     return frame
-
-
-def _write_topic(tail: Writer, topic: TopicKey, version: int) -> None:
-    if version >= _TOPIC_ID_FROM:
-        if isinstance(topic, str):
-            raise UnencodableValue(f"Fetch v{version} answers by topic id, but {topic!r} is a name")
-        tail.uuid(topic)
-    elif isinstance(topic, UUID):
-        raise UnencodableValue(f"Fetch v{version} answers by topic name, but {topic} is an id")
-    else:
-        tail.string(topic, version >= _FLEXIBLE_FROM)
 
 
 def _write_partitions(

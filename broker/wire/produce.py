@@ -11,8 +11,8 @@ partitions 3.2 us; a request of 1 partition takes 3 us, of 10 partitions 8 us, r
 size of the batches. Measured: python -m timeit -s "import broker.wire.produce as p; t = [('t',
 [p.ProducePartitionResult(0)])]" "p.encode_produce_response(1, 9, t)"
 
-Source: ProduceRequest.json and ProduceResponse.json of Kafka 4; KIP-467 (record errors), KIP-951
-(new leader).
+Source: ProduceRequest.json and ProduceResponse.json of Kafka 4; KIP-467 (record errors), KIP-516
+(topic ids), KIP-951 (new leader).
 """
 
 import struct
@@ -21,6 +21,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from broker.wire.apis import PRODUCE
 from broker.wire.errors import InvalidLength, Truncated, UnencodableValue
 from broker.wire.leader_hint import (
     CurrentLeader,
@@ -30,13 +31,16 @@ from broker.wire.leader_hint import (
     leader_field,
 )
 from broker.wire.primitives import Reader, Writer
+from broker.wire.topic_key import NO_TOPIC_ID, TopicKey, write_topic_key
 
 _FLEXIBLE_FROM: Final = 9
 _LEADER_FROM: Final = 10
 _ERRORS_FROM: Final = 8
+_TOPIC_ID_FROM: Final = 13
 _LOG_START_FROM: Final = 5
 _PARTITION_LEAST_BYTES: Final = 5
 _TOPIC_LEAST_BYTES: Final = 2
+_TOPIC_BY_ID_LEAST_BYTES: Final = 18
 
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _INDEX: Final = struct.Struct(">i")
@@ -60,7 +64,7 @@ class ProducePartition(Struct, gc=False):
 
 
 class ProduceTopic(Struct, gc=False):
-    name: str
+    key: TopicKey
     partitions: list[ProducePartition]
 
 
@@ -94,9 +98,12 @@ def decode_produce_request(frame: memoryview, offset: int, version: int) -> Prod
     flexible = version >= _FLEXIBLE_FROM
     transactional_id = reader.nullable_string(flexible)
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
-    topics = [
-        _read_topic(reader, flexible) for _ in range(reader.count(flexible, _TOPIC_LEAST_BYTES))
-    ]
+    if version >= _TOPIC_ID_FROM:
+        count = reader.count(flexible, _TOPIC_BY_ID_LEAST_BYTES)
+        topics = [_read_topic_by_id(reader) for _ in range(count)]
+    else:
+        count = reader.count(flexible, _TOPIC_LEAST_BYTES)
+        topics = [_read_topic(reader, flexible) for _ in range(count)]
     if flexible:
         reader.skip_tags()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
@@ -107,9 +114,18 @@ def _read_topic(reader: Reader, flexible: bool) -> ProduceTopic:
     count = reader.count(flexible, _PARTITION_LEAST_BYTES)
     if not flexible:
         return ProduceTopic(name, [_read_legacy_partition(reader) for _ in range(count)])
+    return _with_partitions(reader, name, count)
+
+
+def _read_topic_by_id(reader: Reader) -> ProduceTopic:
+    topic_id = reader.uuid() or NO_TOPIC_ID
+    return _with_partitions(reader, topic_id, reader.count(True, _PARTITION_LEAST_BYTES))
+
+
+def _with_partitions(reader: Reader, key: TopicKey, count: int) -> ProduceTopic:
     partitions = [_read_partition(reader) for _ in range(count)]
     reader.skip_tags()
-    return ProduceTopic(name, partitions)
+    return ProduceTopic(key, partitions)
 
 
 def _read_partition(reader: Reader) -> ProducePartition:
@@ -152,19 +168,19 @@ def _read_legacy_partition(reader: Reader) -> ProducePartition:
 def encode_produce_response(
     correlation_id: int,
     version: int,
-    topics: Sequence[tuple[str, Sequence[ProducePartitionResult]]],
+    topics: Sequence[tuple[TopicKey, Sequence[ProducePartitionResult]]],
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Writer:
     """Encode a whole frame, size prefix included. Fields that the version does not have are
     omitted.
     """
-    flexible = version >= _FLEXIBLE_FROM
+    flexible, by_id = version >= _FLEXIBLE_FROM, version >= _TOPIC_ID_FROM
     writer = Writer(9 if flexible else 8)
     writer.length(len(topics), flexible)
     try:
-        for name, results in topics:
-            writer.string(name, flexible)
+        for key, results in topics:
+            write_topic_key(writer, PRODUCE, version, key, by_id=by_id)
             writer.length(len(results), flexible)
             for result in results:
                 if flexible:

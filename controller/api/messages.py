@@ -426,10 +426,11 @@ class PartitionTarget(Message, frozen=True, kw_only=True):
 
 class AlterReassignments(Message, frozen=True, kw_only=True):
     """Reassign at most 2,000 partitions. The answer has one ItemResult each, as soon as the moves
-    have begun.
+    have begun. may_resize: a partition may get more or fewer candidates (KIP-860).
     """
 
     partitions: list[PartitionTarget]
+    may_resize: bool = True
 
 
 class PartitionName(Message, frozen=True, kw_only=True):

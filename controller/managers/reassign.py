@@ -12,6 +12,7 @@ its target: source and begin stay. Source: AutoMQ
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -126,7 +127,8 @@ def alter_reassignments(
     except Refused as refused:
         return refused.result()
     mover = Mover(image, live, now_ms, timeout_ms)
-    return Result(mover.records, value=_one_by_one(mover, request.partitions, _alter))
+    alter = partial(_alter, may_resize=request.may_resize)
+    return Result(mover.records, value=_one_by_one(mover, request.partitions, alter))
 
 
 def elect_preferred(
@@ -272,13 +274,17 @@ def _partition(image: MetadataImage, name: str, index: int) -> PartitionRecord:
     return topic.partitions[index]
 
 
-def _alter(mover: Mover, item: PartitionTarget) -> None:
+def _alter(mover: Mover, item: PartitionTarget, *, may_resize: bool) -> None:
     partition = _partition(mover.image, item.topic, item.partition)
     if item.replicas is None:
         _cancel(mover, partition, f"{item.topic}-{item.partition}")
         return
     replicas = tuple(item.replicas)
     _check_replicas(mover, replicas)
+    count = len(partition.target_replicas or partition.replicas)
+    if not may_resize and len(replicas) != count:
+        detail = f"the replication factor would change from {count} to {len(replicas)}"
+        raise Refused(Status.INVALID_REPLICATION_FACTOR, detail)
     if partition.target_replicas is not None:
         if partition.target_replicas != replicas:
             mover.to(partition, replicas, replicas)

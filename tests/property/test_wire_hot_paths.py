@@ -3,6 +3,7 @@ in every served version.
 """
 
 import struct
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,8 +21,10 @@ from broker.wire.produce import (
     decode_produce_request,
     encode_produce_response,
 )
+from broker.wire.topic_key import NO_TOPIC_ID, TopicKey
 from tests.property.test_wire_strategies import messages
 
+TOPIC_ID = UUID(int=7)
 VERSIONS_PRODUCE = st.integers(PRODUCE.served_min, PRODUCE.max)
 VERSIONS_FETCH = st.integers(FETCH.served_min, FETCH.max)
 SETTINGS = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +34,10 @@ def _leader(
     leader: produce.LeaderIdAndEpoch | fetch.LeaderIdAndEpoch | None,
 ) -> CurrentLeader | None:
     return None if leader is None else CurrentLeader(leader.leader_id, leader.leader_epoch)
+
+
+def _key(topic: produce.TopicProduceData | produce.TopicProduceResponse, version: int) -> TopicKey:
+    return topic.name if version < 13 else topic.topic_id or NO_TOPIC_ID
 
 
 def _endpoints(message: produce.ProduceResponse | fetch.FetchResponse) -> list[NodeEndpoint]:
@@ -47,7 +54,11 @@ def test_produce_requests_read_alike(
     message: produce.ProduceRequest = data.draw(messages(PRODUCE, "request", version))
     message.topic_data = [
         *message.topic_data,
-        produce.TopicProduceData("t", [produce.PartitionProduceData(7, records)]),
+        produce.TopicProduceData(
+            TOPIC_ID if version >= 13 else None,
+            "" if version >= 13 else "t",
+            [produce.PartitionProduceData(7, records)],
+        ),
     ]
     body = Writer(b"head")
     produce.encode_request(body, message, version)
@@ -58,10 +69,10 @@ def test_produce_requests_read_alike(
         message.timeout_ms,
     )
     assert [
-        (topic.name, [(one.index, one.records) for one in topic.partitions])
+        (topic.key, [(one.index, one.records) for one in topic.partitions])
         for topic in request.topics
     ] == [
-        (topic.name, [(one.index, one.records) for one in topic.partition_data])
+        (_key(topic, version), [(one.index, one.records) for one in topic.partition_data])
         for topic in message.topic_data
     ]
 
@@ -70,7 +81,11 @@ def test_records_are_writable_views_of_the_frame() -> None:
     body = Writer()
     records = b"\x00" * 61
     message = produce.ProduceRequest(
-        topic_data=[produce.TopicProduceData("t", [produce.PartitionProduceData(0, records)])]
+        topic_data=[
+            produce.TopicProduceData(
+                name="t", partition_data=[produce.PartitionProduceData(0, records)]
+            )
+        ]
     )
     produce.encode_request(body, message, 9)
     frame = bytearray(body)
@@ -88,7 +103,7 @@ def test_produce_responses_are_written_alike(
     message: produce.ProduceResponse = data.draw(messages(PRODUCE, "response", version))
     topics = [
         (
-            topic.name,
+            _key(topic, version),
             [
                 ProducePartitionResult(
                     one.index,
@@ -194,8 +209,12 @@ def test_fetch_responses_do_not_copy_the_batches() -> None:
 
 
 def test_a_topic_key_of_the_wrong_kind_is_unencodable() -> None:
-    with pytest.raises(UnencodableValue, match="answers by topic id"):
+    with pytest.raises(UnencodableValue, match="Fetch v13 answers by topic id"):
         encode_fetch_response(1, 13, [("name", [])])
+    with pytest.raises(UnencodableValue, match="Produce v13 answers by topic id"):
+        encode_produce_response(1, 13, [("name", [])])
+    with pytest.raises(UnencodableValue, match="Produce v12 answers by topic name"):
+        encode_produce_response(1, 12, [(TOPIC_ID, [])])
 
 
 def test_numbers_out_of_range_are_unencodable() -> None:

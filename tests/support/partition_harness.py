@@ -348,15 +348,14 @@ class Broker:
         return message
 
     def start_produce(self, parts, *, acks=-1, timeout_ms=5_000, version=11):
-        """`parts`: {(topic, partition): batch or None}. Returns a future of {(topic, partition):
-        response}.
+        """`parts`: {(topic, partition): batch or None}; from version 13 on, topics are ids. Returns
+        a future of {(topic, partition): response}.
         """
         by_topic = {}
         for (topic, index), records in parts.items():
             by_topic.setdefault(topic, []).append(wire_produce.PartitionProduceData(index, records))
         data = [
-            wire_produce.TopicProduceData(name=topic, partition_data=items)
-            for topic, items in by_topic.items()
+            wire_produce.TopicProduceData(topic, topic, items) for topic, items in by_topic.items()
         ]
         request = wire_produce.ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=data)
         ctx = self.context(apis.PRODUCE, version, request)
@@ -368,7 +367,11 @@ class Broker:
                 return
             message = self.answer(apis.PRODUCE, version, response)
             answered.set_result(
-                {(t.name, p.index): p for t in message.responses for p in t.partition_responses}
+                {
+                    (t.topic_id or t.name, p.index): p
+                    for t in message.responses
+                    for p in t.partition_responses
+                }
             )
 
         handle_produce(self, ctx, respond)
@@ -492,6 +495,7 @@ class Broker:
     ):
         module = wire_list
         request = module.ListOffsetsRequest(
+            replica_id=-1,
             isolation_level=isolation_level,
             topics=[
                 module.ListOffsetsTopic(

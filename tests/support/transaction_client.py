@@ -177,7 +177,7 @@ class TransactionClient:
         )
         part = produce.PartitionProduceData(index, memoryview(bytes(batch)))
         request = produce.ProduceRequest(
-            name, -1, 30_000, [produce.TopicProduceData(TOPIC, [part])]
+            name, -1, 30_000, [produce.TopicProduceData(name=TOPIC, partition_data=[part])]
         )
         while True:
             answer = self.ask(apis.PRODUCE, request, version)

@@ -135,6 +135,22 @@ async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_come
     await two.close()
 
 
+async def test_what_was_sent_to_an_unknown_topic_id_is_sent_again_in_order():
+    """The producer knows the topic before this broker does."""
+    harness, one = await harness_of(1)
+    topic_id = harness.new_uuid()
+    early = await one.produce(topic_id, idempotent(0, b"0"), version=13)
+    assert early.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    harness.new_uuid = lambda: topic_id
+    harness.topic("t")
+    await one.opened("t")
+    behind = await one.produce(topic_id, idempotent(1, b"1"), version=13)
+    assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    answers = [await one.produce(topic_id, idempotent(at, b"%d" % at), version=13) for at in (0, 1)]
+    assert [answer.base_offset for answer in answers] == [0, 1]
+    await one.close()
+
+
 async def test_a_request_behind_one_that_never_comes_again_is_out_of_order_in_the_end(monkeypatch):
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")

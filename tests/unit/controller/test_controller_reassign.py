@@ -312,6 +312,27 @@ def test_bad_replicas_are_refused(replicas: tuple[int, ...], word: str) -> None:
     assert word in result.value.items[0].detail
 
 
+def test_the_number_of_replicas_stays_where_a_request_says_so() -> None:
+    """While a partition moves, the number is that of its new replicas, as in Kafka."""
+    cluster = ReassignCluster(3, 1, 2)
+
+    def status_of(*replicas: int) -> Status:
+        target = reassign.PartitionTarget(
+            topic="t", partition=0, replicas=[NodeId(node_id) for node_id in replicas]
+        )
+        request = reassign.AlterReassignments(partitions=[target], may_resize=False)
+        result = reassign.alter_reassignments(
+            cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=1
+        )
+        assert result.value is not None
+        return result.value.items[0].status
+
+    assert [status_of(3), status_of(1, 2, 3)] == [Status.INVALID_REPLICATION_FACTOR] * 2
+    assert status_of(2, 3) == Status.OK
+    cluster.move("t", 0, 3)
+    assert [status_of(2, 3), status_of(2)] == [Status.INVALID_REPLICATION_FACTOR, Status.OK]
+
+
 def test_unknown_and_repeated_partitions_are_refused_each() -> None:
     cluster = ReassignCluster()
     target = reassign.PartitionTarget(topic="t", partition=0, replicas=[NodeId(2)])

@@ -91,7 +91,7 @@ def test_api_versions_of_an_unknown_version_is_answered_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_key", "version"), [(0, 2), (0, 13), (1, 3), (1, 17), (4, 0), (-1, 0), (3, -1)]
+    ("api_key", "version"), [(0, 2), (0, 14), (1, 3), (1, 19), (4, 0), (-1, 0), (3, -1)]
 )
 def test_everything_else_outside_the_table_closes(api_key: int, version: int) -> None:
     frame = (

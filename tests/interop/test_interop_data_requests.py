@@ -1,0 +1,269 @@
+"""Single requests of Produce, Fetch, ListOffsets and AlterPartitionReassignments get the answers of
+Kafka 4.2, in the newest versions and for every kind of replica id.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import (
+    alter_partition_reassignments,
+    fetch,
+    list_offsets,
+    metadata,
+    produce,
+)
+from deploy.errors import KafkaFailed
+from stream.batch.records import Record, encode_batch
+from tests.interop.both import Both
+from tests.support.clients import TIMEOUT_S, create_topic
+from tests.support.clients import produce as produce_records
+from tests.support.cluster import Cluster
+from tests.support.conversation import ask
+from tests.support.java import JavaHome
+from tests.support.waiting import wait_until
+
+NODE_ID = 1
+"""Of the only broker on both sides."""
+STRANGER = 5
+UNKNOWN_ID = UUID(int=STRANGER)
+CONSUMER, DEBUGGING, OTHER = -1, -2, -3
+LATEST, NEWEST = -1, -3
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=0) as cluster:
+        await cluster.start_broker(NODE_ID)
+        yield cluster
+
+
+@pytest.fixture
+def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
+    return Both(java, peer, cluster)
+
+
+def _topic_id(address: str, topic: str) -> UUID:
+    request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
+    return UUID(ask(address, apis.METADATA, request)["topics"][0]["topic_id"])
+
+
+def _until_led(address: str, topic: str) -> None:
+    request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
+
+    def is_led() -> bool:
+        found = ask(address, apis.METADATA, request)["topics"][0]
+        return not found["error_code"] and found["partitions"][0]["leader_id"] == NODE_ID
+
+    wait_until(is_led)
+
+
+# --- Produce --------------------------------------------------------------------------------------
+
+
+def _produce(
+    address: str, topic_id: UUID | None, *, index: int = 0, acks: int = -1, records: bool = True
+) -> Any:
+    """Return the answer for the partition, or how the connection ends."""
+    batch = encode_batch([Record(0, time.time_ns() // 1_000_000, None, b"value")])
+    part = produce.PartitionProduceData(index, memoryview(bytes(batch)) if records else None)
+    topic = produce.TopicProduceData(topic_id, partition_data=[part])
+    request = produce.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=[topic])
+    try:
+        (answer,) = ask(address, apis.PRODUCE, request)["responses"]
+    except KafkaFailed:
+        return "closed"
+    assert answer["topic_id"] == (None if topic_id is None else str(topic_id))
+    (found,) = answer["partition_responses"]
+    return found
+
+
+def _produce_answers(address: str, topic: str) -> list[Any]:
+    topic_id = _topic_id(address, topic)
+    return [
+        _produce(address, topic_id),
+        _produce(address, topic_id, acks=1),
+        _produce(address, UNKNOWN_ID),
+        _produce(address, None),
+        _produce(address, topic_id, index=9),
+        _produce(address, topic_id, acks=7),
+        _produce(address, UNKNOWN_ID, acks=7),
+        _produce(address, UNKNOWN_ID, acks=0),
+    ]
+
+
+async def test_produce_names_topics_by_id_as_for_kafka(both: Both) -> None:
+    await both.create("by-id")
+    for address in both.addresses:
+        await asyncio.to_thread(_until_led, address, "by-id")
+    answers = [
+        await asyncio.to_thread(_produce_answers, address, "by-id") for address in both.addresses
+    ]
+    assert answers[1] == answers[0]
+    assert [answer if answer == "closed" else answer["error_code"] for answer in answers[1]] == [
+        *(ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID),
+        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_REQUIRED_ACKS),
+        *(ErrorCode.UNKNOWN_TOPIC_ID, "closed"),
+    ]
+
+
+def _recreate(address: str, topic: str) -> list[Any]:
+    """Delete a topic and create it again. Return the answers to the old id and to the new one."""
+    old = _topic_id(address, topic)
+    found = [_produce(address, old)["error_code"]]
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    wait_until(lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics)
+    create_topic(address, topic, 1)
+    _until_led(address, topic)
+    new = _topic_id(address, topic)
+    for topic_id in (old, new):
+        answer = _produce(address, topic_id)
+        found.append((answer["error_code"], answer["base_offset"]))
+    return found
+
+
+async def test_a_deleted_topic_gets_no_records_under_its_old_id(both: Both) -> None:
+    """A record for the old topic must not enter the new one of the same name."""
+    await both.create("again")
+    for address in both.addresses:
+        await asyncio.to_thread(_until_led, address, "again")
+        found = await asyncio.to_thread(_recreate, address, "again")
+        assert found == [ErrorCode.NONE, (ErrorCode.UNKNOWN_TOPIC_ID, -1), (ErrorCode.NONE, 0)]
+
+
+# --- replica ids ----------------------------------------------------------------------------------
+
+
+def _fetch(
+    address: str,
+    topic: str,
+    topic_id: UUID,
+    version: int,
+    replica_id: int,
+    *,
+    committed: bool = False,
+    offset: int = 0,
+    index: int = 0,
+    leader_epoch: int = -1,
+) -> Any:
+    part = fetch.FetchPartition(
+        partition=index,
+        fetch_offset=offset,
+        partition_max_bytes=1 << 20,
+        current_leader_epoch=leader_epoch,
+        replica_directory_id=UNKNOWN_ID,
+        high_watermark=-1,
+    )
+    request = fetch.FetchRequest(
+        topics=[fetch.FetchTopic(topic_id, topic, [part])], isolation_level=int(committed)
+    )
+    if version < 15:
+        request.replica_id = replica_id
+    else:
+        request.replica_state = fetch.ReplicaState(replica_id, -1)
+    answer = ask(address, replace(apis.FETCH, max=version), request)
+    (found,) = answer["responses"][0]["partitions"]
+    found["records"] = bool(found["records"])
+    del found["current_leader"]  # Kafka names itself to those that it refuses.
+    if found["error_code"]:
+        del found["aborted_transactions"]  # null or empty
+    return answer["error_code"], found
+
+
+def _fetch_answers(address: str, topic: str) -> dict[str, Any]:
+    topic_id = _topic_id(address, topic)
+    found: dict[str, Any] = {}
+
+    def note(version: int, replica_id: int, **options: Any) -> None:
+        key = f"v{version} replica {replica_id} {options}"
+        found[key] = _fetch(address, topic, topic_id, version, replica_id, **options)
+
+    for version in (11, 12, 14, 15, 16, 17, 18):
+        for replica_id in (CONSUMER, DEBUGGING, OTHER, 0, NODE_ID, STRANGER):
+            note(version, replica_id)
+            note(version, replica_id, committed=True)
+            note(version, replica_id, offset=99)
+    note(18, STRANGER, leader_epoch=2**30)
+    note(18, STRANGER, index=9)
+    found["no such id"] = _fetch(address, topic, UNKNOWN_ID, 18, STRANGER)
+    return found
+
+
+def _list_answers(address: str, topic: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for replica_id in (CONSUMER, DEBUGGING, OTHER, NODE_ID, STRANGER):
+        for committed in (False, True):
+            for timestamp in (LATEST, NEWEST):
+                part = list_offsets.ListOffsetsPartition(0, -1, timestamp)
+                request = list_offsets.ListOffsetsRequest(
+                    replica_id, int(committed), [list_offsets.ListOffsetsTopic(topic, [part])]
+                )
+                answer = ask(address, apis.LIST_OFFSETS, request)
+                (result,) = answer["topics"][0]["partitions"]
+                key = f"replica {replica_id} committed {committed} timestamp {timestamp}"
+                found[key] = result["error_code"], result["offset"]
+    return found
+
+
+def _fill(address: str, topic: str) -> Producer:
+    """Write three records, and one more in a transaction that stays open."""
+    create_topic(address, topic, 1)
+    produce_records(address, topic, [b"value"] * 3, (0,))
+    producer = Producer({"bootstrap.servers": address, "transactional.id": topic})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    return producer
+
+
+async def test_replica_ids_mean_what_they_mean_to_kafka(both: Both) -> None:
+    topic = "replica-ids"
+    producers = [await asyncio.to_thread(_fill, address, topic) for address in both.addresses]
+    for answers_of in (_fetch_answers, _list_answers):
+        expected, found = [
+            await asyncio.to_thread(answers_of, address, topic) for address in both.addresses
+        ]
+        # Kafka finds no newest record for committed reads while a transaction has it.
+        expected.pop(f"replica {CONSUMER} committed True timestamp {NEWEST}", None)
+        differing = {
+            key: (answer, found[key]) for key, answer in expected.items() if found[key] != answer
+        }
+        assert not differing
+    for producer in producers:
+        await asyncio.to_thread(producer.abort_transaction, TIMEOUT_S)
+
+
+# --- AlterPartitionReassignments ------------------------------------------------------------------
+
+
+async def test_reassignments_may_keep_the_replication_factor(both: Both) -> None:
+    """Version 1 can forbid another number of replicas (KIP-860)."""
+    topic = "resized"
+    await both.create(topic)
+    wanted: list[tuple[list[int] | None, bool]] = [
+        *(([NODE_ID], False), ([], False), ([NODE_ID, NODE_ID], False)),
+        *((None, False), ([STRANGER], False), ([STRANGER, NODE_ID], True)),
+    ]
+    for replicas, may_resize in wanted:
+        part = alter_partition_reassignments.ReassignablePartition(0, replicas)
+        request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
+            5_000,
+            may_resize,
+            [alter_partition_reassignments.ReassignableTopic(topic, [part])],
+        )
+        expected, found = await both.ask(apis.ALTER_PARTITION_REASSIGNMENTS, request)
+        for answer in (expected, found):
+            answer["responses"][0]["partitions"][0].pop("error_message")
+        assert found == expected, (replicas, may_resize)
