@@ -325,6 +325,7 @@ class _Asker:
             for name, index in self._world.parts
         ]
         request = list_offsets.ListOffsetsRequest(
+            replica_id=-1,
             isolation_level=rng.choice((0, 1)),
             topics=[list_offsets.ListOffsetsTopic(self._world.parts[0][0], wanted)],
         )
