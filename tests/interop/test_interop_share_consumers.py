@@ -26,8 +26,6 @@ from tests.support.share_client import (
 )
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.long
-
 NODE_ID = 1
 NUMBERS = 200
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
@@ -239,6 +237,7 @@ def share_work(java: JavaHome) -> JavaHome:
     return java
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["batch_optimized", "record_limit"])
 async def test_javas_share_consumers_share_the_work(
     peer: str, cluster: Cluster, share_work: JavaHome, mode: str
@@ -273,6 +272,7 @@ def _work(address: str, java: JavaHome, mode: str) -> set[tuple[int, int]]:
     return {(int(line[3]), int(line[5])) for line in lines}
 
 
+@pytest.mark.long
 async def test_kafkas_console_share_consumer(peer: str, cluster: Cluster, java: JavaHome) -> None:
     expected, found = [
         await asyncio.to_thread(_console, address, java) for address in (peer, cluster.bootstrap)

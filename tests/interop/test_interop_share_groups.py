@@ -61,8 +61,6 @@ from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.long
-
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 ALL_GROUPS = "org.apache.kafka.tools.GroupsCommand"
 TOPICS = {"share-pages": 4, "share-clicks": 2}
@@ -604,7 +602,10 @@ def _errors(answer: Any) -> Any:
     return [part["error_code"] for topic in answer["topics"] for part in topic["partitions"]]
 
 
-@pytest.mark.parametrize("scenario", [bad_input, membership, many_members, types, states, offsets])
+LONG = [pytest.param(offsets, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("scenario", [bad_input, membership, many_members, types, states, *LONG])
 async def test_conversations_are_those_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
 ) -> None:
@@ -627,6 +628,7 @@ def _hold(address: str, scenario: Callable[[Conversation], Iterator[Step]]) -> l
         talk.close()
 
 
+@pytest.mark.long
 async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
     """What Kafka writes for these groups is what this broker writes for the same values."""
     for scenario in (membership, states):
