@@ -24,11 +24,13 @@ TOOLS: Final[Mapping[str, str]] = {
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-consumer": f"{_PACKAGE}.consumer.ConsoleConsumer",
     "kafka-console-producer": f"{_PACKAGE}.ConsoleProducer",
+    "kafka-console-share-consumer": f"{_PACKAGE}.consumer.ConsoleShareConsumer",
     "kafka-consumer-groups": f"{_PACKAGE}.consumer.group.ConsumerGroupCommand",
     "kafka-consumer-perf-test": f"{_PACKAGE}.ConsumerPerformance",
     "kafka-delegation-tokens": f"{_PACKAGE}.DelegationTokenCommand",
     "kafka-delete-records": f"{_PACKAGE}.DeleteRecordsCommand",
     "kafka-e2e-latency": f"{_PACKAGE}.EndToEndLatency",
+    "kafka-features": f"{_PACKAGE}.FeatureCommand",
     "kafka-get-offsets": f"{_PACKAGE}.GetOffsetShell",
     "kafka-groups": f"{_PACKAGE}.GroupsCommand",
     "kafka-leader-election": f"{_PACKAGE}.LeaderElectionCommand",
@@ -36,13 +38,29 @@ TOOLS: Final[Mapping[str, str]] = {
     "kafka-metadata-quorum": f"{_PACKAGE}.MetadataQuorumCommand",
     "kafka-producer-perf-test": f"{_PACKAGE}.ProducerPerformance",
     "kafka-reassign-partitions": f"{_PACKAGE}.reassign.ReassignPartitionsCommand",
+    "kafka-replica-verification": f"{_PACKAGE}.ReplicaVerificationTool",
+    "kafka-share-consumer-perf-test": f"{_PACKAGE}.ShareConsumerPerformance",
+    "kafka-share-groups": f"{_PACKAGE}.consumer.group.ShareGroupCommand",
     "kafka-streams-application-reset": f"{_PACKAGE}.StreamsResetter",
+    "kafka-streams-groups": f"{_PACKAGE}.streams.StreamsGroupCommand",
     "kafka-topics": f"{_PACKAGE}.TopicCommand",
     "kafka-transactions": f"{_PACKAGE}.TransactionsCommand",
     "kafka-verifiable-consumer": f"{_PACKAGE}.VerifiableConsumer",
     "kafka-verifiable-producer": f"{_PACKAGE}.VerifiableProducer",
+    "kafka-verifiable-share-consumer": f"{_PACKAGE}.VerifiableShareConsumer",
 }
 """The class that each shell script of Kafka runs, and classes without one."""
+
+NOT_RUN: Final[Mapping[str, str]] = {
+    f"{_PACKAGE}.ConnectPluginPath": "reads the files of Connect's plugins",
+    f"{_PACKAGE}.JmxTool": "reads the metrics of a JVM, and brokers are none",
+    f"{_PACKAGE}.LogCompactionTester": (
+        "waits for the log cleaner for minutes; `tests/integration/test_log_compaction.py` compares"
+        " what it keeps"
+    ),
+    f"{_PACKAGE}.OAuthCompatibilityTool": "asks an OAuth server",
+}
+"""Classes with a `main` that the commands do not run, with the reason."""
 
 FILES: Final[Mapping[str, str]] = {
     "delete.json": """{"version": 1, "partitions": [
@@ -96,6 +114,10 @@ _AT: Final = f"{_TOPIC} --partition 0"
 _OURS: Final = "tools-|GROUP"
 _CONFIGS: Final = "--entity-type topics --entity-name tools-a"
 _RESET: Final = f"kafka-consumer-groups --reset-offsets {_GROUP}"
+_SHARE: Final = "--group tools-share"
+_SHARE_CONFIGS: Final = "--entity-type groups --entity-name tools"
+_FROM_THE_BEGINNING: Final = "share.auto.offset.reset=earliest"
+_SHARE_RESET: Final = f"kafka-share-groups --reset-offsets {_SHARE} --topic tools-s"
 _TIMES: Final = "--num-records 100 --record-size 100 --throughput -1"
 _CAPABILITIES: Final = (
     "--num-cluster-nodes 1 --cluster-id-supported True --expect-record-too-large-exception False"
@@ -107,6 +129,8 @@ WORDS: Final = "the error has words of Penstock"
 _PLACES: Final = "candidates may be more than there are brokers; none of them stores records"
 _LOGGER_CONFIGS: Final = "loggers have no configs"
 _NO_ACLS: Final = "no ACLs"
+_CONTROLLERS: Final = "controllers have ids of their own"
+_NO_STREAMS: Final = "no streams groups (KIP-1071)"
 
 COMMANDS: Final[tuple[Command, ...]] = (
     # Topics and their records.
@@ -231,6 +255,13 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-groups --list --protocol consumer", only=_OURS),
     Command("kafka-streams-application-reset --application-id tools-group --input-topics tools-a"),
     Command("kafka-streams-application-reset --application-id tools-new --input-topics tools-none"),
+    Command("kafka-streams-groups --list"),
+    Command("kafka-streams-groups --delete --group tools-none"),
+    Command(
+        "kafka-streams-groups --describe --group tools-none",
+        _NO_STREAMS,
+        "UnsupportedVersionException",
+    ),
     # Transactions.
     Command("kafka-transactions list --duration-filter 100000000"),
     Command("kafka-transactions describe --transactional-id tools-none"),
@@ -258,6 +289,24 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "`penstock controller` changes the quorum",
         "does not support REMOVE_RAFT_VOTER",
     ),
+    Command(
+        "kafka-features describe",
+        "no features about Kafka's own metadata, nor streams.version",
+        "Feature: transaction.version SupportedMinVersion: 0 SupportedMaxVersion: 2",
+    ),
+    Command(
+        "kafka-features upgrade --release-version 4.2 --dry-run",
+        "there is no metadata version: name the features instead",
+        "does not support this feature",
+    ),
+    Command(
+        "kafka-features upgrade --feature transaction.version=3",
+        _CONTROLLERS,
+        "Local controller 0 only supports versions 0-2",
+    ),
+    Command("kafka-features downgrade --feature transaction.version=1 --dry-run"),
+    Command("kafka-features version-mapping --release-version 4.2"),
+    Command("kafka-features feature-dependencies --feature transaction.version=2"),
     Command(f"kafka-leader-election --election-type preferred {_AT}"),
     Command("kafka-leader-election --election-type preferred --all-topic-partitions"),
     Command("kafka-leader-election --election-type unclean --path-to-json-file %/elect.json"),
@@ -341,7 +390,44 @@ COMMANDS: Final[tuple[Command, ...]] = (
 """In this order: later ones find what earlier ones left."""
 
 _LIVE: Final = "--group tools-live"
+_NEXT: Final = "--group tools-live-next"
 _OPEN: Final = "--transactional-id tools-open"
+
+SHARE_COMMANDS: Final[tuple[Command, ...]] = (
+    Command("kafka-topics --create --topic tools-s"),
+    Command("kafka-verifiable-producer --topic tools-s --max-messages 25", figures=True),
+    Command(f"kafka-configs --alter {_SHARE_CONFIGS}-share --add-config {_FROM_THE_BEGINNING}"),
+    Command(
+        f"kafka-configs --alter {_SHARE_CONFIGS}-share-next --add-config {_FROM_THE_BEGINNING}"
+    ),
+    Command(f"kafka-console-share-consumer --topic tools-s {_SHARE} --max-messages 10"),
+    Command("kafka-share-groups --list", only=_OURS),
+    Command("kafka-share-groups --list --state", only=_OURS),
+    Command("kafka-share-groups --list --state Empty", only=_OURS),
+    Command(f"kafka-share-groups --describe {_SHARE}"),
+    Command(f"kafka-share-groups --describe {_SHARE} --verbose", figures=True),
+    Command(f"kafka-share-groups --describe {_SHARE} --members"),
+    Command(f"kafka-share-groups --describe {_SHARE} --state"),
+    Command("kafka-share-groups --describe --group tools-none"),
+    Command(f"{_SHARE_RESET} --to-earliest --dry-run"),
+    Command(f"{_SHARE_RESET} --to-earliest --execute"),
+    Command(f"{_SHARE_RESET} --to-latest --execute"),
+    Command(f"{_SHARE_RESET} --to-datetime 2000-01-01T00:00:00.000 --execute"),
+    Command(
+        f"kafka-share-consumer-perf-test --topic tools-s {_SHARE} --num-records 20", figures=True
+    ),
+    Command(
+        "kafka-verifiable-share-consumer --topic tools-s --group-id tools-share-next"
+        " --max-messages 10",
+        figures=True,
+    ),
+    Command("kafka-groups --list --share", only=_OURS),
+    Command(f"kafka-share-groups --delete-offsets {_SHARE} --topic tools-s"),
+    Command(f"kafka-share-groups --delete-offsets {_SHARE} --topic tools-none"),
+    Command(f"kafka-share-groups --delete {_SHARE}"),
+    Command("kafka-share-groups --delete --group tools-none"),
+)
+"""About share groups."""
 
 LIVE_COMMANDS: Final[tuple[Command, ...]] = (
     Command(f"kafka-consumer-groups --describe {_LIVE}"),
@@ -357,6 +443,14 @@ LIVE_COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         "kafka-streams-application-reset --application-id tools-live --input-topics tools-live"
     ),
+    *(
+        Command(f"kafka-consumer-groups --describe {_NEXT}{flags}")
+        for flags in ("", " --members", " --members --verbose", " --state", " --state --verbose")
+    ),
+    Command("kafka-consumer-groups --list --type consumer", only="tools-live|GROUP"),
+    Command("kafka-groups --list --group-type consumer", only="tools-live|GROUP"),
+    Command(f"kafka-consumer-groups --delete {_NEXT}"),
+    Command(f"kafka-consumer-groups --delete-offsets {_NEXT} --topic tools-live"),
     Command("kafka-transactions list", only="tools-open", figures=True),
     Command(f"kafka-transactions describe {_OPEN}", figures=True),
     Command("kafka-transactions describe-producers --topic tools-live --partition 0", figures=True),
@@ -364,7 +458,9 @@ LIVE_COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-transactions forceTerminateTransaction --transactionalId tools-open"),
     Command(f"kafka-transactions describe {_OPEN}", figures=True),
 )
-"""While the group `tools-live` has a member and the producer `tools-open` a transaction."""
+"""While the groups `tools-live` and `tools-live-next`, of the classic and the consumer protocol, have
+a member, and the producer `tools-open` a transaction.
+"""
 
 _NOISE: Final = re.compile(
     r"^\d\d:\d\d:\d\d,\d{3} [A-Z]+ "  # a line of the log
@@ -378,7 +474,7 @@ _NORMAL: Final = tuple(
         (r"\b1[789]\d{11}\b", "TIME"),
         (r"\b\d+ ms ago", "TIME ago"),
         (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
-        (r"(?<![\w-])[\w-]{22}(?![\w-])", "ID"),
+        (r"(?<![\w/+-])[\w/+-]{22}(?![\w/+-])", "ID"),
         (r'"logDir":"[^"]*"', '"logDir":PATH'),
         (r'"log_dirs":\["[^"]*"\]', '"log_dirs":PATH'),
         (r"min\.insync\.replicas=1( sensitive=.*)?,?", ""),  # Kafka's own, for the whole cluster
@@ -417,8 +513,8 @@ Exit code and output are the same, except for ids, addresses, times and figures,
 """
 _COMMANDS_HEAD: Final = """
 `kafka-transactions.sh describe-producers` and `kafka-delete-records.sh` wait for 60 s if a topic does not exist, with Kafka too.
-`kafka-replica-verification.sh` does not work: it asks with version 18 of Fetch, which brokers do not serve.
-There is nothing to compare, because a partition has one log.
+`kafka-replica-verification.sh` runs until it is stopped, so a test of its own compares it.
+It has nothing to find, because a partition has one log: brokers that do not lead it read the same objects.
 `kafka-dump-log.sh`, `kafka-storage.sh` and `kafka-metadata-shell.sh` read the disks of a Kafka broker, and do not apply.
 
 ## Commands
@@ -431,7 +527,7 @@ The first two are classes of Kafka that have no shell script.
 
 def markdown() -> str:
     """Return the page of the reference."""
-    everything = (*COMMANDS, *LIVE_COMMANDS)
+    everything = (*COMMANDS, *SHARE_COMMANDS, *LIVE_COMMANDS)
     differences = "\n".join(
         f"| `{_shown(command)}` | {command.differs} |" for command in everything if command.differs
     )

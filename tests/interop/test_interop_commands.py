@@ -4,23 +4,36 @@ commands and the differences.
 
 import asyncio
 import threading
+import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.interop.commands import COMMANDS, FILES, LIVE_COMMANDS, TOOLS, Command, normal
+from tests.interop.commands import (
+    COMMANDS,
+    FILES,
+    LIVE_COMMANDS,
+    NOT_RUN,
+    SHARE_COMMANDS,
+    TOOLS,
+    Command,
+    normal,
+)
 from tests.support.clients import POLL_S, TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
-from tests.support.java import JavaHome
+from tests.support.java import JavaHome, wait_while_running
 from tests.support.java_tools import ToolRunner, tool_runner
 from tests.support.waiting import until
 
 NODE_ID = 1
 """Of the only broker on both sides."""
 LIVE_TOPIC = "tools-live"
+VERIFICATION = "kafka-replica-verification"
+JARS = Path(__file__).parents[2] / "build" / "kafka" / "libs"
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +49,60 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def test_every_tool_is_tested() -> None:
-    assert {command.tool for command in COMMANDS} == TOOLS.keys()
+def test_every_tool_is_tested(java: JavaHome) -> None:
+    """All classes of Kafka's jar of tools that have a `main` are run, or there is a reason."""
+    (jar,) = (Path(path) for path in JARS.glob("kafka-tools-4*.jar"))
+    with zipfile.ZipFile(jar) as classes:
+        mains = {
+            name.removesuffix(".class").replace("/", ".")
+            for name in classes.namelist()
+            if name.endswith(".class") and _has_main(classes.read(name))
+        }
+    assert mains | {"kafka.admin.ConfigCommand"} == set(TOOLS.values()) | NOT_RUN.keys()
+    commands = (*COMMANDS, *SHARE_COMMANDS)
+    assert {command.tool for command in commands} | {VERIFICATION} == TOOLS.keys()
+
+
+def _has_main(content: bytes) -> bool:
+    """Return whether the constants of a class name `main` and its type."""
+    return b"\x01\x00\x04main" in content and b"\x01\x00\x16([Ljava/lang/String;)V" in content
 
 
 async def test_tools_answer_as_with_kafka(
     cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
 ) -> None:
     await _compare(COMMANDS, (peer, cluster.bootstrap), tools, tmp_path)
+
+
+@pytest.mark.long
+async def test_share_tools_answer_as_with_kafka(
+    cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
+) -> None:
+    await _compare(SHARE_COMMANDS, (peer, cluster.bootstrap), tools, tmp_path)
+
+
+async def test_replicas_are_verified_as_with_kafka(
+    cluster: Cluster, peer: str, java: JavaHome, tmp_path: Path
+) -> None:
+    """The tool runs until it is stopped. It asks every broker of a partition."""
+    await cluster.start_broker(NODE_ID + 1)
+    for address, replicas in ((peer, 1), (cluster.bootstrap, 2)):
+        await asyncio.to_thread(_verify_replicas, address, replicas, java, tmp_path)
+
+
+def _verify_replicas(address: str, replicas: int, java: JavaHome, directory: Path) -> None:
+    topic = NewTopic("verified", 1, replicas)
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([topic])["verified"].result(TIMEOUT_S)
+    produce(address, "verified", [b"value"] * 4, (0,))
+    log = directory / f"verification-{replicas}.log"
+    arguments = ("--broker-list", address, "--topics-include", "verified", "--time", "-2")
+    found = "max lag is 0 for partition verified-0 at offset 4 among 1 partitions"
+    with java.application(
+        TOOLS[VERIFICATION], *arguments, "--report-interval-ms", "500", log=log
+    ) as process:
+        wait_while_running(process, log, lambda: found in log.read_text())
+    assert "Exception" not in log.read_text()
 
 
 @pytest.mark.long
@@ -55,23 +114,25 @@ async def test_tools_answer_as_with_kafka_while_clients_work(
         for address in addresses:
             await asyncio.to_thread(create_topic, address, LIVE_TOPIC, 2)
             await asyncio.to_thread(produce, address, LIVE_TOPIC, [b"value"] * 4, (0, 1))
-            member = await asyncio.to_thread(Member, address)
-            stack.callback(member.close)
-            await until(lambda member=member: member.has_committed)
+            for group, protocol in (("tools-live", "classic"), ("tools-live-next", "consumer")):
+                member = await asyncio.to_thread(Member, address, group, protocol)
+                stack.callback(member.close)
+                await until(lambda member=member: member.has_committed)
             await asyncio.to_thread(_begin_transaction, address, stack)
         await _compare(LIVE_COMMANDS, addresses, tools, tmp_path)
 
 
 class Member(threading.Thread):
-    """A member of the group `tools-live`, which reads and commits."""
+    """A member of a group, which reads and commits."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, group: str, protocol: str) -> None:
         super().__init__(daemon=True)
         self.has_committed = False
         self._consumer = Consumer(
             {
                 "bootstrap.servers": address,
-                "group.id": "tools-live",
+                "group.id": group,
+                "group.protocol": protocol,
                 "client.id": "member",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
