@@ -24,6 +24,7 @@ from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
+from broker.wire.topic_key import NO_TOPIC_ID
 from controller.api import messages
 from controller.api.errors import ControllerError
 from controller.metadata.frozen_topics import FrozenTopic
@@ -53,22 +54,11 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     results: dict[str, _Created] = {}
     wanted: list[messages.NewTopic] = []
     for topic in request.topics:
-        problem = "the request names this topic more than once" if counts[topic.name] > 1 else None
         assignment = _assignment(topic.assignments)
-        code = ErrorCode.INVALID_REQUEST
-        if (
-            problem is None
-            and assignment is not None
-            and (topic.num_partitions != _UNSET or topic.replication_factor != _UNSET)
-        ):
-            problem = "with replica assignments, num_partitions and replication_factor must be -1"
-        if problem is None and topic.assignments and not assignment:
-            code, problem = (
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                "assignments must cover partitions 0 to n-1, each once",
-            )
+        problem = _problem(topic, assignment, counts[topic.name])
         if problem is not None:
-            results[topic.name] = _Created(topic.name, error_code=code, error_message=problem)
+            code, message = problem
+            results[topic.name] = _Created(topic.name, error_code=code, error_message=message)
         else:
             wanted.append(_new_topic(node, topic, assignment))
     timeout_s = _timeout_s(node, request.timeout_ms)
@@ -88,6 +78,26 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     return encode_response(
         ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts])
     )
+
+
+def _problem(
+    topic: create_topics.CreatableTopic, assignment: list[list[NodeId]] | None, count: int
+) -> tuple[ErrorCode, str] | None:
+    """Return why a topic, which the request names so many times, is refused; None: it is not."""
+    if count > 1:
+        return ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
+    if assignment is not None and (
+        topic.num_partitions != _UNSET or topic.replication_factor != _UNSET
+    ):
+        message = "with replica assignments, num_partitions and replication_factor must be -1"
+        return ErrorCode.INVALID_REQUEST, message
+    if topic.assignments and not assignment:
+        message = "assignments must cover partitions 0 to n-1, each once"
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, message
+    empty = next((item.name for item in topic.configs if item.value is None), None)
+    if empty is not None:
+        return ErrorCode.INVALID_CONFIG, f"config {empty}: null is not a value; leave it out"
+    return None
 
 
 def _assignment(
@@ -279,21 +289,45 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
         requested = [(state.name, state.topic_id) for state in request.topics]
     else:
         requested = [(name, None) for name in request.topic_names]
-    results = [_find(node, name, topic_id) for name, topic_id in dict.fromkeys(requested)]
-    found = {
-        result.topic_id: result
-        for result in results
-        if result.topic_id is not None and not result.error_code
-    }
+    found: dict[UUID, delete_topics.DeletableTopicResult] = {}
+    results: list[delete_topics.DeletableTopicResult] = []
+    for (name, topic_id), count in Counter(requested).items():
+        result = _find(node, name, topic_id, count)
+        first = None if result.error_code else found.get(result.topic_id or NO_TOPIC_ID)
+        if first is not None:
+            _refuse(first, "the request has this topic by its name and by its id")
+            continue
+        results.append(result)
+        if result.topic_id is not None and not result.error_code:
+            found[result.topic_id] = result
+    found = {topic_id: result for topic_id, result in found.items() if not result.error_code}
     if found:
         await _delete(node, found, _timeout_s(node, request.timeout_ms))
     return encode_response(ctx, delete_topics.DeleteTopicsResponse(responses=results))
 
 
+def _refuse(result: delete_topics.DeletableTopicResult, message: str) -> None:
+    result.error_code, result.error_message = ErrorCode.INVALID_REQUEST, message
+
+
 def _find(
-    node: Node, name: str | None, topic_id: UUID | None
+    node: Node, name: str | None, topic_id: UUID | None, count: int
 ) -> delete_topics.DeletableTopicResult:
+    """Return the result for a topic that the request names so many times. Each gets one answer, as
+    from Kafka.
+    """
     topics = node.image.topics
+    problem = (
+        "the request names this topic more than once"
+        if count > 1
+        else "the request has both a name and an id for this topic"
+        if name is not None and topic_id is not None
+        else None
+    )
+    if problem is not None:
+        result = delete_topics.DeletableTopicResult(name, topic_id)
+        _refuse(result, problem)
+        return result
     if topic_id is not None:
         topic, unknown = topics.by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
     elif name is not None:
@@ -359,7 +393,7 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
             continue
         assignment = (
             [[NodeId(broker) for broker in item.broker_ids] for item in topic.assignments]
-            if topic.assignments
+            if topic.assignments is not None
             else None
         )
         wanted.append(
