@@ -6,11 +6,13 @@ Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from broker.handlers.table import INLINE, make_handlers
 from broker.wire.apis import APIS, ApiSpec
+from deploy.reference.api_evidence import EVIDENCE
+from deploy.reference.kafka_4_2 import KAFKA_APIS
 
 _HEAD: Final = """\
 # Kafka APIs
@@ -18,13 +20,26 @@ _HEAD: Final = """\
 <!-- Written by `python -m deploy.reference.kafka_apis`; do not edit. -->
 
 Brokers serve these APIs, and announce them in their answer to ApiVersions.
+They are the APIs of Apache Kafka 4.2, in the versions that are stable there.
 A request with another key or version closes the connection, as in Kafka; only ApiVersions is answered in any version.
 Versions that use compact lengths and tagged fields (KIP-482) are called flexible.
 
-| API | key | versions | flexible from |
-|---|---|---|---|
+| API | key | versions | Kafka 4.2 | flexible from | tested with |
+|---|---|---|---|---|---|
+"""
+_TESTED: Final = """
+Java means the clients and tools of Kafka 4.2, librdkafka the client confluent-kafka.
+Requests means single requests; those that Kafka has too are compared with its answers.
+`deploy/reference/api_evidence.py` names a test for each.
+
+## Known differences
+
+| API | difference from Kafka 4.2 |
+|---|---|
 """
 _ABSENT_HEAD: Final = """
+## Notes
+
 Produce is announced from version 0 because older versions of librdkafka stop compressing otherwise (KAFKA-18659).
 Brokers serve it from version 3.
 
@@ -33,11 +48,8 @@ Two APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip
 Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
 Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat; those of streams groups have no effect.
-Racks do not influence assignments.
 Share groups (KIP-932) have the assignor `simple`.
-ShareFetch of a partition whose topic does not exist gets UNKNOWN_TOPIC_ID for the partition, where Kafka 4.2 fails the request.
 The first start offset of a group in a partition is stored before anything is delivered: in Kafka a group that begins at the end may pass over records when its leader fails early.
-AlterShareGroupOffsets begins a new epoch of the group, unlike in Kafka, and refuses negative offsets; InitializeShareGroupState changes nothing in the epoch that a state already has ([ADR 0053](../adr/0053-share-groups.md)).
 
 Brokers have configs of their own and configs for all of them (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
 Live settings of Penstock change at once, also some that Kafka refuses, such as `num.partitions`.
@@ -53,9 +65,8 @@ There is no metadata version, so `kafka-features.sh upgrade --release-version` f
 A level needs every registered broker; controllers are not asked, so update their software first.
 
 Some APIs answer about things that brokers do not have.
-AlterReplicaLogDirs knows one log directory, the object store.
 DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources finds no loggers and no client metrics.
-DescribeProducers is answered by the leader of a partition, because no other broker knows producers: `kafka-transactions.sh find-hanging --broker-id` fails if another broker leads a partition of which this one is a candidate, so use `--topic`, or `penstock transactions find-hanging`.
+`kafka-transactions.sh find-hanging --broker-id` fails if another broker leads a partition of which this one is a candidate, so use `--topic`, or `penstock transactions find-hanging`.
 
 ## Not served
 
@@ -69,31 +80,100 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "No ACLs: every client that reaches a listener has all rights.",
     ),
     (("AlterClientQuotas",), "No quotas: DescribeClientQuotas finds none."),
-    (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
     (
-        ("CreateDelegationToken", "AlterUserScramCredentials"),
+        ("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
+        "Kafka Streams uses the classic group protocol (no KIP-1071).",
+    ),
+    (
+        (
+            "CreateDelegationToken",
+            "RenewDelegationToken",
+            "ExpireDelegationToken",
+            "DescribeDelegationToken",
+        ),
+        "No delegation tokens.",
+    ),
+    (
+        ("AlterUserScramCredentials",),
         "No credentials are managed: DescribeUserScramCredentials finds none.",
     ),
     (
+        ("AddRaftVoter", "RemoveRaftVoter"),
+        "`penstock controller` changes the quorum.",
+    ),
+    (
         ("GetTelemetrySubscriptions", "PushTelemetry"),
-        "Brokers do not collect metrics of clients (no KIP-714).",
+        "Brokers do not collect metrics of clients (KIP-714), as Kafka without a plugin for them.",
     ),
 )
 """APIs that clients may look for, and the consequence of their absence."""
 
 
+DIFFERENCES: Final[Mapping[str, str]] = {
+    "Produce": "acks 1 means the same as acks -1: every acknowledged record is durable.",
+    "Fetch": (
+        "A debugging consumer (replica id -2) gets from brokers that do not lead a partition what"
+        " is in objects, and NOT_LEADER_OR_FOLLOWER behind that."
+    ),
+    "ListOffsets": (
+        "-3 finds the newest record that the client can read; Kafka may name one below the log"
+        " start, and finds none if the newest one belongs to an open transaction."
+    ),
+    "CreateTopics": (
+        'There may be more replicas than brokers, and names may differ in "." and "_" alone.'
+        " Configs that begin with `penstock.` make forks, snapshots and topics that come back."
+    ),
+    "DeleteTopics": "A deleted topic can come back for `delete.grace.ms`.",
+    "DescribeConfigs": "Loggers of brokers (type 8) and client metrics (type 16) have no configs.",
+    "IncrementalAlterConfigs": "As DescribeConfigs; brokers refuse names that they do not know.",
+    "AlterConfigs": "As IncrementalAlterConfigs.",
+    "AlterReplicaLogDirs": "There is one log directory, the object store.",
+    "ElectLeaders": "An unclean election is never needed.",
+    "DescribeProducers": (
+        "Only the leader of a partition answers, because no other broker knows producers."
+    ),
+    "UpdateFeatures": "There is no metadata version, nor the other features of Kafka's metadata.",
+    "ConsumerGroupHeartbeat": "Racks do not influence assignments.",
+    "ShareFetch": (
+        "A partition whose topic does not exist gets UNKNOWN_TOPIC_ID, where Kafka fails the"
+        " request."
+    ),
+    "InitializeShareGroupState": (
+        "It changes nothing in the epoch that a state already has"
+        " ([ADR 0053](../adr/0053-share-groups.md))."
+    ),
+    "AlterShareGroupOffsets": (
+        "It begins a new epoch of the group, and refuses negative offsets"
+        " ([ADR 0053](../adr/0053-share-groups.md))."
+    ),
+}
+"""What is known to differ, by the name of the API."""
+
+
 def markdown() -> str:
     served = {*make_handlers(), *INLINE}
     rows = "\n".join(_row(api) for api in APIS.values() if api.key in served)
-    return _HEAD + rows + "\n" + _ABSENT_HEAD + "\n".join(_absent_rows()) + "\n"
+    differences = "\n".join(f"| {name} | {text} |" for name, text in DIFFERENCES.items())
+    parts = _HEAD + rows, _TESTED + differences, _ABSENT_HEAD + "\n".join(_absent_rows())
+    return "\n".join(parts) + "\n"
 
 
 def _row(api: ApiSpec) -> str:
-    versions = (
-        f"{api.served_min}" if api.served_min == api.max else f"{api.served_min} to {api.max}"
-    )
     flexible = f"{api.flexible_from}" if api.flexible_from <= api.max else ""
-    return f"| {api.name} | {api.key} | {versions} | {flexible} |"
+    kafka = KAFKA_APIS[api.key]
+    cells = (
+        api.name,
+        str(api.key),
+        _versions(api.served_min, api.max),
+        _versions(kafka.first, kafka.last),
+        flexible,
+        ", ".join(EVIDENCE[api.name]),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _versions(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first} to {last}"
 
 
 def _absent_rows() -> Iterator[str]:

@@ -367,6 +367,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "SUCCESS",
         figures=True,
     ),
+    Command("kafka-topics --delete --topic tools-f"),
     # What brokers do not have.
     Command("kafka-client-metrics --list"),
     Command("kafka-client-metrics --describe --name tools"),

@@ -7,10 +7,13 @@ from pathlib import Path
 import kio.schema
 import pytest
 
+from broker.handlers.table import INLINE, make_handlers
 from broker.wire.apis import APIS
 from broker.wire.error_codes import ErrorCode
 from deploy.cli.app import app
 from deploy.reference import cli, errors, kafka_apis, metadata_records
+from deploy.reference.api_evidence import EVIDENCE
+from deploy.reference.kafka_4_2 import KAFKA_APIS
 from tests.interop import commands
 
 ROOT = Path(__file__).parents[3]
@@ -85,4 +88,23 @@ def test_apis_that_are_not_served_exist_in_kafka() -> None:
     absent = {name for names, _ in kafka_apis.ABSENT for name in names}
     assert absent
     assert not absent & {api.name for api in APIS.values()}
+    kafka = {api.name for api in KAFKA_APIS.values()}
+    assert kafka <= absent | {api.name for api in APIS.values()}
     assert {name.lower() for name in absent} <= schemas
+
+
+def test_every_api_that_is_served_is_tested() -> None:
+    served = {*make_handlers(), *INLINE}
+    assert served == APIS.keys(), "nothing is announced that has no handler"
+    assert EVIDENCE.keys() == {api.name for api in APIS.values()}
+    assert kafka_apis.DIFFERENCES.keys() <= EVIDENCE.keys()
+    for name, tests in EVIDENCE.items():
+        assert tests, name
+        for path in tests.values():
+            assert (ROOT / path).is_file(), (name, path)
+
+
+def test_apis_are_served_in_the_versions_of_kafka() -> None:
+    for api in APIS.values():
+        found = KAFKA_APIS[api.key]
+        assert (api.name, api.announced_min, api.max) == (found.name, found.first, found.last)

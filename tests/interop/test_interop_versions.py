@@ -1,0 +1,31 @@
+"""The versions of Kafka 4.2 in the reference are those that its broker announces."""
+
+import asyncio
+from pathlib import Path
+
+from broker.handlers.table import INLINE, make_handlers
+from broker.wire import apis
+from broker.wire.gen import api_versions
+from deploy.reference.kafka_4_2 import KAFKA_APIS
+from tests.support.cluster import Cluster
+from tests.support.conversation import ask
+
+Versions = dict[int, tuple[int, int]]
+
+
+def _announced(address: str) -> Versions:
+    request = api_versions.ApiVersionsRequest("tests", "1")
+    found = ask(address, apis.API_VERSIONS, request)["api_keys"]
+    return {api["api_key"]: (api["min_version"], api["max_version"]) for api in found}
+
+
+async def test_kafka_announces_the_versions_of_the_reference(peer: str) -> None:
+    found = await asyncio.to_thread(_announced, peer)
+    assert found == {key: (api.first, api.last) for key, api in KAFKA_APIS.items()}
+
+
+async def test_brokers_announce_what_they_serve_in_the_versions_of_kafka(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        found = await asyncio.to_thread(_announced, cluster.bootstrap)
+    assert found.keys() == {*make_handlers(), *INLINE}
+    assert found == {key: (KAFKA_APIS[key].first, KAFKA_APIS[key].last) for key in found}
