@@ -1,35 +1,44 @@
 """DescribeProducers: return the producers that a partition knows, from its leader. Administrators
 find open transactions by it that no coordinator will end.
 
-Offsets and epochs are as of the last batch that the leader appended, durable or not. Followers know
-no producers, so only the leader answers; in Kafka every replica does.
-Limits: PRODUCERS_MAX per answer, or one partition. The partitions beyond it get
-NOT_LEADER_OR_FOLLOWER, upon which clients ask again for these.
+Offsets and epochs are as of the last batch that the leader appended, durable or not. In Kafka every
+replica answers; here the other candidates of a partition ask its leader. Brokers send no client id,
+and requests without one are passed to no other broker, so they cannot go in circles.
+Limits: PRODUCERS_MAX of those that this broker leads per answer, or one partition. The partitions
+beyond it get NOT_LEADER_OR_FOLLOWER, upon which clients ask again for these. Leaders have
+_ASK_TIMEOUT_S.
 Must not: change anything, or wait for partitions to open (clients retry).
 Source: KIP-664; Kafka `KafkaApis.handleDescribeProducersRequest`.
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from base.ids import NodeId
 from broker.errors import ErrorCode
 from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
 from broker.handlers.txn_markers import led_partition
+from broker.network.peers import PeerConnections, PeerGone
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
-from broker.wire import framing
+from broker.wire import apis, framing
+from broker.wire.errors import WireError
 from broker.wire.gen.describe_producers import (
+    DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
+    TopicRequest,
     TopicResponse,
     decode_request,
 )
 
 PRODUCERS_MAX: Final = 100_000
 """Ten times what one partition remembers by default; about 4 MB."""
+_ASK_TIMEOUT_S: Final = 5.0
 _PRODUCERS_PER_SLICE_COUNT: Final = 5_000
 """Producers described between two turns of the event loop: a few ms."""
 
@@ -50,8 +59,54 @@ async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response
                 slice_count = 0
                 await asyncio.sleep(0)
         topics.append(TopicResponse(topic.name, partitions))
+    if ctx.client_id is not None:
+        await _ask_leaders(node, topics)
     response.topics = topics
     return encode_response(ctx, response)
+
+
+async def _ask_leaders(node: Node, topics: Sequence[TopicResponse]) -> None:
+    """Set the answers of the leaders for partitions of which this broker is another candidate."""
+    wanted: dict[NodeId, dict[tuple[str, int], PartitionResponse]] = {}
+    for topic in topics:
+        state = node.image.topics.by_name(topic.name)
+        for part in topic.partitions:
+            if state is None or part.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                continue
+            record = state.partitions[part.partition_index]
+            if node.node_id in record.replicas and record.leader != node.node_id:
+                leader = wanted.setdefault(NodeId(record.leader), {})
+                leader[topic.name, part.partition_index] = part
+    if not wanted:
+        return
+    peers = node.connect_peers()
+    try:
+        async with asyncio.timeout(_ASK_TIMEOUT_S):
+            await asyncio.gather(*(_ask(peers, leader, parts) for leader, parts in wanted.items()))
+    except TimeoutError:
+        return
+    finally:
+        peers.close()
+
+
+async def _ask(
+    peers: PeerConnections, leader: NodeId, parts: Mapping[tuple[str, int], PartitionResponse]
+) -> None:
+    indexes: dict[str, list[int]] = {}
+    for name, index in parts:
+        indexes.setdefault(name, []).append(index)
+    request = DescribeProducersRequest([TopicRequest(*item) for item in indexes.items()])
+    try:
+        response = await peers.ask(
+            leader, apis.DESCRIBE_PRODUCERS, 0, request, DescribeProducersResponse
+        )
+    except (PeerGone, OSError, EOFError, WireError):
+        return
+    for topic in response.topics:
+        for found in topic.partitions:
+            part = parts[topic.name, found.partition_index]
+            part.error_code, part.error_message = found.error_code, found.error_message
+            part.active_producers = found.active_producers
 
 
 def _describe(node: Node, topic: str, index: int, described_count: int) -> PartitionResponse:

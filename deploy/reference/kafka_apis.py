@@ -66,7 +66,6 @@ A level needs every registered broker; controllers are not asked, so update thei
 
 Some APIs answer about things that brokers do not have.
 DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources finds no loggers and no client metrics.
-`kafka-transactions.sh find-hanging --broker-id` fails if another broker leads a partition of which this one is a candidate, so use `--topic`, or `penstock transactions find-hanging`.
 
 ## Not served
 
@@ -130,7 +129,7 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "AlterReplicaLogDirs": "There is one log directory, the object store.",
     "ElectLeaders": "An unclean election is never needed.",
     "DescribeProducers": (
-        "Only the leader of a partition answers, because no other broker knows producers."
+        "Only the leader of a partition knows producers; the other candidates ask it."
     ),
     "UpdateFeatures": "There is no metadata version, nor the other features of Kafka's metadata.",
     "ConsumerGroupHeartbeat": "Racks do not influence assignments.",

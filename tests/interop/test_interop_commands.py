@@ -25,6 +25,7 @@ from tests.interop.commands import (
 )
 from tests.support.clients import POLL_S, TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
+from tests.support.hanging import produce_hanging
 from tests.support.java import JavaHome, wait_while_running
 from tests.support.java_tools import ToolRunner, tool_runner
 from tests.support.waiting import until
@@ -202,3 +203,27 @@ def _complaints(command: Command, expected: list[str], found: list[str]) -> Iter
         yield f"{command.line}: no longer differs ({command.differs})"
     elif command.says not in "\n".join(found):
         yield f"{command.line}: no {command.says!r} in the answer:{answers}"
+
+
+@pytest.mark.long
+async def test_hanging_transactions_are_found_at_every_candidate(
+    tmp_path: Path, java: JavaHome
+) -> None:
+    """In Kafka every replica knows producers; here the other candidates ask the leader."""
+    settings = {"transaction_partition_verification_enable": False}
+    async with Cluster(tmp_path, brokers=2, **settings) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        topic = NewTopic(LIVE_TOPIC, 1, 2)
+        await asyncio.to_thread(admin.create_topics([topic])[LIVE_TOPIC].result, TIMEOUT_S)
+        await cluster.until_served(LIVE_TOPIC)
+        leader = cluster.brokers[cluster.leader_of(LIVE_TOPIC)]
+        await asyncio.to_thread(produce_hanging, f"127.0.0.1:{leader.port}", LIVE_TOPIC)
+        for node_id in cluster.brokers:
+            done = await asyncio.to_thread(
+                java.tool,
+                TOOLS["kafka-transactions"],
+                *("--bootstrap-server", cluster.bootstrap),
+                *("find-hanging", "--broker-id", str(node_id)),
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert f"{LIVE_TOPIC}\t0" in done.stdout, done.stdout

@@ -21,6 +21,7 @@ from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from broker.handlers.produce import handle_produce
 from broker.handlers.txn_markers import handle_write_txn_markers
+from broker.network.peers import PeerConnections
 from broker.network.request import RequestContext
 from broker.partition.manager import PartitionManager
 from broker.partition.move_notice import MoveNoticeConfig
@@ -292,6 +293,10 @@ class Broker:
 
     def leads_alone(self):
         return self.writable and not self.is_unsure
+
+    def connect_peers(self):
+        """Other brokers are not reached over the network here."""
+        return PeerConnections(MetadataImage)
 
     async def opened(self, topic, index=0) -> Partition:
         found = await self.partitions.wait_open(topic, index, asyncio.get_running_loop().time() + 5)
