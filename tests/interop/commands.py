@@ -180,7 +180,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-get-offsets --topic tools-none"),
     Command("kafka-delete-records --offset-json-file %/delete.json"),
     Command("kafka-log-dirs --describe --topic-list tools-b"),
-    Command("kafka-log-dirs --describe --topic-list tools-a --broker-list 1"),
+    # Its size depends on the time between the records.
+    Command("kafka-log-dirs --describe --topic-list tools-a --broker-list 1", figures=True),
     Command("kafka-log-dirs --describe --topic-list tools-none"),
     Command("kafka-log-dirs --describe --broker-list 9"),
     # Configs.

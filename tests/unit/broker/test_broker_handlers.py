@@ -132,7 +132,7 @@ async def test_bad_client_software_is_an_invalid_request(fixture: Fixture, name:
 # --- dispatch -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("header", [(999, 0), (3, 99), (3, -1), (-1, 0), (0, 13), (0, 0)], ids=str)
+@pytest.mark.parametrize("header", [(999, 0), (3, 99), (3, -1), (-1, 0), (0, 14), (0, 0)], ids=str)
 async def test_unknown_api_or_version_closes(fixture: Fixture, header: tuple[int, int]) -> None:
     with pytest.raises(UnsupportedApi):
         await fixture.raw(struct.pack(">hhih", *header, 1, -1))
