@@ -38,6 +38,7 @@ from broker.wire.gen.describe_producers import (
 
 PRODUCERS_MAX: Final = 100_000
 """Ten times what one partition remembers by default; about 4 MB."""
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _ASK_TIMEOUT_S: Final = 5.0
 _PRODUCERS_PER_SLICE_COUNT: Final = 5_000
 """Producers described between two turns of the event loop: a few ms."""
@@ -71,7 +72,7 @@ async def _ask_leaders(node: Node, topics: Sequence[TopicResponse]) -> None:
     for topic in topics:
         state = node.image.topics.by_name(topic.name)
         for part in topic.partitions:
-            if state is None or part.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            if state is None or part.error_code != _NOT_LEADER:
                 continue
             record = state.partitions[part.partition_index]
             if node.node_id in record.replicas and record.leader != node.node_id:
