@@ -46,7 +46,9 @@ def _start(entry: LogEntry) -> Offset:
 
 
 def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntry:
-    """Return the entry as a fork of the stream `source_id` refers to it."""
+    """Return the entry as a fork of the stream `source_id` refers to it. The record count of a part
+    is rounded down, so that it never says by chance that each offset has a record.
+    """
     end = min(entry.end_offset, end_offset)
     part, whole = end - entry.start_offset, entry.end_offset - entry.start_offset
     stored = entry.stored_stream_id
@@ -54,7 +56,7 @@ def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntr
         entry.start_offset,
         end,
         entry.object_id,
-        min(part, -(-entry.record_count * part // whole)),
+        entry.record_count * part // whole,
         -(-entry.size_bytes * part // whole),
         entry.max_timestamp_ms,
         source_id if stored == OWN_STREAM else stored,

@@ -246,7 +246,7 @@ class BatchReader(DataSourceReader):
         return query.tasks(
             query.cluster.plan(
                 [item for item in chosen if item.start_offset < item.end_offset],
-                pushed.timestamp_from_ms,
+                pushed.times.oldest_ms,
             )
         )
 

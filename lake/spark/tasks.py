@@ -93,13 +93,13 @@ class TaskReader:
         if task is None:
             return
         freeze_modules()
-        conditions, young_ms = self.pushed.of_rows, self.pushed.timestamp_from_ms
+        conditions = self.pushed.of_rows
         batches = read_renewed(
             self.cluster,
             task.slices,
             self.columns,
             committed=self.read_committed,
-            min_timestamp_ms=young_ms,
+            times=self.pushed.times,
             pause_ms=self.retry_interval_ms,
             on_loss=self._on_loss,
             bodies=task.bodies,

@@ -21,6 +21,7 @@ from lake.arrow.read_sync import read_slices_sync
 from lake.fetch.errors import ObjectGone, ReadError
 from lake.fetch.limits import ReadConfig
 from lake.fetch.slices import Slice
+from lake.fetch.times import TimeBounds
 from objectstore.errors import DeadlineExceeded
 from objectstore.memory import MemoryStore
 from objectstore.url import open_store
@@ -167,7 +168,7 @@ async def test_blocks_older_than_wanted_are_not_read() -> None:
     store = WatchedStore()
     (whole,) = await put_object(store, "data/x", {1: batches_of(0, 1_000)}, block_bytes_max=2_000)
     config = ReadConfig(gap_bytes_max=0)
-    found = await offsets(store, [whole], config=config, min_timestamp_ms=900_000)
+    found = await offsets(store, [whole], config=config, times=TimeBounds(900_000))
     assert found == [(1, offset) for offset in range(900, 1_000)]
     assert sum(length for _, _, length in store.gets[1:]) < whole.size_bytes / 5
 
