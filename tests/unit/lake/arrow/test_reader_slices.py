@@ -29,26 +29,7 @@ from stream.batch.compression import Compression
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
 from stream.format.transaction_log import AbortedTransaction
-from tests.support.reader_objects import ALL, build, put_object, row_of, rows_of
-
-
-class WatchedStore(MemoryStore):
-    """Record the GETs, and the number of bytes in flight. A GET takes a turn of the loop, as over a
-    network.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gets: list[tuple[str, int, int]] = []
-        self.under_way_bytes = self.under_way_bytes_max = 0
-
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
-        self.gets.append((key, start, length))
-        self.under_way_bytes += length
-        self.under_way_bytes_max = max(self.under_way_bytes_max, self.under_way_bytes)
-        await asyncio.sleep(0.001)
-        self.under_way_bytes -= length
-        return await super().get_range(key, start, length)
+from tests.support.reader_objects import ALL, WatchedStore, build, put_object, row_of, rows_of
 
 
 def batches_of(
