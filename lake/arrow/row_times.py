@@ -1,12 +1,26 @@
 """Choose the rows of an Arrow batch by their timestamps. Source: `lake.fetch.times`."""
 
+from typing import Any
+
 from lake.arrow.pyarrow_untyped import Array, RecordBatch, pa, pc
 from lake.fetch.times import TimeBounds
+
+_VIEW: Any = pa.binary_view()
 
 
 def rows_within(batch: RecordBatch, times: TimeBounds) -> RecordBatch:
     """Return the rows with wanted timestamps. With bounds, the batch has the column `timestamp`."""
-    return batch.filter(_mask(batch, times)) if times.is_bounded else batch
+    if not times.is_bounded:
+        return batch
+    mask = _mask(batch, times)
+    if mask.true_count == batch.num_rows:
+        return batch
+    # Arrow cannot filter views.
+    schema = batch.schema
+    copied = pa.schema(
+        [field.with_type(pa.binary()) if field.type == _VIEW else field for field in schema]
+    )
+    return batch.cast(copied).filter(mask).cast(schema)
 
 
 def count_within(batch: RecordBatch, times: TimeBounds) -> int:
