@@ -7,6 +7,10 @@ more than the standard library: drivers and executors pickle slices by the thous
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+PLACE_COLUMNS: Final = frozenset({"topic", "partition", "offset"})
+"""The columns that a slice with a record at each offset tells without being read."""
 
 
 @dataclass(frozen=True, slots=True)
