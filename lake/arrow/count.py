@@ -14,7 +14,7 @@ from lake.arrow.cluster import StoreCluster
 from lake.arrow.decode import Decoder
 from lake.arrow.read import AbortedByStream, PartDecoder, index_cache
 from lake.arrow.read_sync import CLOSE_S
-from lake.arrow.renew import Retries, look_up_aborted, replan_slices
+from lake.arrow.renew import ReplanBackoff, look_up_aborted, replan_slices
 from lake.fetch.errors import ObjectGone
 from lake.fetch.fetcher import Fetch
 from lake.fetch.limits import ReadConfig
@@ -40,7 +40,7 @@ def count_records(
     if committed:
         mixed = [part for part in slices if part.stream_id not in plain]
         _, counter.aborted = look_up_aborted(cluster.aborted, mixed)
-    total, left, retries = 0, list(slices), Retries()
+    total, left, backoff = 0, list(slices), ReplanBackoff()
     while left:
         counts = [0] * len(left)
         try:
@@ -48,7 +48,7 @@ def count_records(
         except ObjectGone as gone:
             done = len(left) - len(gone.remaining) - 1
             total, left = total + sum(counts[:done]), left[done:]
-            retries.take(gone, has_advanced=done > 0)
+            backoff.take(gone, has_advanced=done > 0)
             left = replan_slices(cluster.replan, left)
         else:
             return total + sum(counts)

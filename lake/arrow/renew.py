@@ -67,7 +67,7 @@ def read_renewed(
     aborted: AbortedByStream | None = None
     if committed:
         slices, aborted = look_up_aborted(cluster.aborted, slices, on_loss)
-    retries = Retries(pause_ms)
+    backoff = ReplanBackoff(pause_ms)
     while slices:
         try:
             batches = read_slices_sync(
@@ -84,11 +84,11 @@ def read_renewed(
             return
         except ObjectGone as gone:
             left = (gone.slice, *gone.remaining)
-            retries.take(gone, has_advanced=_has_advanced(slices, left))
+            backoff.take(gone, has_advanced=_has_advanced(slices, left))
         slices = replan_slices(cluster.replan, left, on_loss)
 
 
-class Retries:
+class ReplanBackoff:
     """Limit the new plans of one pass that do not help."""
 
     def __init__(self, pause_ms: int = PAUSE_MS) -> None:

@@ -98,8 +98,7 @@ def scan(
             default all but `headers`.
         isolation_level: `read_committed` ends at the last stable offset and leaves out aborted
             transactions, as Kafka's consumers do.
-        since: Leave out records with an older timestamp, wherever they are in the log. Objects and
-            blocks that hold no other ones are not read.
+        since: Leave out records with an older timestamp, wherever they are in the log.
         until: Leave out records with this timestamp or a newer one, in the same way.
         snapshot: A snapshot to read the topic from, instead of the topic as it is now.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
