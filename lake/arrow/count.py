@@ -14,7 +14,7 @@ from lake.arrow.cluster import StoreCluster
 from lake.arrow.decode import Decoder
 from lake.arrow.read import AbortedByStream, PartDecoder, index_cache
 from lake.arrow.read_sync import CLOSE_S
-from lake.arrow.renew import ReplanBackoff, look_up_aborted, replan_slices
+from lake.arrow.renew import PAUSE_MS, ReplanBackoff, look_up_aborted, replan_slices
 from lake.fetch.errors import ObjectGone
 from lake.fetch.fetcher import Fetch
 from lake.fetch.limits import ReadConfig
@@ -32,6 +32,7 @@ def count_records(
     committed: bool = False,
     times: TimeBounds = ALL_TIMES,
     bodies: Mapping[str, bytes] | None = None,
+    pause_ms: int = PAUSE_MS,
 ) -> int:
     """Return the number of wanted records. `plain` are the streams whose slices no transaction
     concerns. Raise as `read_renewed` does.
@@ -40,7 +41,7 @@ def count_records(
     if committed:
         mixed = [part for part in slices if part.stream_id not in plain]
         _, counter.aborted = look_up_aborted(cluster.aborted, mixed)
-    total, left, backoff = 0, list(slices), ReplanBackoff()
+    total, left, backoff = 0, list(slices), ReplanBackoff(pause_ms)
     while left:
         counts = [0] * len(left)
         try:

@@ -91,7 +91,7 @@ def read_renewed(
 class ReplanBackoff:
     """Limit the new plans of one pass that do not help."""
 
-    def __init__(self, pause_ms: int = PAUSE_MS) -> None:
+    def __init__(self, pause_ms: int) -> None:
         self._pause_ms = pause_ms
         self._tries = 0
         self._gone_key = ""
