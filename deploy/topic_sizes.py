@@ -3,32 +3,42 @@
 Invariant: what no broker reports is None, never zero. Brokers of Apache Kafka report bytes alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.wire import apis
 from broker.wire.gen import describe_log_dirs as wire
 from deploy.clients.kafka import Kafka, TopicView
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
-from deploy.top.cost import Prices, storage_usd_month
+from deploy.top.cost import Prices, get_usd, storage_usd_month
+from lake.fetch.limits import ReadConfig
 
 _UNKNOWN: Final = -1
+_PART_BYTES: Final = ReadConfig().part_bytes_max
+_Number = TypeVar("_Number", int, float)
 
 _Sizes = dict[tuple[str, int], wire.DescribeLogDirsPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class SizeView:
-    """The size of a partition, or the sum of several. objects: an object that several
-    partitions share counts in each of them. usd_month: storage alone.
+    """The size of a partition, or the sum of several.
+
+    objects: an object that several partitions share counts in each of them. shared_bytes: the part
+    of `stored_bytes` that another log refers to as well, and that counts there too. usd_month:
+    storage alone, because a topic at rest costs no requests. read_requests, read_usd: about what
+    one reader of the whole topic needs, with an index and parts of 8 MiB for each object.
     """
 
     stored_bytes: int | None
+    shared_bytes: int | None
     objects: int | None
     wal_bytes: int | None
     usd_month: float | None
+    read_requests: int | None
+    read_usd: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +110,25 @@ def _topic(
 
 def _size(found: wire.DescribeLogDirsPartition | None, prices: Prices) -> SizeView:
     if found is None:
-        return SizeView(None, None, None, None)
+        return SizeView(None, None, None, None, None, None, None)
+    objects = _known(found.object_count)
+    requests = None if objects is None else _read_requests(found.partition_size, objects)
     return SizeView(
         found.partition_size,
-        _known(found.object_count),
+        _known(found.shared_bytes),
+        objects,
         _known(found.wal_bytes),
         storage_usd_month(found.partition_size, prices),
+        requests,
+        None if requests is None else get_usd(requests, prices),
     )
+
+
+def _read_requests(size_bytes: int, objects: int) -> int:
+    """Return about how many GETs read it once. Of records that only the WAL has, the number of
+    objects is not known.
+    """
+    return objects + -(-size_bytes // _PART_BYTES)
 
 
 def _known(value: int) -> int | None:
@@ -117,18 +139,19 @@ def total(sizes: Sequence[SizeView]) -> SizeView:
     """Return the sum; None for what is not known of all."""
 
     def counted(value: Callable[[SizeView], int | None]) -> int | None:
-        return _sum(map(value, sizes))
+        return _sum([value(size) for size in sizes], 0)
 
-    costs = [size.usd_month for size in sizes if size.usd_month is not None]
     return SizeView(
         counted(lambda size: size.stored_bytes),
+        counted(lambda size: size.shared_bytes),
         counted(lambda size: size.objects),
         counted(lambda size: size.wal_bytes),
-        sum(costs) if len(costs) == len(sizes) else None,
+        _sum([size.usd_month for size in sizes], 0.0),
+        counted(lambda size: size.read_requests),
+        _sum([size.read_usd for size in sizes], 0.0),
     )
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return sum(known) if len(known) == len(found) else None
+def _sum(values: Sequence[_Number | None], zero: _Number) -> _Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known, zero) if len(known) == len(values) else None

@@ -6,7 +6,8 @@ tools that print log dirs. Every partition is listed by one broker, its leader, 
 brokers counts no byte twice. Right after a change of leaders two brokers may both list a partition,
 or neither, because each answers from its own metadata.
 
-Sizes are those of `broker.partition.usage`. There is no volume that could be full, so total and
+Sizes are those of `broker.partition.usage`; shared bytes are said apart, because the partitions
+that share them count them too. There is no volume that could be full, so total and
 usable bytes are -1, which is unknown to Kafka's clients. There is no future replica and no lag.
 Partitions that are not led here are left out without an error, as in Kafka.
 
@@ -31,6 +32,7 @@ from broker.wire.gen.describe_log_dirs import (
     DescribeLogDirsTopic,
     decode_request,
 )
+from controller.metadata.shared_ranges import SharedRanges
 from controller.metadata.topics import PartitionKey
 from stream.ports import BrokerIncarnation
 
@@ -44,8 +46,9 @@ async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     measured_count = 0
+    shared = await _shared_ranges(node)
     for name, key in _led(node, _wanted(request.topics)):
-        found = _measure(node, key)
+        found = _measure(node, key, shared)
         if found is not None:
             topics.setdefault(name, []).append(found)
             measured_count += 1 + found.object_count
@@ -56,6 +59,17 @@ async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
         ErrorCode.NONE, node.log_dir, [*map(DescribeLogDirsTopic, topics, topics.values())]
     )
     return encode_response(ctx, DescribeLogDirsResponse(results=[result]))
+
+
+async def _shared_ranges(node: Node) -> SharedRanges:
+    """Return what forks, snapshots and deleted topics refer to, as of some moment of this call."""
+    shared = SharedRanges()
+    for stream in node.image.streams.sharing():
+        if stream.kind == "data":
+            for count in shared.learn(stream):
+                if count % _ENTRIES_PER_SLICE_COUNT == 0:
+                    await asyncio.sleep(0)
+    return shared
 
 
 def _wanted(topics: Sequence[DescribableLogDirTopic] | None) -> _Wanted | None:
@@ -80,7 +94,9 @@ def _led(node: Node, wanted: _Wanted | None) -> list[tuple[str, PartitionKey]]:
     return sorted(led, key=lambda found: (found[0], found[1].partition))
 
 
-def _measure(node: Node, key: PartitionKey) -> DescribeLogDirsPartition | None:
+def _measure(
+    node: Node, key: PartitionKey, shared: SharedRanges
+) -> DescribeLogDirsPartition | None:
     """Return the sizes of one partition; None if it was deleted meanwhile."""
     record = node.image.topics.partition(key)
     stream = None if record is None else node.image.streams.get(record.data_stream_id)
@@ -90,10 +106,12 @@ def _measure(node: Node, key: PartitionKey) -> DescribeLogDirsPartition | None:
         stream.entries,
         node.image.objects,
         node.storage.uncommitted_bytes_of(stream.stream_id, stream.end_offset),
+        shared.shared_bytes(stream, node.image.streams),
     )
     return DescribeLogDirsPartition(
         partition_index=key.partition,
         partition_size=usage.size_bytes,
         object_count=usage.object_count,
         wal_bytes=usage.wal_bytes,
+        shared_bytes=usage.shared_bytes,
     )

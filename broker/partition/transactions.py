@@ -65,10 +65,14 @@ class Transactions:
         return None if self._open or producer_id in self._open else TransactionEvent(first_offset)
 
     def end_event(self, marker: Marker, offset: Offset) -> TransactionEvent | None:
-        """Return the event for readers if this marker is appended at `offset`."""
+        """Return the event for readers if this marker is appended at `offset`.
+
+        A marker without a transaction here changes nothing, but readers that count records must
+        know that the partition has markers.
+        """
         first_offset = self._open.get(marker.producer_id)
         if first_offset is None:
-            return None
+            return None if self._open else TransactionEvent(NO_OFFSET)
         is_earliest = first_offset == self.first_unstable_offset
         unstable = (
             next((item for item in self._open.values() if item != first_offset), NO_OFFSET)

@@ -17,16 +17,21 @@ from stream.ports import ObjectRole
 @dataclass(frozen=True, slots=True)
 class PartitionUsage:
     """object_count: objects with committed ranges of the partition. wal_bytes: the part of
-    `size_bytes` that is in WAL objects.
+    `size_bytes` that is in WAL objects. shared_bytes: the part that another log refers to as well,
+    such as a fork, a snapshot, a deleted topic or deleted records.
     """
 
     size_bytes: int
     object_count: int
     wal_bytes: int
+    shared_bytes: int = 0
 
 
 def usage_of(
-    entries: Sequence[LogEntry], objects: ObjectsImage, uncommitted_bytes: int
+    entries: Sequence[LogEntry],
+    objects: ObjectsImage,
+    uncommitted_bytes: int,
+    shared_bytes: int = 0,
 ) -> PartitionUsage:
     """Return the usage of one data stream.
 
@@ -40,5 +45,8 @@ def usage_of(
         if state is not None and state.role == ObjectRole.WAL:
             in_place_bytes += entry.size_bytes
     return PartitionUsage(
-        committed_bytes + uncommitted_bytes, len(entries), in_place_bytes + uncommitted_bytes
+        committed_bytes + uncommitted_bytes,
+        len(entries),
+        in_place_bytes + uncommitted_bytes,
+        shared_bytes,
     )

@@ -128,6 +128,7 @@ _OWN_FIELDS: Final = {
     ("DescribeLogDirs", "response", "DescribeLogDirsPartition"): (
         _own("object_count", 0, Kind.INT64, "-1", first=2, last=4),
         _own("wal_bytes", 1, Kind.INT64, "-1", first=2, last=4),
+        _own("shared_bytes", 2, Kind.INT64, "-1", first=2, last=4),
     ),
     ("Metadata", "request", "MetadataRequest"): (
         _own("frozen_topics", 0, Kind.BOOL, "False", first=9, last=13),

@@ -130,15 +130,16 @@ class LogChanges:
 
 
 def clipped(part: RangeEntry, start: int) -> RangeEntry:
-    """Return the range without the part below `start`. Counts are estimated in proportion, at least
-    1: the exact ones are only in the object.
+    """Return the range without the part below `start`. Counts are estimated in proportion, because
+    the exact ones are only in the object. That of the records is rounded down, so that it never
+    says by chance that each offset has a record.
     """
-    share = (part.end_offset - start) / (part.end_offset - part.start_offset)
+    left, whole = part.end_offset - start, part.end_offset - part.start_offset
     return msgspec.structs.replace(
         part,
         start_offset=start,
-        record_count=max(1, round(part.record_count * share)),
-        size_bytes=max(1, round(part.size_bytes * share)),
+        record_count=part.record_count * left // whole,
+        size_bytes=max(1, round(part.size_bytes * left / whole)),
     )
 
 

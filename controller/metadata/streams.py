@@ -46,7 +46,9 @@ def _start(entry: LogEntry) -> Offset:
 
 
 def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntry:
-    """Return the entry as a fork of the stream `source_id` refers to it."""
+    """Return the entry as a fork of the stream `source_id` refers to it. The record count of a part
+    is rounded down, so that it never says by chance that each offset has a record.
+    """
     end = min(entry.end_offset, end_offset)
     part, whole = end - entry.start_offset, entry.end_offset - entry.start_offset
     stored = entry.stored_stream_id
@@ -54,7 +56,7 @@ def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntr
         entry.start_offset,
         end,
         entry.object_id,
-        min(part, -(-entry.record_count * part // whole)),
+        entry.record_count * part // whole,
         -(-entry.size_bytes * part // whole),
         entry.max_timestamp_ms,
         source_id if stored == OWN_STREAM else stored,
@@ -141,6 +143,8 @@ class StreamsImage:
         default_factory=dict[BrokerIncarnation, set[StreamId]]
     )
     _keeping: set[StreamId] = field(default_factory=set[StreamId])
+    _forks: set[StreamId] = field(default_factory=set[StreamId], compare=False)
+    """Every stream with entries of another stream. They may be gone again."""
 
     def __iter__(self) -> Iterator[StreamState]:
         return iter(self._streams.values())
@@ -162,6 +166,10 @@ class StreamsImage:
     def keeping(self) -> Iterator[StreamState]:
         """Yield the streams that keep what DeleteRecords cut off."""
         return map(self.known, self._keeping)
+
+    def sharing(self) -> list[StreamState]:
+        """Return the streams that may refer to ranges of another one, or to deleted records."""
+        return [self.known(stream_id) for stream_id in sorted(self._forks | self._keeping)]
 
     def create(self, record: StreamCreated) -> None:
         if record.stream_id in self._streams:
@@ -191,6 +199,7 @@ class StreamsImage:
         state.start_offset = min(start, record.end_offset)
         state.end_offset = record.end_offset
         state.entries = [_forked(entry, source.stream_id, record.end_offset) for entry in entries]
+        self._forks.add(record.stream_id)
         return state.entries
 
     def open(self, record: StreamOpened) -> None:
@@ -217,6 +226,7 @@ class StreamsImage:
         state = self.known(stream_id)
         self._unown(state)
         self._keeping.discard(stream_id)
+        self._forks.discard(stream_id)
         del self._streams[stream_id]
         return [*state.kept_entries, *state.entries]
 
@@ -275,6 +285,8 @@ class StreamsImage:
             part.max_timestamp_ms,
             part.stored_stream_id,
         )
+        if part.stored_stream_id != OWN_STREAM:
+            self._forks.add(part.stream_id)
         if state.kept is not None and part.end_offset <= state.start_offset:
             state.kept = state.kept.with_entry(entry)
         elif not state.entries or state.entries[-1].start_offset < entry.start_offset:

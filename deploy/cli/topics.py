@@ -173,9 +173,10 @@ def describe(
         typer.Option(
             "--size",
             help=(
-                "Show bytes in the object store, objects, WAL bytes and cost instead. An object"
-                " that partitions share counts in each of them, by the bytes of the partition's"
-                " ranges."
+                "Show bytes in the object store, objects, WAL bytes, cost of storage, and the GETs"
+                " of one reader of everything instead. An object that partitions share counts in"
+                " each of them, by the bytes of the partition's ranges; shared bytes are those that"
+                " a fork, a snapshot or deleted records count too."
             ),
         ),
     ] = False,
@@ -475,7 +476,15 @@ def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, as_json: 
     if as_json:
         print_json(sizes)
         return
-    columns = ["bytes", "objects", "WAL bytes", "USD/month"]
+    columns = [
+        "bytes",
+        "shared",
+        "objects",
+        "WAL bytes",
+        "storage USD/month",
+        "GETs to read",
+        "USD to read",
+    ]
     if name is None:
         rows = [(topic.name, len(topic.partitions), *_cells(topic.size)) for topic in sizes]
         sums = (
@@ -498,9 +507,12 @@ def _cells(size: "SizeView") -> tuple[str, ...]:
 
     return (
         "-" if size.stored_bytes is None else size_text(size.stored_bytes),
+        "-" if size.shared_bytes is None else size_text(size.shared_bytes),
         "-" if size.objects is None else f"{size.objects:,}",
         "-" if size.wal_bytes is None else size_text(size.wal_bytes),
         "-" if size.usd_month is None else f"{size.usd_month:,.4f}",
+        "-" if size.read_requests is None else f"{size.read_requests:,}",
+        "-" if size.read_usd is None else f"{size.read_usd:,.4f}",
     )
 
 

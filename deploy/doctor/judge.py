@@ -28,6 +28,7 @@ from deploy.doctor.findings import CheckResult, Finding, listed, result, uncheck
 from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
 from deploy.doctor.wal_survey import WalSurvey
 from deploy.output import size
+from deploy.top.cost import Prices, storage_usd_month
 from stream.format.manifest.lease import LEASES_MAX
 from stream.ports import BrokerIncarnation
 
@@ -291,14 +292,18 @@ def partitions(
         summary += f", {len(lasting):,} cannot open"
     if cluster.deleted_count:
         summary += (
-            f"; {cluster.deleted_count:,} deleted topics ({size(cluster.deleted_bytes)}) can come"
-            " back"
+            f"; {cluster.deleted_count:,} deleted topics ({_priced(cluster.deleted_bytes)}) can"
+            " come back"
         )
     if cluster.kept_bytes:
-        summary += f"; deleted records ({size(cluster.kept_bytes)}) can come back"
+        summary += f"; deleted records ({_priced(cluster.kept_bytes)}) can come back"
     if unreadable:
         summary += f"; {len(unreadable):,} objects cannot be read"
     return result(f.PARTITIONS, summary, found)
+
+
+def _priced(size_bytes: int) -> str:
+    return f"{size(size_bytes)}, {storage_usd_month(size_bytes, Prices()):,.4f} USD/month"
 
 
 def _cannot_open(item: FailingFacts) -> Finding:

@@ -51,6 +51,10 @@ def storage_usd_month(stored_bytes: int, prices: Prices) -> float:
     return stored_bytes / _GB * prices.storage_usd_per_gb_month
 
 
+def get_usd(requests: int, prices: Prices) -> float:
+    return requests * prices.get_usd_per_1000 / 1_000
+
+
 def store_cost(
     brokers: Iterable[StoreRequests | None], stored_bytes: int, prices: Prices
 ) -> StoreCost:

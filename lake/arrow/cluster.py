@@ -69,9 +69,11 @@ class StoreCluster:
         """Return slices from the current view. Raise as `ClusterView.plan` does."""
         return background().run(self._plan(ranges, timestamp_from_ms), DEADLINE_S)
 
-    def replan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+    def replan(
+        self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None
+    ) -> list[Slice]:
         """Return slices from a fresh view."""
-        return background().run(self._replan(ranges), DEADLINE_S)
+        return background().run(self._replan(ranges, timestamp_from_ms), DEADLINE_S)
 
     def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
         """Return, by key, the slices' objects that the view has read whole. Reading those slices
@@ -82,6 +84,10 @@ class StoreCluster:
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         """Return `ClusterView.aborted` from a fresh view. Raise ObjectStaysGone too."""
         return background().run(self._aborted(ranges), DEADLINE_S)
+
+    def plain(self, ranges: Sequence[OffsetRange]) -> frozenset[int]:
+        """Return `ClusterView.plain` of the current view. Raise ObjectStaysGone too."""
+        return background().run(self._plain(ranges), DEADLINE_S)
 
     def root(self) -> ManifestRoot:
         """Return the manifest of the current view."""
@@ -132,10 +138,12 @@ class StoreCluster:
     ) -> list[Slice]:
         return await (await self.view()).plan(ranges, timestamp_from_ms=timestamp_from_ms)
 
-    async def _replan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+    async def _replan(
+        self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None
+    ) -> list[Slice]:
         view = await self.view()
         await view.refresh()
-        return await view.plan(ranges)
+        return await view.plan(ranges, timestamp_from_ms=timestamp_from_ms)
 
     async def _bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
         return (await self.view()).bodies_of(slices)
@@ -144,6 +152,9 @@ class StoreCluster:
         view = await self.view()
         await view.refresh()
         return await _or_stays_gone(view.aborted(ranges))
+
+    async def _plain(self, ranges: Sequence[OffsetRange]) -> frozenset[int]:
+        return await _or_stays_gone((await self.view()).plain(ranges))
 
     async def _root(self) -> ManifestRoot:
         return (await self.view()).root

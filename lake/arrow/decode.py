@@ -22,10 +22,19 @@ from lake.arrow import decode_table as t
 from lake.arrow import kernel_build
 from lake.arrow.columns import DEFAULT, arrow_schema
 from lake.arrow.pyarrow_untyped import RecordBatch
+from lake.arrow.row_times import count_within
 from lake.fetch.errors import ReadError
 from lake.fetch.limits import ReadConfig
+from lake.fetch.times import ALL_TIMES, TimeBounds
 from stream.batch.compression import Inflater
-from stream.batch.header import COMPRESSION_MASK, CONTROL_MASK, CRC_START, TRANSACTIONAL_MASK
+from stream.batch.header import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    CRC_START,
+    OLDEST_UNKNOWN,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+)
 from stream.errors import BatchCorrupt
 from stream.format.transaction_log import AbortedTransaction
 
@@ -134,16 +143,40 @@ class Decoder:
         data: Buffer,
         place: Place,
         aborted: Aborted = _NOTHING_ABORTED,
-        *,
-        min_timestamp_ms: int | None = None,
+        times: TimeBounds = ALL_TIMES,
     ) -> Iterator[RecordBatch]:
         """Yield Arrow batches as they fill up; rows may remain until the next call or `flush`.
         Exhaust the iterator before calling anything else.
 
-        With `min_timestamp_ms`, batches whose max timestamp is older may be left out. Raise
-        ReadError; the decoder is then unusable.
+        Batches that hold no record of `times` may be left out. Raise ReadError; the decoder is then
+        unusable.
         """
         block = np.frombuffer(data, np.uint8)
+        for wanted, attributes in self._wanted(block, place, aborted, times):
+            yield from self._add(block, wanted, attributes, place)
+
+    def count(self, data: Buffer, place: Place, aborted: Aborted, times: TimeBounds) -> int:
+        """Return how many records are wanted, and decode only batches whose headers do not tell.
+
+        A decoder that counts does nothing else, and has the column `timestamp` if `times` has
+        bounds. Raise ReadError as `decode` does.
+        """
+        block, total = np.frombuffer(data, np.uint8), 0
+        for wanted, attributes in self._wanted(block, place, aborted, times):
+            counts, is_known = _counts(wanted, place, times)
+            total += int(counts[is_known].sum())
+            for batch in self._add(block, wanted[~is_known], attributes, place):
+                total += count_within(batch, times)
+        return total + sum(count_within(batch, times) for batch in self.flush())
+
+    def flush(self) -> Iterator[RecordBatch]:
+        """Yield the last rows, if any."""
+        yield from self._rows.flush()
+
+    def _wanted(
+        self, block: t.Bytes, place: Place, aborted: Aborted, times: TimeBounds
+    ) -> Iterator[tuple[t.Table, int]]:
+        """Yield the headers of wanted batches, checked, with all attributes found."""
         at, expected = 0, place.start_offset
         while at < block.size:
             count, at, expected, code = self._rows.walk(
@@ -151,20 +184,18 @@ class Decoder:
             )
             if code != t.DONE:
                 raise _error(place, expected, f"{t.WHAT[code]} (byte {at} of the block)")
-            wanted, attributes = _choose(
-                self._table[:count], memoryview(data), place, aborted, min_timestamp_ms
-            )
-            for group in self._groups(block, wanted, attributes, place):
-                try:
-                    yield from self._rows.add(group)
-                except t.BatchRefused as error:
-                    raise _error(
-                        place, int(group.table[error.row, t.BASE_OFFSET]), str(error)
-                    ) from None
+            yield _choose(self._table[:count], block.data, place, aborted, times)
 
-    def flush(self) -> Iterator[RecordBatch]:
-        """Yield the last rows, if any."""
-        yield from self._rows.flush()
+    def _add(
+        self, block: t.Bytes, table: t.Table, attributes: int, place: Place
+    ) -> Iterator[RecordBatch]:
+        for group in self._groups(block, table, attributes, place):
+            try:
+                yield from self._rows.add(group)
+            except t.BatchRefused as error:
+                raise _error(
+                    place, int(group.table[error.row, t.BASE_OFFSET]), str(error)
+                ) from None
 
     def _groups(
         self, block: t.Bytes, table: t.Table, attributes: int, place: Place
@@ -215,7 +246,7 @@ class Decoder:
 
 
 def _choose(
-    table: t.Table, view: memoryview, place: Place, aborted: Aborted, min_timestamp_ms: int | None
+    table: t.Table, view: memoryview, place: Place, aborted: Aborted, times: TimeBounds
 ) -> tuple[t.Table, int]:
     """Return the batches with wanted records, and all attributes found. CRCs are checked first:
     attributes must be correct before a batch is left out because of them.
@@ -243,9 +274,28 @@ def _choose(
                     int(table[row, t.PRODUCER_ID]), int(table[row, t.BASE_OFFSET])
                 )
         table = table[keep]
-    if min_timestamp_ms is not None:
-        table = table[table[:, t.MAX_TIMESTAMP] >= min_timestamp_ms]
+    if times.is_bounded and len(table):
+        newest_ms = table[:, t.MAX_TIMESTAMP]
+        table = table[(newest_ms >= times.from_ms) & (_oldest_ms(table) <= times.to_ms)]
     return table, met
+
+
+def _counts(table: t.Table, place: Place, times: TimeBounds) -> tuple[t.Numbers, t.Mask]:
+    """Return the number of wanted records of each batch, and for which batches the header tells it:
+    all records have wanted timestamps, and all or none are missing where the range cuts the batch.
+    """
+    ends, records = table[:, t.LAST_OFFSET] + 1, table[:, t.RECORD_COUNT]
+    low, high = np.maximum(table[:, t.BASE_OFFSET], place.low), np.minimum(ends, place.high)
+    is_whole = (low == table[:, t.BASE_OFFSET]) & (high == ends)
+    is_dense = records == ends - table[:, t.BASE_OFFSET]
+    is_in_time = (_oldest_ms(table) >= times.from_ms) & (table[:, t.MAX_TIMESTAMP] <= times.to_ms)
+    return np.where(is_whole, records, high - low), (is_whole | is_dense) & is_in_time
+
+
+def _oldest_ms(table: t.Table) -> t.Numbers:
+    """Return, for each batch, what `BatchHeader.min_timestamp_ms` returns."""
+    is_known = (table[:, t.ATTRIBUTES] & TIMESTAMP_TYPE_MASK != 0) | (table[:, t.RECORD_COUNT] <= 1)
+    return np.where(is_known, table[:, t.MAX_TIMESTAMP], OLDEST_UNKNOWN)
 
 
 def _error(place: Place, offset: int, what: str) -> ReadError:

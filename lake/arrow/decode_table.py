@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 Table = NDArray[np.int64]
+Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 # Columns of a table.
 AT: Final = 0

@@ -9,6 +9,7 @@ from typing import Final
 from lake.arrow.pyarrow_untyped import Array, pa, pc
 from lake.arrow.read import read_slices
 from lake.fetch.slices import Slice
+from lake.fetch.times import TimeBounds
 from objectstore.ports import ObjectStore
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -22,7 +23,7 @@ async def first_as_young(
     """
     for part in slices:
         async with aclosing(
-            read_slices(store, [part], ("offset", "timestamp"), min_timestamp_ms=timestamp_ms)
+            read_slices(store, [part], ("offset", "timestamp"), times=TimeBounds(timestamp_ms))
         ) as batches:
             async for batch in batches:
                 index = first_not_before(batch.column("timestamp"), timestamp_ms)

@@ -16,7 +16,9 @@ from lake.arrow.pyarrow_untyped import RecordBatch
 from lake.fetch.errors import ObjectGone, ReadError
 from lake.fetch.fetcher import Fetch, Fetched, IndexCache
 from lake.fetch.limits import ReadConfig
+from lake.fetch.parts import Piece, blocks_within
 from lake.fetch.slices import Slice
+from lake.fetch.times import ALL_TIMES, TimeBounds
 from objectstore.ports import ObjectStore
 from stream.errors import ObjectCorrupt
 from stream.format.decoder import check_block
@@ -45,22 +47,20 @@ async def read_slices(
     aborted: AbortedByStream | None = None,
     config: ReadConfig | None = None,
     *,
-    min_timestamp_ms: int | None = None,
+    times: TimeBounds = ALL_TIMES,
 ) -> AsyncGenerator[RecordBatch, None]:
     """Yield the records of all slices. `aclose` the iterator if it is not exhausted.
 
-    With `min_timestamp_ms`, blocks and batches whose records are all older may be left out; records
-    of other blocks and batches are not filtered.
+    Blocks and batches that hold no record of `times` may be left out; records of other blocks and
+    batches are not filtered.
     Raises ObjectGone (plan again), ReadError (damage) or the store's errors, and ValueError for
     unknown columns.
     """
     config = config or ReadConfig()
     size_bytes = sum(part.size_bytes for part in slices)
     decoder = await asyncio.to_thread(Decoder, columns, config, size_bytes=size_bytes)
-    work = PartDecoder(decoder, aborted, min_timestamp_ms)
-    fetch = Fetch(
-        store, slices, config, index_cache(store, config), min_timestamp_ms=min_timestamp_ms
-    )
+    work = PartDecoder(decoder, aborted, times)
+    fetch = Fetch(store, slices, config, index_cache(store, config), wanted=blocks_within(times))
     gone: ObjectGone | None = None
     try:
         while True:
@@ -83,17 +83,29 @@ class PartDecoder:
     """A decoder, and the aborted transactions of streams. Serves one thread at a time."""
 
     def __init__(
-        self, decoder: Decoder, aborted: AbortedByStream | None, min_timestamp_ms: int | None
+        self, decoder: Decoder, aborted: AbortedByStream | None, times: TimeBounds
     ) -> None:
         self._decoder = decoder
         self._aborted = {
             stream_id: Aborted(transactions) for stream_id, transactions in (aborted or {}).items()
         }
         self._nothing = Aborted()
-        self._min_timestamp_ms = min_timestamp_ms
+        self._times = times
 
     def decode(self, fetched: Fetched) -> Iterator[RecordBatch]:
         """Yield Arrow batches as they fill up. Raise ReadError."""
+        for _, data, place, aborted in self._checked(fetched):
+            yield from self._decoder.decode(data, place, aborted, self._times)
+
+    def count(self, fetched: Fetched) -> Iterator[tuple[int, int]]:
+        """Yield for each block the position of its slice and the number of wanted records. Raise
+        ReadError.
+        """
+        for piece, data, place, aborted in self._checked(fetched):
+            yield piece.ordinal, self._decoder.count(data, place, aborted, self._times)
+
+    def _checked(self, fetched: Fetched) -> Iterator[tuple[Piece, memoryview, Place, Aborted]]:
+        """Yield the blocks of a part after their checksums matched."""
         for piece in fetched.part.pieces:
             slice_, block, data = piece.slice, piece.block, fetched.block(piece)
             try:
@@ -111,7 +123,4 @@ class PartDecoder:
                 slice_.start_offset,
                 slice_.end_offset,
             )
-            aborted = self._aborted.get(slice_.stream_id, self._nothing)
-            yield from self._decoder.decode(
-                data, place, aborted, min_timestamp_ms=self._min_timestamp_ms
-            )
+            yield piece, data, place, self._aborted.get(slice_.stream_id, self._nothing)

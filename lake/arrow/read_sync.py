@@ -14,9 +14,11 @@ from lake.arrow.read import AbortedByStream, PartDecoder, index_cache
 from lake.fetch.errors import ObjectGone
 from lake.fetch.fetcher import Fetch
 from lake.fetch.limits import ReadConfig
+from lake.fetch.parts import blocks_within
 from lake.fetch.slices import Slice
+from lake.fetch.times import ALL_TIMES, TimeBounds
 
-_CLOSE_S = 10.0
+CLOSE_S = 10.0
 
 
 def read_slices_sync(
@@ -26,7 +28,7 @@ def read_slices_sync(
     aborted: AbortedByStream | None = None,
     config: ReadConfig | None = None,
     *,
-    min_timestamp_ms: int | None = None,
+    times: TimeBounds = ALL_TIMES,
     bodies: Mapping[str, bytes] | None = None,
 ) -> Generator[RecordBatch, None, None]:
     """Read slices as `read.read_slices` does. Close the iterator if it is not exhausted.
@@ -36,7 +38,7 @@ def read_slices_sync(
     config = config or ReadConfig()
     shared = background()
     decoder = Decoder(columns, config, size_bytes=sum(part.size_bytes for part in slices))
-    work = PartDecoder(decoder, aborted, min_timestamp_ms)
+    work = PartDecoder(decoder, aborted, times)
 
     async def open_fetch() -> Fetch:
         store = await shared.store(store_url)
@@ -45,7 +47,7 @@ def read_slices_sync(
             slices,
             config,
             index_cache(store, config),
-            min_timestamp_ms=min_timestamp_ms,
+            wanted=blocks_within(times),
             bodies=bodies,
         )
 
@@ -62,6 +64,6 @@ def read_slices_sync(
             yield from work.decode(fetched)
         yield from decoder.flush()
     finally:
-        shared.run(fetch.close(), _CLOSE_S)
+        shared.run(fetch.close(), CLOSE_S)
     if gone is not None:
         raise gone

@@ -22,6 +22,7 @@ from lake.arrow.read_sync import read_slices_sync
 from lake.fetch.errors import ObjectGone, ObjectStaysGone
 from lake.fetch.limits import ReadConfig
 from lake.fetch.slices import Slice
+from lake.fetch.times import ALL_TIMES, TimeBounds
 from lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from lake.manifest.plan import OffsetRange
 from stream.errors import StreamError
@@ -53,7 +54,7 @@ def read_renewed(
     config: ReadConfig | None = None,
     *,
     committed: bool = False,
-    min_timestamp_ms: int | None = None,
+    times: TimeBounds = ALL_TIMES,
     pause_ms: int = PAUSE_MS,
     on_loss: OnLoss = raise_loss,
     bodies: Mapping[str, bytes] | None = None,
@@ -66,8 +67,7 @@ def read_renewed(
     aborted: AbortedByStream | None = None
     if committed:
         slices, aborted = look_up_aborted(cluster.aborted, slices, on_loss)
-    tries = 0
-    gone_key, is_same = "", False
+    backoff = ReplanBackoff(pause_ms)
     while slices:
         try:
             batches = read_slices_sync(
@@ -76,7 +76,7 @@ def read_renewed(
                 columns,
                 aborted,
                 config,
-                min_timestamp_ms=min_timestamp_ms,
+                times=times,
                 bodies=bodies,
             )
             with closing(batches):
@@ -84,14 +84,27 @@ def read_renewed(
             return
         except ObjectGone as gone:
             left = (gone.slice, *gone.remaining)
-            tries = 1 if _has_advanced(slices, left) else tries + 1
-            gone_key, is_same = gone.slice.key, gone.slice.key == gone_key
-            if tries > REPLANS_MAX:
-                raise ObjectStaysGone(gone.slice, tries, is_same=is_same) from None
-            if tries > 1:
-                time.sleep(pause_ms / 1_000)
-            _log.info("plan_renewed", key=gone.slice.key, slices=len(left))
+            backoff.take(gone, has_advanced=_has_advanced(slices, left))
         slices = replan_slices(cluster.replan, left, on_loss)
+
+
+class ReplanBackoff:
+    """Limit the new plans of one pass that do not help."""
+
+    def __init__(self, pause_ms: int) -> None:
+        self._pause_ms = pause_ms
+        self._tries = 0
+        self._gone_key = ""
+
+    def take(self, gone: ObjectGone, *, has_advanced: bool) -> None:
+        """Wait until it is time for the next plan. Raise ObjectStaysGone."""
+        self._tries = 1 if has_advanced else self._tries + 1
+        is_same, self._gone_key = gone.slice.key == self._gone_key, gone.slice.key
+        if self._tries > REPLANS_MAX:
+            raise ObjectStaysGone(gone.slice, self._tries, is_same=is_same) from None
+        if self._tries > 1:
+            time.sleep(self._pause_ms / 1_000)
+        _log.info("plan_renewed", key=gone.slice.key, slices=len(gone.remaining) + 1)
 
 
 def look_up_aborted(

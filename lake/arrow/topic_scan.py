@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Literal, TypeAlias
 from uuid import UUID, uuid4
 
 from base.log import get_logger
 from lake.arrow.cluster import StoreCluster
 from lake.arrow.columns import DEFAULT, arrow_schema
+from lake.arrow.count import count_records
 from lake.arrow.pyarrow_untyped import (
     RecordBatch,
     RecordBatchReader,
@@ -28,8 +30,11 @@ from lake.arrow.pyarrow_untyped import (
     Table,
     pa,
 )
-from lake.arrow.renew import plan_streams, read_renewed
+from lake.arrow.renew import plan_streams, ranges_of, read_renewed
+from lake.arrow.row_times import rows_within
 from lake.fetch.limits import ReadConfig
+from lake.fetch.slices import Slice
+from lake.fetch.times import ALL_TIMES, TimeBounds
 from lake.manifest.errors import (
     OffsetsLost,
     OffsetsMissing,
@@ -68,6 +73,8 @@ def scan(
     end: Place = "latest",
     columns: Sequence[str] | None = None,
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    since: datetime | None = None,
+    until: datetime | None = None,
     snapshot: str = "",
     views: bool = False,
     cluster_id: str = "",
@@ -91,6 +98,8 @@ def scan(
             default all but `headers`.
         isolation_level: `read_committed` ends at the last stable offset and leaves out aborted
             transactions, as Kafka's consumers do.
+        since: Leave out records with an older timestamp, wherever they are in the log.
+        until: Leave out records with this timestamp or a newer one, in the same way.
         snapshot: A snapshot to read the topic from, instead of the topic as it is now.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
         cluster_id: The cluster, needed only if the store holds several.
@@ -123,6 +132,7 @@ def scan(
     if isolation_level not in _ISOLATION_LEVELS:
         raise ValueError(f"isolation_level {isolation_level!r}: {' or '.join(_ISOLATION_LEVELS)}")
     committed = isolation_level == "read_committed"
+    times = _times(since, until)
     states = _chosen(
         topic, cluster.partitions(topic, committed=committed), _numbers(partitions, start, end)
     )
@@ -133,7 +143,7 @@ def scan(
         for state, low, high in zip(states, starts, ends, strict=True)
     ]
     streams = {(topic, state.partition): int(state.stream_id) for state in states}
-    return Scan(cluster, ranges, streams, schema, config, committed=committed)
+    return Scan(cluster, ranges, streams, schema, config, committed=committed, times=times)
 
 
 class Scan:
@@ -156,6 +166,7 @@ class Scan:
         config: ReadConfig | None = None,
         *,
         committed: bool = False,
+        times: TimeBounds = ALL_TIMES,
     ) -> None:
         """Programs call `scan` instead. `streams` are the stream ids that the partitions had
         then.
@@ -165,6 +176,7 @@ class Scan:
         self._streams = dict(streams)
         self._config = config
         self._committed = committed
+        self._times = times
         self.schema = schema
 
     @property
@@ -184,23 +196,56 @@ class Scan:
             ReadError: An object is damaged.
             ObjectStoreError: The store cannot be read.
         """
-        ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
-        if not ranges:
+        slices = self._plan()
+        if not slices:
             return
-        slices = plan_streams(self._cluster.replan, ranges, self._streams)
-        bodies = self._cluster.bodies(slices)
+        names = list(self.schema.names)
+        is_filtered = self._times.is_bounded
         batches = read_renewed(
             self._cluster,
             slices,
-            self.schema.names,
+            [*names, "timestamp"] if is_filtered and "timestamp" not in names else names,
             self._config,
             committed=self._committed,
-            bodies=bodies,
+            times=self._times,
+            bodies=self._cluster.bodies(slices),
         )
         with closing(batches), closing(ScanLease(self._cluster)) as lease:
             for batch in batches:
-                yield batch
+                rows = rows_within(batch, self._times).select(names) if is_filtered else batch
+                if rows.num_rows:
+                    yield rows
                 lease.renew_if_due()
+
+    def count(self) -> int:
+        """Return the number of records that iteration yields, and read only what that needs.
+
+        Nothing of a topic without transactions, log compaction and bounds of time is read: the
+        manifest has the count. Otherwise the indexes of objects have most counts, and blocks are
+        read where they do not: in partitions with transactions, and where bounds of time cut a
+        block. A lost or damaged object that does not have to be read is not noticed.
+
+        Raises:
+            OffsetsLost, TopicReplaced, UnknownPartition, OffsetsMissing, ObjectStaysGone,
+            ReadError, ObjectStoreError: As iteration does.
+        """
+        slices = self._plan()
+        return count_records(
+            self._cluster,
+            slices,
+            self._cluster.plain(ranges_of(slices)),
+            self._config,
+            committed=self._committed,
+            times=self._times,
+            bodies=self._cluster.bodies(slices),
+        )
+
+    def _plan(self) -> list[Slice]:
+        ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
+        if not ranges:
+            return []
+        plan = partial(self._cluster.replan, timestamp_from_ms=self._times.oldest_ms)
+        return plan_streams(plan, ranges, self._streams)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the scan by Arrow's PyCapsule protocol, for DuckDB, Polars, pandas and others."""
@@ -259,6 +304,20 @@ class ScanLease:
                 )
 
 
+def _times(since: datetime | None, until: datetime | None) -> TimeBounds:
+    return TimeBounds(
+        ALL_TIMES.from_ms if since is None else _not_before_ms(since),
+        ALL_TIMES.to_ms if until is None else _not_before_ms(until) - 1,
+    )
+
+
+def _not_before_ms(moment: datetime) -> int:
+    """Return the first millisecond that is not before the moment."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone")
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
 def _numbers(partitions: Sequence[int] | None, start: Place, end: Place) -> list[int] | None:
     """Return the requested partitions, or None for all."""
     if partitions is not None and len(set(partitions)) != len(partitions):
@@ -292,9 +351,7 @@ def _offsets(
     if place == "latest":
         return [ends[state.partition] for state in states]
     if isinstance(place, datetime):
-        if place.tzinfo is None:
-            raise ValueError(f"{place!r} has no time zone")
-        timestamp_ms = -((_EPOCH - place) // timedelta(milliseconds=1))
+        timestamp_ms = _not_before_ms(place)
         wanted = [
             (
                 OffsetRange(state.topic, state.partition, state.log_start, ends[state.partition]),

@@ -18,6 +18,8 @@ from lake.fetch.limits import ReadConfig
 from lake.fetch.parts import (
     Part,
     Piece,
+    Wanted,
+    all_blocks,
     coalesce,
     pieces_of,
     rest_of,
@@ -59,15 +61,15 @@ class Fetch:
         config: ReadConfig,
         indexes: IndexCache,
         *,
-        min_timestamp_ms: int | None = None,
+        wanted: Wanted = all_blocks,
         bodies: Mapping[str, bytes] | None = None,
     ) -> None:
-        """`bodies` are whole objects by key."""
+        """`wanted` decides which blocks are read. `bodies` are whole objects by key."""
         self._store = store
         self._slices = slices
         self._config = config
         self._indexes = indexes
-        self._min_timestamp_ms = min_timestamp_ms
+        self._wanted = wanted
         self._bodies = bodies or {}
         objects = groupby(enumerate(slices), key=lambda numbered: numbered[1].key)
         self._objects: deque[list[_Numbered]] = deque(list(group) for _, group in objects)
@@ -149,7 +151,7 @@ class Fetch:
             pieces = [
                 piece
                 for number, s in numbered
-                for piece in pieces_of(number, s, index, self._config, self._min_timestamp_ms)
+                for piece in pieces_of(number, s, index, self._config, self._wanted)
             ]
         except ObjectNotFound:
             raise ObjectGone(slice_, tuple(self._slices[first + 1 :])) from None

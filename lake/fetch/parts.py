@@ -5,13 +5,14 @@ Invariant: pieces come in the order of the slices and of their offsets, so that 
 this piece" has a meaning. Must not do I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from base.ids import StreamId
 from lake.fetch.errors import ReadError
 from lake.fetch.limits import ReadConfig
 from lake.fetch.slices import Slice
+from lake.fetch.times import TimeBounds
 from stream.format.decoder import ObjectIndex
 from stream.format.layout import BlockEntry
 
@@ -35,14 +36,32 @@ class Part:
     pieces: Sequence[Piece]
 
 
+Wanted = Callable[[Piece], bool]
+"""Decides whether a block has to be read, from what the index says about it."""
+
+
+def all_blocks(_piece: Piece) -> bool:
+    return True
+
+
+def blocks_within(times: TimeBounds) -> Wanted:
+    """Want the blocks that may hold a record with such a timestamp."""
+
+    def is_wanted(piece: Piece) -> bool:
+        block = piece.block
+        return not times.excludes(block.min_timestamp_ms, block.max_timestamp_ms)
+
+    return is_wanted if times.is_bounded else all_blocks
+
+
 def pieces_of(
     ordinal: int,
     slice_: Slice,
     index: ObjectIndex,
     config: ReadConfig,
-    min_timestamp_ms: int | None = None,
+    wanted: Wanted = all_blocks,
 ) -> Iterator[Piece]:
-    """Yield the blocks to read, without those whose records are all older than min_timestamp_ms.
+    """Yield the blocks to read.
 
     Raise ReadError if the object does not hold the slice, or a block is too large.
     """
@@ -59,15 +78,15 @@ def pieces_of(
         )
         raise ReadError(slice_.key, slice_.topic, slice_.partition, slice_.start_offset, what)
     for block in blocks:
-        if min_timestamp_ms is not None and block.max_timestamp_ms < min_timestamp_ms:
-            continue
         if block.size_bytes > config.block_bytes_max:
             what = (
                 f"a block of {block.size_bytes} bytes is larger than block_bytes_max ="
                 f" {config.block_bytes_max}"
             )
             raise ReadError(slice_.key, slice_.topic, slice_.partition, block.start_offset, what)
-        yield Piece(ordinal, slice_, block)
+        piece = Piece(ordinal, slice_, block)
+        if wanted(piece):
+            yield piece
 
 
 def coalesce(pieces: Iterable[Piece], config: ReadConfig) -> list[Part]:

@@ -7,6 +7,10 @@ more than the standard library: drivers and executors pickle slices by the thous
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+PLACE_COLUMNS: Final = frozenset({"topic", "partition", "offset"})
+"""The columns that a slice with a record at each offset tells without being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +18,9 @@ class Slice:
     """The part [start_offset, end_offset) of a partition that lies in one object.
 
     size_bytes and record_count come from the metadata, for packing and limits. They are estimates
-    for a part of a committed range. stored_stream_id: the stream under which the object holds the
-    slice, if the partition is a fork and refers to an object of its source; else -1.
+    for a part of a committed range, but a count of as many records as offsets is exact.
+    stored_stream_id: the stream under which the object holds the slice, if the partition is a fork
+    and refers to an object of its source; else -1.
     """
 
     key: str
@@ -32,6 +37,11 @@ class Slice:
     @property
     def stream_id_in_object(self) -> int:
         return self.stream_id if self.stored_stream_id < 0 else self.stored_stream_id
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether each offset has a record, which may be that of a marker."""
+        return self.record_count == self.end_offset - self.start_offset
 
     def __reduce__(
         self,
@@ -51,3 +61,10 @@ class Slice:
             self.record_count,
             self.stored_stream_id,
         )
+
+
+def share(number: int, part: int, whole: int) -> int:
+    """Estimate a count for `part` of `whole` offsets in proportion, rounded down: only a range with
+    a record at each offset gives a part with a record at each offset.
+    """
+    return number * part // whole

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lake.fetch.slices import Slice
+from lake.fetch.slices import Slice, share
 from lake.manifest.errors import OffsetsLost, OffsetsMissing
 from stream.format.manifest.model import Entries, PageRef
 
@@ -144,8 +144,8 @@ class _Cover:
                 count, size_bytes = run.record_counts[index], run.sizes_bytes[index]
                 if end - low < high - start:
                     count, size_bytes = (
-                        _share(count, end - low, high - start),
-                        _share(size_bytes, end - low, high - start),
+                        share(count, end - low, high - start),
+                        max(1, share(size_bytes, end - low, high - start)),
                     )
                 self.slices.append(
                     Slice(
@@ -195,17 +195,12 @@ def _clipped(item: TailRange, start: int, end: int) -> TailRange:
     if end - start == whole:
         return item
     count, size_bytes = (
-        _share(item.record_count, end - start, whole),
-        _share(item.size_bytes, end - start, whole),
+        share(item.record_count, end - start, whole),
+        max(1, share(item.size_bytes, end - start, whole)),
     )
     return item._replace(
         start_offset=start, end_offset=end, record_count=count, size_bytes=size_bytes
     )
-
-
-def _share(number: int, part: int, whole: int) -> int:
-    """Estimate a count for a part of a range in proportion: at least 1 unless the count is 0."""
-    return min(number, max(1, number * part // whole))
 
 
 def _start(item: TailRange) -> int:

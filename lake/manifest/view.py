@@ -214,6 +214,16 @@ class ClusterView:
         """
         return await self._retried(lambda: self._aborted(wanted))
 
+    async def plain(self, wanted: Sequence[OffsetRange]) -> frozenset[int]:
+        """Return the data streams of those ranges in which no producer used a transaction, so that
+        each record is one of a producer, not a marker, and none is aborted. The other streams may
+        have such ranges too.
+
+        Raise UnknownPartition. Cost: none for partitions without transactions, else one or more
+        GETs.
+        """
+        return await self._retried(lambda: self._plain(wanted))
+
     async def _retried(self, read: Callable[[], Awaitable[_T]]) -> _T:
         """Retry on a newer manifest if an object is gone: this view is old."""
         async with self._lock:
@@ -470,6 +480,29 @@ class ClusterView:
             return []
         (slices,) = await self._slices([(OffsetRange(topic, partition, start, txn_end), txn)])
         return await self._events.aborted(slices, start, end)
+
+    async def _plain(self, wanted: Sequence[OffsetRange]) -> frozenset[int]:
+        refs = [self._shard_of(item) for item in wanted]
+        await self._load_shards(refs)
+        entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
+        is_plain = await _gather(list(zip(wanted, entries, strict=True)), self._is_plain)
+        found = list(zip(entries, is_plain, strict=True))
+        mixed = {entry.data.stream_id for entry, is_so in found if not is_so}
+        return frozenset(entry.data.stream_id for entry, _ in found) - mixed
+
+    async def _is_plain(self, wanted: tuple[OffsetRange, PartitionEntry]) -> bool:
+        """Return whether no event lies at or behind the start and no transaction is open there.
+
+        Every marker makes an event unless a transaction that began before it goes on.
+        """
+        item, entry = wanted
+        _, txn_end = self._tail_of(entry.txn)
+        if txn_end <= entry.txn.log_start:
+            return True
+        if txn_end > item.start_offset:
+            return False
+        _, data_end = self._tail_of(entry.data)
+        return await self._stable_end((self._topic(item.topic), entry, data_end)) == data_end
 
     async def _committed(self, topic: TopicEntry) -> list[CommittedLog]:
         await self._load_shards(topic.shards)

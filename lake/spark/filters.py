@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from lake.fetch.times import ALL_TIMES, TimeBounds
+
 Operator = Literal["=", "<", "<=", ">", ">=", "in"]
 PUSHED_COLUMNS: Final = ("topic", "partition", "offset", "timestamp")
 
@@ -59,10 +61,13 @@ class Pushed:
         )
 
     @property
-    def timestamp_from_ms(self) -> int | None:
-        """Objects and batches whose records are all older hold no wanted row."""
-        low, _ = self._bounds("timestamp")
-        return None if low is None else low // 1_000
+    def times(self) -> TimeBounds:
+        """Objects, blocks and batches without a record of these times hold no wanted row."""
+        low, high = self._bounds("timestamp")
+        return TimeBounds(
+            ALL_TIMES.from_ms if low is None else low // 1_000,
+            ALL_TIMES.to_ms if high is None else high // 1_000,
+        )
 
     @property
     def of_rows(self) -> list[Condition]:

@@ -11,7 +11,7 @@ appearance, their slices as given. Source for `minPartitions` and `maxRecordsPer
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lake.fetch.slices import Slice
+from lake.fetch.slices import Slice, share
 
 SLICES_MAX = 1_000
 """The largest number of slices in one task, which is pickled and sent: about 60 bytes each."""
@@ -161,13 +161,13 @@ def cut(part: Slice, count: int) -> tuple[Slice, Slice | None]:
     if count >= rows:
         return part, None
     middle = part.start_offset + count
-    size_bytes, records = part.size_bytes * count // rows, part.record_count * count // rows
+    size_bytes, records = part.size_bytes * count // rows, share(part.record_count, count, rows)
     head = replace(part, end_offset=middle, size_bytes=size_bytes, record_count=records)
     tail = replace(
         part,
         start_offset=middle,
         size_bytes=part.size_bytes - size_bytes,
-        record_count=part.record_count - records,
+        record_count=share(part.record_count, rows - count, rows),
     )
     return head, tail
 

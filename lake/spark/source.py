@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from base.log import get_logger
-from lake.fetch.slices import Slice
+from lake.fetch.slices import PLACE_COLUMNS, Slice
 from lake.manifest.plan import OffsetRange
 from lake.spark import ranges
 from lake.spark.cluster import Found, SparkCluster
@@ -66,7 +66,7 @@ from lake.spark.packing import TaskLimits, pack
 from lake.spark.pushdown import OfferedFilters, split_filters
 from lake.spark.schema import checked_columns, source_schema
 from lake.spark.starts import QueryStart
-from lake.spark.tasks import TaskReader, task_of
+from lake.spark.tasks import TaskReader, ranges_of_partitions, task_of
 from stream.format.manifest.model import split_name
 
 if TYPE_CHECKING:
@@ -180,8 +180,10 @@ class _Query:
             rows_max=options.max_records_per_partition,
             tasks_min=options.min_partitions,
         )
-        bodies = self.cluster.bodies(slices)
-        return [InputPartition(task_of(part, bodies)) for part in pack(slices, limits)]
+        bodies, plain = self.cluster.bodies(slices), frozenset[int]()
+        if slices and PLACE_COLUMNS.issuperset(self.columns):
+            plain = self.cluster.plain(ranges_of_partitions(slices))
+        return [InputPartition(task_of(part, bodies, plain)) for part in pack(slices, limits)]
 
     def task_reader(self, pushed: Pushed) -> TaskReader:
         options = self.options
@@ -246,7 +248,7 @@ class BatchReader(DataSourceReader):
         return query.tasks(
             query.cluster.plan(
                 [item for item in chosen if item.start_offset < item.end_offset],
-                pushed.timestamp_from_ms,
+                pushed.times.oldest_ms,
             )
         )
 

@@ -16,6 +16,7 @@ from base.log import get_logger
 from lake.fetch.errors import ObjectStaysGone
 from lake.fetch.slices import Slice
 from lake.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
+from lake.manifest.plan import OffsetRange
 from lake.spark.cluster import SparkCluster
 from lake.spark.errors import DataLoss
 from lake.spark.filters import Pushed
@@ -57,16 +58,32 @@ class Task:
 
     slices: tuple[Slice, ...]
     bodies: Mapping[str, bytes]
+    is_known: bool = False
+    """Whether the plan tells topic, partition and offset of each row."""
 
 
-def task_of(slices: Sequence[Slice], bodies: Mapping[str, bytes]) -> Task:
+def task_of(
+    slices: Sequence[Slice], bodies: Mapping[str, bytes], plain: frozenset[int] = frozenset()
+) -> Task:
+    """Return a task. `plain` are the streams that have no markers in these slices."""
     taken, left_bytes = dict[str, bytes](), BODIES_BYTES_MAX
     for part in slices:
         body = bodies.get(part.key)
         if body is not None and part.key not in taken and len(body) <= left_bytes:
             taken[part.key] = body
             left_bytes -= len(body)
-    return Task(tuple(slices), taken)
+    is_known = all(part.is_dense and part.stream_id in plain for part in slices)
+    return Task(tuple(slices), taken, is_known)
+
+
+def ranges_of_partitions(slices: Sequence[Slice]) -> list[OffsetRange]:
+    """Return one range for each partition, from its first slice to its last one."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for part in slices:
+        low, high = found.get((part.topic, part.partition), (part.start_offset, part.end_offset))
+        bounds = min(low, part.start_offset), max(high, part.end_offset)
+        found[part.topic, part.partition] = bounds
+    return [OffsetRange(*place, *bounds) for place, bounds in found.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +104,24 @@ class TaskReader:
         Raise ReadError (damage) or DataLoss.
         """
         # Imports Arrow, which planners do not need.
+        from lake.arrow.place_rows import place_rows
         from lake.arrow.renew import read_renewed
         from lake.spark.rows import filter_rows
 
         if task is None:
             return
         freeze_modules()
-        conditions, young_ms = self.pushed.of_rows, self.pushed.timestamp_from_ms
+        conditions = self.pushed.of_rows
+        if task.is_known:
+            for batch in place_rows(task.slices, self.columns):
+                yield filter_rows(batch, conditions)
+            return
         batches = read_renewed(
             self.cluster,
             task.slices,
             self.columns,
             committed=self.read_committed,
-            min_timestamp_ms=young_ms,
+            times=self.pushed.times,
             pause_ms=self.retry_interval_ms,
             on_loss=self._on_loss,
             bodies=task.bodies,

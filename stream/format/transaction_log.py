@@ -5,8 +5,9 @@ its next leader and for readers of the store.
 offsets from the event before it to the end of the data batch that caused it, with one record, at
 the last offset of that batch. It is appended in one group with that data batch, so no reader ever
 sees one without the other, and a search from a data offset needs no index. There is an event
-whenever the first unstable offset changes (a transaction began, or the earliest one ended) and for
-each abort: none for a partition without transactions, at most two per transaction.
+whenever the first unstable offset changes (a transaction began, or the earliest one ended), for
+each abort, and for a marker that comes while none is open: none for a partition without markers, at
+most two per transaction.
 
 Invariants: events never change. The last stable offset at any end of the log is the one in the last
 event below that end, or the end itself. All aborted transactions that overlap [start, end) are

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -22,6 +24,7 @@ from tests.support.waiting import wait_until
 TOPIC = "accounts"
 KEYS = 7
 ROUNDS = 6
+BASE_MS = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
@@ -176,3 +179,62 @@ def test_readers_of_the_store_see_the_same_records(tmp_path: Path) -> None:
         wait_until(lambda: len(scanned()) == KEYS)
         found = scanned()
         assert {key: value for key, value in found if value is not None} == state
+
+
+def test_counts_and_times_in_a_compacted_log(tmp_path: Path) -> None:
+    """Records of one batch have timestamps in any order, and most of them are gone."""
+    with ThreadedCluster(tmp_path) as cluster:
+        create_topic(cluster.bootstrap, TOPIC, 1, **COMPACT)
+        rng = Random(5)
+        for codec in CODECS:
+            cluster.produce(
+                [
+                    {
+                        "topic": TOPIC,
+                        "partition": 0,
+                        "key": b"%d" % rng.randrange(60),
+                        "value": b"v" * 50,
+                        "timestamp": BASE_MS + rng.randrange(1_000),
+                    }
+                    for _ in range(40)
+                ],
+                **{"compression.type": codec, "linger.ms": 50},
+            )
+        fill(cluster.bootstrap)
+        cluster.compact(TOPIC)
+
+        def is_compacted() -> bool:
+            keys = scan(cluster.store_url, TOPIC, columns=["key"]).to_table()["key"].to_pylist()
+            return len(keys) == len(set(keys))
+
+        wait_until(is_compacted)
+        check_times(cluster.store_url)
+
+
+def check_times(store_url: str) -> None:
+    """Compare counts, look-ups by time and bounds of time with all rows."""
+    committed = scan(store_url, TOPIC, isolation_level="read_committed")
+    assert committed.count() == committed.to_table().num_rows
+    table = scan(store_url, TOPIC, columns=["offset", "timestamp"]).to_table()
+    rows = [
+        (offset, int(at.timestamp() * 1_000))
+        for offset, at in zip(
+            table["offset"].to_pylist(), table["timestamp"].to_pylist(), strict=True
+        )
+    ]
+    end = scan(store_url, TOPIC).offsets[0][1]
+    assert len(rows) < end
+    for late_ms in (0, 1, 250, 251, 700, 999, 1_000, 10**9):
+        moment = datetime.fromtimestamp((BASE_MS + late_ms) / 1_000, UTC)
+        first = next((offset for offset, at in rows if at >= BASE_MS + late_ms), end)
+        assert scan(store_url, TOPIC, start=moment).offsets[0] == (first, end)
+        before = scan(store_url, TOPIC, end=moment, columns=["offset"])
+        assert before.to_table()["offset"].to_pylist() == [at for at, _ in rows if at < first]
+        assert before.count() == before.to_table().num_rows
+        older = scan(store_url, TOPIC, until=moment, columns=["offset"])
+        expected = [offset for offset, at in rows if at < BASE_MS + late_ms]
+        assert older.to_table()["offset"].to_pylist() == expected
+        newer = scan(store_url, TOPIC, since=moment, columns=["key"])
+        assert newer.to_table().column_names == ["key"]
+        assert older.count() == len(expected)
+        assert newer.count() == newer.to_table().num_rows == len(rows) - len(expected)

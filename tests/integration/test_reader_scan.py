@@ -385,3 +385,30 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
         " named it"
     )
     assert scan(cluster.store_url, "lost").to_table().num_rows == 8
+
+
+def test_a_count_is_the_number_of_rows(cluster: ThreadedCluster) -> None:
+    create(cluster, "counted", PARTITIONS)
+    cluster.produce(records("counted", 0, COUNT), **{"compression.type": "zstd"})
+    assert scan(cluster.store_url, "counted").count() == COUNT
+    part = scan(
+        cluster.store_url, "counted", start={0: 0, 1: 1, 2: 2}, end={0: 250, 1: 250, 2: 250}
+    )
+    assert part.count() == part.to_table().num_rows == 747
+    moment = datetime.fromtimestamp((BASE_MS + 400) / 1_000, UTC)
+    for views in (False, True):
+        older = scan(cluster.store_url, "counted", until=moment, views=views)
+        assert older.count() == older.to_table().num_rows == 400
+    both = scan(
+        cluster.store_url,
+        "counted",
+        since=moment,
+        until=moment + timedelta(milliseconds=7),
+        columns=NAMES,
+    )
+    assert both.count() == 7
+    found = rows_of(both.to_table())
+    assert sorted(row[5] for row in found) == list(range(BASE_MS + 400, BASE_MS + 407))
+    assert scan(cluster.store_url, "counted", until=moment, since=moment).count() == 0
+    with pytest.raises(ValueError, match="time zone"):
+        scan(cluster.store_url, "counted", since=datetime(2026, 1, 1))  # noqa: DTZ001 - refused

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
@@ -339,3 +340,83 @@ def test_a_damaged_object_is_named_by_the_error(
     cluster.damage(key, b"x" * 1_000)
     with pytest.raises(PythonException, match=rf"object {key}, damaged-0 at offset 0"):
         reader(spark, cluster, subscribe="damaged").load().collect()
+
+
+def test_offsets_are_counted_without_reading_records(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
+    """A record is damaged, which only readers of records notice. Markers are no rows."""
+    register(spark)
+    cluster.create("counted", 1)
+    before = cluster.keys("data/")
+    cluster.produce(
+        [
+            {"topic": "counted", "partition": 0, "value": b"number %d" % number}
+            for number in range(500)
+        ]
+    )
+    key = cluster.until_uploaded("counted", before)
+    rows = reader(spark, cluster, subscribe="counted", columns="offset,partition,topic").load()
+    cluster.damage(key, b"number 77")
+    assert rows.count() == 500
+    assert rows.where("offset >= 490").count() == 10
+    found = rows.where("offset < 2").collect()
+    assert [tuple(row) for row in found] == [(0, 0, "counted"), (1, 0, "counted")]
+    with pytest.raises(PythonException, match="counted-0 at offset"):
+        reader(spark, cluster, subscribe="counted").load().count()
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "counted"})
+    producer.init_transactions(60)
+    cluster.create("marked", 1)
+    for is_committed in (True, False):
+        producer.begin_transaction()
+        producer.produce("marked", b"v", partition=0)
+        producer.flush(60)
+        (producer.commit_transaction if is_committed else producer.abort_transaction)(60)
+    marked = {"subscribe": "marked", "columns": "offset"}
+    assert reader(spark, cluster, **marked).load().count() == 2
+    committed = {**marked, "kafka.isolation.level": "read_committed"}
+    assert reader(spark, cluster, **committed).load().count() == 1
+
+
+def test_upper_bounds_of_time_and_gaps_of_compaction(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
+    """Timestamps come in any order, and most records are compacted away."""
+    register(spark)
+    create_topic(
+        cluster.bootstrap, "compacted", 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0"
+    )
+    wait_until(lambda: cluster.has("compacted"))
+    times = [T0_MS + number * 7_919 % 1_000 for number in range(200)]
+    cluster.produce(
+        [
+            {
+                "topic": "compacted",
+                "partition": 0,
+                "key": b"k%d" % (number * 13 % 50),
+                "value": b"v",
+                "timestamp": at,
+            }
+            for number, at in enumerate(times)
+        ]
+    )
+    cluster.compact("compacted")
+    left = list(range(150, 200))
+
+    def offsets(*, where: str = "true", **options: object) -> list[int]:
+        frame = reader(spark, cluster, subscribe="compacted", **options).load().where(where)
+        return sorted(row["offset"] for row in frame.select("offset").collect())
+
+    wait_until(lambda: offsets() == left)
+    assert offsets(columns="offset") == left
+    for at in (T0_MS, T0_MS + 300, T0_MS + 301, T0_MS + 999, T0_MS + 5_000):
+        assert offsets(where=f"timestamp < timestamp_millis({at})") == [
+            offset for offset in left if times[offset] < at
+        ]
+        assert offsets(where=f"timestamp <= timestamp_millis({at})") == [
+            offset for offset in left if times[offset] <= at
+        ]
+        end = next((offset for offset in left if times[offset] >= at), 200)
+        assert offsets(endingTimestamp=at) == [offset for offset in left if offset < end]
+        begin = {"startingTimestamp": at, "startingOffsetsByTimestampStrategy": "latest"}
+        assert offsets(**begin) == [offset for offset in left if offset >= end]

@@ -2,6 +2,7 @@
 with.
 """
 
+import asyncio
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from lake.arrow.columns import NAMES
 from lake.arrow.decode import Aborted, Decoder, Place
 from lake.fetch.limits import ReadConfig
 from lake.fetch.slices import Slice
+from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore
 from stream.batch.header import CRC_AT, CRC_START, iter_headers, parse_header
 from stream.batch.records import Record, decode_records
@@ -34,6 +36,25 @@ from stream.ports import BrokerIncarnation, ObjectRole
 
 ALL = NAMES
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+class WatchedStore(MemoryStore):
+    """Record the GETs, and the number of bytes in flight. A GET takes a turn of the loop, as over a
+    network.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gets: list[tuple[str, int, int]] = []
+        self.under_way_bytes = self.under_way_bytes_max = 0
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.gets.append((key, start, length))
+        self.under_way_bytes += length
+        self.under_way_bytes_max = max(self.under_way_bytes_max, self.under_way_bytes)
+        await asyncio.sleep(0.001)
+        self.under_way_bytes -= length
+        return await super().get_range(key, start, length)
 
 
 def row_of(record: Record) -> Row:

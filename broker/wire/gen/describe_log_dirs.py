@@ -84,12 +84,14 @@ class DescribeLogDirsPartition(Struct, gc=False):
     is_future_key: bool = False
     object_count: int = -1
     wal_bytes: int = -1
+    shared_bytes: int = -1
 
 
 def _read_DescribeLogDirsPartition(r: Reader, v: int, f: bool) -> DescribeLogDirsPartition:
     partition_index, partition_size, offset_lag, is_future_key = r.unpack(_layout_iqqo)
     object_count = -1
     wal_bytes = -1
+    shared_bytes = -1
     if f:
         for _ in range(r.tag_count()):
             tag, stop = r.tag()
@@ -97,6 +99,8 @@ def _read_DescribeLogDirsPartition(r: Reader, v: int, f: bool) -> DescribeLogDir
                 object_count = r.i64()
             elif tag == 10001 and v >= 2:
                 wal_bytes = r.i64()
+            elif tag == 10002 and v >= 2:
+                shared_bytes = r.i64()
             else:
                 r.pos = stop
             r.end_tag(stop)
@@ -107,6 +111,7 @@ def _read_DescribeLogDirsPartition(r: Reader, v: int, f: bool) -> DescribeLogDir
         is_future_key,
         object_count,
         wal_bytes,
+        shared_bytes,
     )
 
 
@@ -124,6 +129,11 @@ def _write_DescribeLogDirsPartition(w: Writer, m: DescribeLogDirsPartition, v: i
             b = Writer()
             b += _pack_q(m.wal_bytes)
             tags.tagged(10001, b)
+            n += 1
+        if v >= 2 and m.shared_bytes != -1:
+            b = Writer()
+            b += _pack_q(m.shared_bytes)
+            tags.tagged(10002, b)
             n += 1
         w.uvarint(n)
         w += tags

@@ -31,6 +31,7 @@ def test_ranges_count_by_their_own_bytes_and_wal_objects_apart() -> None:
     assert usage_of(entries, objects, 0) == PartitionUsage(60, 3, 10)
     assert usage_of(entries, objects, 5) == PartitionUsage(65, 3, 15)
     assert usage_of([], objects, 5) == PartitionUsage(5, 0, 5)
+    assert usage_of(entries, objects, 0, 20) == PartitionUsage(60, 3, 10, 20)
 
 
 @pytest.fixture

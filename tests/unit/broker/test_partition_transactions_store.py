@@ -131,6 +131,35 @@ async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(harnes
         await view.aborted([OffsetRange("t", 0, 0, 6)])
 
 
+async def test_a_reader_knows_ranges_without_markers_and_transactions(harness):
+    """Offset 1 is a marker of a transaction that wrote nothing here, 3 to 5 are one that aborts."""
+    (one,) = harness.brokers
+    view = ClusterView(harness.store)
+
+    async def is_plain(start, end):
+        await view.refresh()
+        return bool(await view.plain([OffsetRange("t", 0, start, end)]))
+
+    await one.produce("t", batch(b"plain"))
+    assert await is_plain(0, 1)
+    await one.mark("t", 5, commit=True)
+    await one.produce("t", batch(b"behind"))
+    assert (await is_plain(0, 3), await is_plain(1, 3), await is_plain(2, 3)) == (
+        False,
+        False,
+        True,
+    )
+    await one.produce("t", transactional(7, 0, b"a"))
+    await one.produce("t", batch(b"meanwhile"))
+    assert not await is_plain(2, 4)
+    assert not await is_plain(4, 5), "its marker may come"
+    await one.mark("t", 8, commit=True)
+    await one.mark("t", 7, commit=False)
+    await one.produce("t", batch(b"last"))
+    assert not await is_plain(5, 8), "of the marker while a transaction was open"
+    assert await is_plain(7, 8)
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_reader_and_a_consumer_see_the_same(harness, seed):
     rng = Random(seed)

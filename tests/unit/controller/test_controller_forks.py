@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from base.ids import Offset, StreamEpoch
+from base.ids import Millis, Offset, StreamEpoch
 from controller.api.messages import (
     AlterConfigs,
     ConfigChange,
@@ -14,9 +14,11 @@ from controller.api.messages import (
     TrimStream,
 )
 from controller.managers import configs, streams
+from controller.managers.log_changes import clipped
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.objects import ObjectPhase
-from controller.metadata.records import PartitionRecord
+from controller.metadata.records import PartitionRecord, RangeEntry
+from controller.metadata.shared_ranges import SharedRanges
 from controller.metadata.topic_configs import FORK_SOURCE
 from stream.ports import NO_OBJECT, OWN_STREAM, BrokerIncarnation
 from tests.support.managers_cluster import (
@@ -112,6 +114,71 @@ def test_objects_live_until_neither_refers_to_them(cluster: Forking) -> None:
     cluster.delete("f")
     cluster.tick()
     assert cluster.image.objects.count(ObjectPhase.DESTROYED) == 3
+
+
+def shared(cluster: Forking) -> dict[str, int]:
+    """Return the shared bytes of the only partition of each topic."""
+    streams, found = cluster.image.streams, SharedRanges()
+    for state in streams.sharing():
+        for _ in found.learn(state):
+            pass
+    return {
+        topic.name: found.shared_bytes(
+            streams.known(cluster.partitions(topic.name)[0].data_stream_id), streams
+        )
+        for topic in cluster.image.topics
+    }
+
+
+def test_shared_bytes_are_those_that_another_log_refers_to(cluster: Forking) -> None:
+    """Every range has 100 bytes; the fork refers to two and a half of them."""
+    assert shared(cluster) == {"t": 0}
+    forked = cluster.fork(25)
+    assert shared(cluster) == {"t": 250, "f": 250}
+    cluster.open_led(cluster.node)
+    (item,) = cluster.prepare(cluster.node)
+    both = part(cluster.data, 30, 40), part(forked.data_stream_id, 25, 40)
+    cluster.commit(cluster.node, uploaded(item, *both))
+    assert shared(cluster) == {"t": 250, "f": 250}, "an object of many topics is not shared by that"
+    cluster.trim_to(cluster.source, 10)
+    assert shared(cluster) == {"t": 150, "f": 150}
+    cluster.delete("t")
+    assert shared(cluster) == {"f": 0}
+
+
+def test_deleted_records_and_other_forks_share_too(cluster: Forking) -> None:
+    forked = cluster.fork(30)
+    cluster.open_led(cluster.node)
+    cluster.trim_to(cluster.source, 20, grace_ms=1_000)
+    assert shared(cluster) == {"t": 100, "f": 300}
+    topic = cluster.image.topics.by_id(forked.topic_id)
+    assert topic is not None
+    point = ForkedPartition(end_offset=Offset(30), scan_offset=Offset(30), txn_end_offset=Offset(0))
+    fork = TopicFork(source_topic_id=topic.topic_id, partitions=[point])
+    cluster.create(NewTopic(name="g", partitions=1, fork=fork))
+    cluster.trim_to(cluster.source, 30)
+    assert shared(cluster) == {"t": 0, "f": 300, "g": 300}
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_a_part_with_gaps_never_counts_a_record_at_each_offset() -> None:
+    """A count of as many records as offsets is exact, so an estimate must not be that."""
+    for whole in range(1, 30):
+        for count in range(whole + 1):
+            item = RangeEntry(1, Offset(0), Offset(whole), count, 10, Millis(0))
+            for start in range(whole):
+                left = clipped(item, start)
+                assert (left.record_count == whole - start) == (count == whole)
+
+
+def test_a_fork_inside_a_range_with_gaps_counts_too_few(cluster: Forking) -> None:
+    """Nine of ten offsets have a record."""
+    (item,) = cluster.prepare(cluster.node)
+    ranges = msgspec.structs.replace(part(cluster.data, 30, 40), record_count=9)
+    cluster.commit(cluster.node, uploaded(item, ranges))
+    forked = cluster.fork(35)
+    last = cluster.image.streams.known(forked.data_stream_id).entries[-1]
+    assert (last.start_offset, last.end_offset, last.record_count) == (30, 35, 4)
 
 
 def test_a_fork_of_a_fork_names_the_stream_that_wrote(cluster: Forking) -> None:

@@ -514,7 +514,7 @@ def test_deleted_topics_that_can_come_back_are_told_of_and_are_no_finding() -> N
     assert not looked.may_be_transient
     found = judge.partitions(lasting_problems(looked, looked), NOW_MS)
     assert found.level is Level.OK
-    assert found.summary.endswith("; 1 deleted topics (2.9 KiB) can come back")
+    assert found.summary.endswith("; 1 deleted topics (2.9 KiB, 0.0000 USD/month) can come back")
 
 
 def test_what_passes_between_two_looks_is_no_finding() -> None:

@@ -8,16 +8,20 @@ from deploy.errors import UsageError
 from deploy.top.cost import Prices, storage_usd_month
 from deploy.topic_sizes import SizeView, total
 
-ONE = SizeView(1_000, 2, 10, 0.5)
+ONE = SizeView(1_000, 400, 2, 10, 0.5, 3, 0.25)
+UNKNOWN = SizeView(None, None, None, None, None, None, None)
 
 
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ([], SizeView(0, 0, 0, 0)),
-        ([ONE, ONE], SizeView(2_000, 4, 20, 1.0)),
-        ([ONE, SizeView(1, None, None, 0.25)], SizeView(1_001, None, None, 0.75)),
-        ([ONE, SizeView(None, None, None, None)], SizeView(None, None, None, None)),
+        ([], SizeView(0, 0, 0, 0, 0, 0, 0)),
+        ([ONE, ONE], SizeView(2_000, 800, 4, 20, 1.0, 6, 0.5)),
+        (
+            [ONE, SizeView(1, None, None, None, 0.25, None, None)],
+            SizeView(1_001, None, None, None, 0.75, None, None),
+        ),
+        ([ONE, UNKNOWN], UNKNOWN),
     ],
 )
 def test_a_sum_is_unknown_if_a_part_of_it_is(sizes: list[SizeView], expected: SizeView) -> None:

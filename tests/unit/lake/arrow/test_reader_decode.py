@@ -27,6 +27,7 @@ from lake.arrow.columns import DEFAULT, arrow_schema
 from lake.arrow.decode import Decoder, Place
 from lake.fetch.errors import ReadError
 from lake.fetch.limits import ReadConfig
+from lake.fetch.times import TimeBounds
 from stream.batch.compression import Compression
 from stream.batch.header import (
     CONTROL_MASK,
@@ -249,7 +250,7 @@ def test_aborted_transactions_are_left_out(compiled: bool) -> None:
 def test_old_batches_are_pruned_by_their_max_timestamp(compiled: bool) -> None:
     decoder = Decoder(("offset",), compiled=compiled)
     data = bytes(plain(0, 10) + plain(10, 10) + plain(20, 10))
-    assert list(decoder.decode(data, Place("x", "t", 0), min_timestamp_ms=NOW_MS + 15)) == []
+    assert list(decoder.decode(data, Place("x", "t", 0), times=TimeBounds(NOW_MS + 15))) == []
     assert next(decoder.flush())["offset"].to_pylist() == list(range(10, 30))
 
 

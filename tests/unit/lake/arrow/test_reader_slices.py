@@ -21,6 +21,7 @@ from lake.arrow.read_sync import read_slices_sync
 from lake.fetch.errors import ObjectGone, ReadError
 from lake.fetch.limits import ReadConfig
 from lake.fetch.slices import Slice
+from lake.fetch.times import TimeBounds
 from objectstore.errors import DeadlineExceeded
 from objectstore.memory import MemoryStore
 from objectstore.url import open_store
@@ -28,26 +29,7 @@ from stream.batch.compression import Compression
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
 from stream.format.transaction_log import AbortedTransaction
-from tests.support.reader_objects import ALL, build, put_object, row_of, rows_of
-
-
-class WatchedStore(MemoryStore):
-    """Record the GETs, and the number of bytes in flight. A GET takes a turn of the loop, as over a
-    network.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gets: list[tuple[str, int, int]] = []
-        self.under_way_bytes = self.under_way_bytes_max = 0
-
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
-        self.gets.append((key, start, length))
-        self.under_way_bytes += length
-        self.under_way_bytes_max = max(self.under_way_bytes_max, self.under_way_bytes)
-        await asyncio.sleep(0.001)
-        self.under_way_bytes -= length
-        return await super().get_range(key, start, length)
+from tests.support.reader_objects import ALL, WatchedStore, build, put_object, row_of, rows_of
 
 
 def batches_of(
@@ -167,7 +149,7 @@ async def test_blocks_older_than_wanted_are_not_read() -> None:
     store = WatchedStore()
     (whole,) = await put_object(store, "data/x", {1: batches_of(0, 1_000)}, block_bytes_max=2_000)
     config = ReadConfig(gap_bytes_max=0)
-    found = await offsets(store, [whole], config=config, min_timestamp_ms=900_000)
+    found = await offsets(store, [whole], config=config, times=TimeBounds(900_000))
     assert found == [(1, offset) for offset in range(900, 1_000)]
     assert sum(length for _, _, length in store.gets[1:]) < whole.size_bytes / 5
 

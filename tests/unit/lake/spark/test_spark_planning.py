@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from lake.arrow.lookup import first_not_before
 from lake.arrow.pyarrow_untyped import pa
 from lake.fetch.slices import Slice
+from lake.fetch.times import ALL_TIMES, TimeBounds
 from lake.spark.filters import Condition, Pushed
 from lake.spark.limits import limit_bytes, limit_rows, must_wait
 from lake.spark.offsets import TopicPartition
@@ -289,13 +290,15 @@ def test_partitions_offsets_and_objects_are_passed_over() -> None:
     assert [
         pushed.selects(*item) for item in [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0)]
     ] == [True, True, False, False, False]
-    assert (
-        Pushed(
-            (Condition("timestamp", ">", T0_US + 999), Condition("timestamp", ">=", 5))
-        ).timestamp_from_ms
-        == T0_US // 1_000 + 1
+    assert Pushed(
+        (Condition("timestamp", ">", T0_US + 999), Condition("timestamp", ">=", 5))
+    ).times == TimeBounds(T0_US // 1_000 + 1)
+    assert Pushed((Condition("timestamp", "<", T0_US),)).times == TimeBounds(
+        to_ms=T0_US // 1_000 - 1
     )
-    assert Pushed((Condition("timestamp", "<", 5),)).timestamp_from_ms is None
+    assert Pushed((Condition("timestamp", "<=", T0_US),)).times == TimeBounds(to_ms=T0_US // 1_000)
+    assert Pushed((Condition("timestamp", ">=", 5, negated=True),)).times == TimeBounds(to_ms=0)
+    assert Pushed((Condition("offset", "<", 5),)).times == ALL_TIMES
     assert Pushed((Condition("offset", "in", ()),)).offsets(0, 10) == (0, 0)
 
 
@@ -335,11 +338,11 @@ def test_pruning_and_looking_at_rows_give_what_the_conditions_say(
     """Row i has offset i and timestamp 30 - i, in microseconds."""
     pushed = Pushed(tuple(given_conditions))
     low, high = pushed.offsets(0, 31)
-    from_ms = pushed.timestamp_from_ms
+    times = pushed.times
     kept = [
         row
         for row in range(low, max(low, high))
-        if from_ms is None or (30 - row) // 1_000 >= from_ms
+        if not times.excludes((30 - row) // 1_000, (30 - row) // 1_000)
     ]
     batch = pa.record_batch(
         {

@@ -1,0 +1,53 @@
+"""Find the ranges of objects that several logs refer to: those of forks, snapshots, deleted topics,
+and what DeleteRecords cut off.
+
+Pure. Invariant: an object with the ranges of many streams is not shared by that alone; a range is,
+if another log refers to the same bytes of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from base.ids import ObjectId, StreamId
+from controller.metadata.log_entry import LogEntry
+from controller.metadata.streams import StreamsImage, StreamState
+from stream.ports import OWN_STREAM
+
+
+@dataclass(slots=True)
+class SharedRanges:
+    """Which other logs refer to a range. Call `learn` with each of `StreamsImage.sharing` first."""
+
+    _of: dict[tuple[ObjectId, StreamId], dict[StreamId, int]] = field(
+        default_factory=dict[tuple[ObjectId, StreamId], dict[StreamId, int]]
+    )
+    """By object and the stream under which it holds the range: bytes by the stream that refers."""
+
+    def learn(self, state: StreamState) -> Iterator[int]:
+        """Yield the number of entries taken so far. Costs 0.5 us per entry."""
+        forked = (entry for entry in state.entries if entry.stored_stream_id != OWN_STREAM)
+        for number, entry in enumerate((*state.kept_entries, *forked), 1):
+            users = self._of.setdefault((entry.object_id, _stored(entry, state)), {})
+            users[state.stream_id] = max(users.get(state.stream_id, 0), entry.size_bytes)
+            yield number
+
+    def shared_bytes(self, state: StreamState, streams: StreamsImage) -> int:
+        """Return the bytes of the log that another one refers to as well."""
+        return sum(self._shared(entry, state, streams) for entry in state.entries)
+
+    def _shared(self, entry: LogEntry, state: StreamState, streams: StreamsImage) -> int:
+        stored = _stored(entry, state)
+        users = self._of.get((entry.object_id, stored), {})
+        found = [size_bytes for user, size_bytes in users.items() if user != state.stream_id]
+        source = None if stored == state.stream_id else streams.get(stored)
+        if source is not None:
+            found += [
+                its.size_bytes
+                for its in source.find(entry.start_offset, entry.end_offset, len(source.entries))
+                if its.object_id == entry.object_id
+            ]
+        return min(entry.size_bytes, max(found, default=0))
+
+
+def _stored(entry: LogEntry, state: StreamState) -> StreamId:
+    return state.stream_id if entry.stored_stream_id == OWN_STREAM else entry.stored_stream_id

@@ -1,0 +1,138 @@
+"""Count the records of slices without reading what the metadata already tell: a slice with a record
+at each offset needs nothing, another one the index of its object, and only a block whose index
+entry does not tell is read. Of that, headers of batches are enough unless the range or the bounds
+of time cut a batch.
+
+Invariant: the count is the number of rows that reading gives. Counts of the metadata include
+markers and aborted records, so they are used only where no producer used a transaction.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from lake.arrow.background import background
+from lake.arrow.cluster import StoreCluster
+from lake.arrow.decode import Decoder
+from lake.arrow.read import AbortedByStream, PartDecoder, index_cache
+from lake.arrow.read_sync import CLOSE_S
+from lake.arrow.renew import PAUSE_MS, ReplanBackoff, look_up_aborted, replan_slices
+from lake.fetch.errors import ObjectGone
+from lake.fetch.fetcher import Fetch
+from lake.fetch.limits import ReadConfig
+from lake.fetch.parts import Piece
+from lake.fetch.slices import Slice
+from lake.fetch.times import ALL_TIMES, TimeBounds
+
+
+def count_records(
+    cluster: StoreCluster,
+    slices: Sequence[Slice],
+    plain: frozenset[int],
+    config: ReadConfig | None = None,
+    *,
+    committed: bool = False,
+    times: TimeBounds = ALL_TIMES,
+    bodies: Mapping[str, bytes] | None = None,
+    pause_ms: int = PAUSE_MS,
+) -> int:
+    """Return the number of wanted records. `plain` are the streams whose slices no transaction
+    concerns. Raise as `read_renewed` does.
+    """
+    counter = _Counter(cluster, plain, config or ReadConfig(), times, bodies or {})
+    if committed:
+        mixed = [part for part in slices if part.stream_id not in plain]
+        _, counter.aborted = look_up_aborted(cluster.aborted, mixed)
+    total, left, backoff = 0, list(slices), ReplanBackoff(pause_ms)
+    while left:
+        counts = [0] * len(left)
+        try:
+            counter.count(left, counts)
+        except ObjectGone as gone:
+            done = len(left) - len(gone.remaining) - 1
+            total, left = total + sum(counts[:done]), left[done:]
+            backoff.take(gone, has_advanced=done > 0)
+            left = replan_slices(cluster.replan, left)
+        else:
+            return total + sum(counts)
+    return total
+
+
+class _Counter:
+    def __init__(
+        self,
+        cluster: StoreCluster,
+        plain: frozenset[int],
+        config: ReadConfig,
+        times: TimeBounds,
+        bodies: Mapping[str, bytes],
+    ) -> None:
+        self.aborted: AbortedByStream = {}
+        self._cluster = cluster
+        self._plain = plain
+        self._config = config
+        self._times = times
+        self._bodies = bodies
+
+    def count(self, slices: Sequence[Slice], counts: list[int]) -> None:
+        """Set the count of each slice. Raise ObjectGone; then those before the slice are right."""
+        unknown: list[int] = []
+        for number, part in enumerate(slices):
+            if part.is_dense and part.stream_id in self._plain and not self._times.is_bounded:
+                counts[number] = part.record_count
+            else:
+                unknown.append(number)
+        if not unknown:
+            return
+        found = [0] * len(unknown)
+        try:
+            self._read([slices[number] for number in unknown], found)
+        except ObjectGone as gone:
+            number = unknown[len(unknown) - len(gone.remaining) - 1]
+            raise ObjectGone(slices[number], tuple(slices[number + 1 :])) from None
+        finally:
+            for number, count in zip(unknown, found, strict=True):
+                counts[number] = count
+
+    def _read(self, slices: Sequence[Slice], counts: list[int]) -> None:
+        def is_unknown(piece: Piece) -> bool:
+            known = self._known(piece)
+            counts[piece.ordinal] += known or 0
+            return known is None
+
+        async def open_fetch() -> Fetch:
+            store = await shared.store(self._cluster.store_url)
+            return Fetch(
+                store,
+                slices,
+                self._config,
+                index_cache(store, self._config),
+                wanted=is_unknown,
+                bodies=self._bodies,
+            )
+
+        shared = background()
+        column = "timestamp" if self._times.is_bounded else "offset"
+        decoder = Decoder((column,), self._config, size_bytes=0)
+        work = PartDecoder(decoder, self.aborted, self._times)
+        fetch = shared.run(open_fetch())
+        try:
+            while (fetched := shared.run(fetch.next())) is not None:
+                for number, count in work.count(fetched):
+                    counts[number] += count
+        finally:
+            shared.run(fetch.close(), CLOSE_S)
+
+    def _known(self, piece: Piece) -> int | None:
+        """Return the count of a block of a slice, or None if it has to be read."""
+        part, block, times = piece.slice, piece.block, self._times
+        if times.excludes(block.min_timestamp_ms, block.max_timestamp_ms):
+            return 0
+        if part.stream_id not in self._plain or not times.includes(
+            block.min_timestamp_ms, block.max_timestamp_ms
+        ):
+            return None
+        low = max(part.start_offset, block.start_offset)
+        high = min(part.end_offset, block.end_offset)
+        offsets = block.end_offset - block.start_offset
+        if high - low == offsets:
+            return block.record_count
+        return high - low if block.record_count == offsets else None

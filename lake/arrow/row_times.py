@@ -1,0 +1,41 @@
+"""Choose the rows of an Arrow batch by their timestamps. Source: `lake.fetch.times`."""
+
+from typing import Any
+
+from lake.arrow.pyarrow_untyped import Array, RecordBatch, pa, pc
+from lake.fetch.times import TimeBounds
+
+_VIEW: Any = pa.binary_view()
+
+
+def rows_within(batch: RecordBatch, times: TimeBounds) -> RecordBatch:
+    """Return the rows with wanted timestamps. With bounds, the batch has the column `timestamp`."""
+    if not times.is_bounded:
+        return batch
+    mask = _mask(batch, times)
+    if mask.true_count == batch.num_rows:
+        return batch
+    # Arrow cannot filter views.
+    schema = batch.schema
+    copied = pa.schema(
+        [field.with_type(pa.binary()) if field.type == _VIEW else field for field in schema]
+    )
+    return batch.cast(copied).filter(mask).cast(schema)
+
+
+def count_within(batch: RecordBatch, times: TimeBounds) -> int:
+    """Return the number of rows that `rows_within` leaves."""
+    if not times.is_bounded:
+        return int(batch.num_rows)
+    return int(pc.sum(_mask(batch, times), min_count=0).as_py())
+
+
+def _mask(batch: RecordBatch, times: TimeBounds) -> Array:
+    stamps = batch.column("timestamp").cast(pa.int64())
+    young = pc.greater_equal(stamps, _us(times.from_ms))
+    return pc.and_(young, pc.less_equal(stamps, _us(times.to_ms)))
+
+
+def _us(timestamp_ms: int) -> int:
+    """Return microseconds. What does not fit into 64 bits is beyond any timestamp of a row."""
+    return min(max(timestamp_ms * 1_000, -(1 << 63)), (1 << 63) - 1)

@@ -1,0 +1,39 @@
+"""The timestamps that a reader wants, and what the bounds of blocks and batches say about them.
+
+Invariant: a block or batch is left out only if no record of it can be wanted, and is taken without
+a look at its records only if all of them are. An unknown lower bound decides neither. Must not
+import more than the standard library and `stream.batch.header`.
+"""
+
+from typing import Final, NamedTuple
+
+from stream.batch.header import OLDEST_UNKNOWN
+
+_NEWEST: Final = (1 << 63) - 1
+
+
+class TimeBounds(NamedTuple):
+    """Timestamps from `from_ms` to `to_ms`, both inclusive; by default all."""
+
+    from_ms: int = OLDEST_UNKNOWN
+    to_ms: int = _NEWEST
+
+    @property
+    def is_bounded(self) -> bool:
+        return self != ALL_TIMES
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """Return `from_ms`, or None if no timestamp is too old."""
+        return None if self.from_ms == OLDEST_UNKNOWN else self.from_ms
+
+    def excludes(self, oldest_ms: int, newest_ms: int) -> bool:
+        """Return whether no timestamp between these two is wanted."""
+        return newest_ms < self.from_ms or oldest_ms > self.to_ms
+
+    def includes(self, oldest_ms: int, newest_ms: int) -> bool:
+        """Return whether all timestamps between these two are wanted."""
+        return self.from_ms <= oldest_ms and newest_ms <= self.to_ms
+
+
+ALL_TIMES: Final = TimeBounds()

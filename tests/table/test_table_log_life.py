@@ -1,0 +1,118 @@
+"""Export topics whose records go: by DeleteRecords of a client, and by log compaction."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
+
+from lake.table.errors import RecordsLost
+from penstock import scan
+from tests.support.clients import TIMEOUT_S, create_topic
+from tests.support.table_log import Log
+from tests.support.table_runs import Run
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
+
+TOPIC = "t"
+KEYS = 12
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(tmp_path / "cluster") as started:
+        yield started
+
+
+@pytest.fixture(params=["iceberg", "parquet"])
+def run(request: pytest.FixtureRequest, cluster: ThreadedCluster, tmp_path: Path) -> Run:
+    return Run(Log(cluster.store_url, TOPIC, []), tmp_path / "warehouse", request.param)
+
+
+def produce(cluster: ThreadedCluster, first: int, count: int) -> None:
+    """Produce rows with the numbers of their offsets, and keys that repeat."""
+    cluster.produce(
+        {
+            "topic": TOPIC,
+            "partition": 0,
+            "key": b"k%d" % (number % KEYS),
+            "value": json.dumps({"n": number}).encode(),
+        }
+        for number in range(first, first + count)
+    )
+
+
+def bounds(cluster: ThreadedCluster) -> tuple[int, int]:
+    """Return log start and end as readers of the store see them."""
+    return scan(cluster.store_url, TOPIC).offsets[0]
+
+
+def exported(run: Run) -> list[int]:
+    """Return the offsets of the table's rows, which are their numbers too."""
+    rows = run.rows()
+    assert all(row["n"] == row["_offset"] for row in rows)
+    return sorted(row["_offset"] for row in rows)
+
+
+def test_records_that_a_client_deleted_are_told_of_once(cluster: ThreadedCluster, run: Run) -> None:
+    cluster.create(TOPIC, 1)
+    produce(cluster, 0, 60)
+    wait_until(lambda: bounds(cluster) == (0, 60))
+    run.all()
+    produce(cluster, 60, 40)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    at = TopicPartition(TOPIC, 0, 80)
+    admin.delete_records([at])[at].result(TIMEOUT_S)
+    wait_until(lambda: bounds(cluster) == (80, 100))
+    with pytest.raises(RecordsLost):
+        run.all()
+    with capture_logs() as events:
+        run.all(skip_lost=True)
+        run.all(skip_lost=True)
+    skipped = [event for event in events if event["event"] == "lost_records_skipped"]
+    assert [(item["partition"], item["from_offset"], item["to_offset"]) for item in skipped] == [
+        (0, 60, 80)
+    ]
+    assert exported(run) == [*range(60), *range(80, 100)]
+    assert run.all() == [], "without the option, because nothing is lost any more"
+    produce(cluster, 100, 5)
+    wait_until(lambda: bounds(cluster) == (80, 105))
+    run.all()
+    assert exported(run) == [*range(60), *range(80, 105)]
+
+
+@pytest.mark.parametrize("upsert", [False, True])
+def test_a_compacted_topic_is_exported_with_its_gaps(
+    cluster: ThreadedCluster, run: Run, upsert: bool
+) -> None:
+    """The second half of the log is exported after a compaction that removed exported rows."""
+    create_topic(
+        cluster.bootstrap, TOPIC, 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0"
+    )
+    wait_until(lambda: cluster.has(TOPIC))
+    produce(cluster, 0, 60)
+    cluster.compact(TOPIC)
+    first = [*range(48, 60)]
+    wait_until(lambda: left(cluster) == first)
+    with capture_logs() as events:
+        run.all(upsert=upsert)
+        assert exported(run) == first
+        assert run.state_offsets() == {0: 60}
+        produce(cluster, 60, 41)
+        cluster.compact(TOPIC)
+        second = [*range(89, 101)]
+        wait_until(lambda: left(cluster) == second)
+        run.all(upsert=upsert)
+    assert exported(run) == (second if upsert else [*first, *second])
+    assert run.state_offsets() == {0: 101}
+    assert [event for event in events if event["event"] == "lost_records_skipped"] == []
+    assert run.all(upsert=upsert) == []
+
+
+def left(cluster: ThreadedCluster) -> list[int]:
+    """Return the offsets that compaction left in the log."""
+    table = scan(cluster.store_url, TOPIC, columns=["offset"]).to_table()
+    return table["offset"].to_pylist()
