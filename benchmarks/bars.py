@@ -31,6 +31,7 @@ from benchmarks import (
     sessions,
     shares,
     timers,
+    transactions,
 )
 from benchmarks import start as starts
 from benchmarks.harness import Measure
@@ -509,6 +510,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "share": shares.shares,
     "timers": timers.timers,
     "groups": groups.groups,
+    "transactions": transactions.transactions,
     "control": control.control,
     "plugin": plugin.plugin,
     "ready": starts.ready,
