@@ -93,7 +93,7 @@ FIRST_SEED = {
     "batches_cut_at_the_fork": 50,
     "transactions_time_out_by_the_wall_clock": 18,
     "last_stable_offset_passes_markers_that_are_not_durable": 20,
-    "decided_transactions_not_resumed": 2,
+    "decided_transactions_not_resumed": 6,
     "snapshots_forget_the_stored_stream": 20,
     "copies_override_newer_records": 65,
     "tombstones_dropped_at_once": 148,
