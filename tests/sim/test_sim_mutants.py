@@ -88,7 +88,7 @@ SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
-    "end_repeated_is_refused": 55,
+    "end_repeated_is_refused": 65,
     "markers_sent_before_the_decision_is_durable": 24,
     "batches_cut_at_the_fork": 50,
     "transactions_time_out_by_the_wall_clock": 18,
