@@ -89,6 +89,7 @@ SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
     "end_repeated_is_refused": 65,
+    "end_repeated_with_another_epoch": 15,
     "markers_sent_before_the_decision_is_durable": 24,
     "batches_cut_at_the_fork": 50,
     "transactions_time_out_by_the_wall_clock": 18,
