@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import (
+    classic_groups,
     clients,
     compaction,
     control,
@@ -31,6 +32,7 @@ from benchmarks import (
     sessions,
     shares,
     timers,
+    transactions,
 )
 from benchmarks import start as starts
 from benchmarks.harness import Measure
@@ -509,6 +511,8 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "share": shares.shares,
     "timers": timers.timers,
     "groups": groups.groups,
+    "classic-groups": classic_groups.classic_groups,
+    "transactions": transactions.transactions,
     "control": control.control,
     "plugin": plugin.plugin,
     "ready": starts.ready,

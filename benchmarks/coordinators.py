@@ -19,6 +19,7 @@ from broker.coordination.log import (
     KeyValue,
     LogBatch,
     LogBounds,
+    MarkerParts,
     TransactionalProducer,
     _decode,
 )
@@ -62,6 +63,7 @@ class Log:
         done: Done,
         *,
         producer: TransactionalProducer | None = None,
+        markers: MarkerParts = (),
     ) -> None:
         encoded = [Record(self.end + at, 0, key, value) for at, (key, value) in enumerate(records)]
         self.batches.append(bytes(encode_batch(encoded, base_offset=self.end)))

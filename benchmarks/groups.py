@@ -15,7 +15,7 @@ from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from broker.wire import apis
 from broker.wire.codecs import CODECS
-from broker.wire.framing import encode_request_frame
+from broker.wire.framing import encode_request_frame, parse_response_header
 from broker.wire.gen import consumer_group_heartbeat, find_coordinator
 from broker.wire.primitives import Reader
 
@@ -60,7 +60,7 @@ class _Member:
             rebalance_timeout_ms=60_000 if is_first else -1,
             subscribed_topic_names=[clients.TOPIC] if is_first else None,
         )
-        answer: consumer_group_heartbeat.ConsumerGroupHeartbeatResponse = await _ask(
+        answer: consumer_group_heartbeat.ConsumerGroupHeartbeatResponse = await ask(
             self.reader, self.writer, apis.CONSUMER_GROUP_HEARTBEAT, request
         )
         if answer.error_code:
@@ -77,7 +77,7 @@ class _Member:
         return bool(lost)
 
 
-async def _ask(
+async def ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, api: apis.ApiSpec, request: object
 ) -> Any:  # noqa: ANN401 - each API has its own type
     codec = CODECS[api.key]
@@ -86,18 +86,21 @@ async def _ask(
     )
     size = _SIZE.unpack(await reader.readexactly(_SIZE.size))[0]
     frame = memoryview(await reader.readexactly(size))
-    return codec.decode_response(Reader(frame, 5), api.max)
+    _, body_offset = parse_response_header(api, api.max, frame)
+    return codec.decode_response(Reader(frame, body_offset), api.max)
 
 
-async def _connect(bootstrap: str, member_id: str) -> _Member:
+async def connect(bootstrap: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = bootstrap.rpartition(":")
-    return _Member(member_id, *await asyncio.open_connection(host, int(port)))
+    return await asyncio.open_connection(host, int(port))
 
 
-async def _until_coordinated(member: _Member) -> None:
-    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[_GROUP])
+async def until_coordinated(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, group: str
+) -> None:
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
     while True:
-        answer = await _ask(member.reader, member.writer, apis.FIND_COORDINATOR, request)
+        answer = await ask(reader, writer, apis.FIND_COORDINATOR, request)
         if answer.coordinators[0].error_code == 0:
             return
         await asyncio.sleep(0.05)
@@ -120,9 +123,11 @@ async def _run(bootstrap: str) -> tuple[float, float, int]:
     """Return the seconds until the group settles, the same after one more member, and how many
     partitions moved then.
     """
-    members = [await _connect(bootstrap, f"member-{number:03}") for number in range(MEMBERS + 1)]
+    members = [
+        _Member(f"member-{number:03}", *await connect(bootstrap)) for number in range(MEMBERS + 1)
+    ]
     *first, last = members
-    await _until_coordinated(last)
+    await until_coordinated(last.reader, last.writer, _GROUP)
     lives: list[asyncio.Task[None]] = []
     try:
         for member in first:

@@ -53,7 +53,7 @@ from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.share_requests import release
 from broker.handlers.table import INLINE, make_handlers
-from broker.handlers.txn_markers import start_marker
+from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.load_report import LoadReporter
 from broker.network.peers import PeerConnections
 from broker.network.server import Server
@@ -562,6 +562,7 @@ class Broker:
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             record_version=lambda: record_version(self.image),
+            local=LedMarkers(self),
         )
         self._cleanup.callback(self.transactions.close)
         coordinators = CoordinatorPeers(self, self.transactions.answer_leader)

@@ -19,7 +19,7 @@ from broker.partition.local_broker import LocalBroker
 from broker.partition.partition import Partition
 from broker.partition.verification import Guard
 from broker.wire.error_codes import ErrorCode
-from stream.batch.control import decode_marker
+from stream.batch.control import Marker, decode_marker
 from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, iter_headers
 from stream.batch.records import Record, decode_records, encode_batch
 
@@ -59,6 +59,10 @@ class LogBounds(NamedTuple):
     """Below this offset everything is durable and every transaction has ended."""
     end: int
     """End of the durable records."""
+
+
+MarkerParts: TypeAlias = Sequence[tuple[Partition, Marker]]
+"""Partitions that this broker leads, with the marker that ends a transaction there."""
 
 
 class CoordinatorLog(Protocol):
@@ -104,9 +108,10 @@ class CoordinatorLog(Protocol):
         done: Done,
         *,
         producer: TransactionalProducer | None = None,
+        markers: MarkerParts = (),
     ) -> None:
         """Append one batch. `done` is called when it is durable (NONE) or cannot become durable,
-        maybe before this returns.
+        maybe before this returns. markers: become durable with the batch, or none of it does.
         """
         ...
 
@@ -174,6 +179,7 @@ class TopicLog:
         done: Done,
         *,
         producer: TransactionalProducer | None = None,
+        markers: MarkerParts = (),
     ) -> None:
         led = self._node.partitions.get(self._topic_name, partition)
         if not isinstance(led, Partition) or not self._node.can_write():
@@ -194,8 +200,9 @@ class TopicLog:
             settled,
             from_coordinator=producer is not None,
             guard=None if producer is None else producer.guard,
+            is_whole=True,
         )
-        group.run(self._node.storage, [(led, memoryview(batch))], now_ms)
+        group.run(self._node.storage, [(led, memoryview(batch)), *markers], now_ms)
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
         """Yield the batches from the log start to the current high watermark. Coordinators append

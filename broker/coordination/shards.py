@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
@@ -30,6 +31,7 @@ from broker.coordination.log import (
     Done,
     KeyValue,
     LogBatch,
+    MarkerParts,
     TransactionalProducer,
 )
 from broker.wire.error_codes import ErrorCode
@@ -43,6 +45,8 @@ COORDINATOR_LOAD_IN_PROGRESS to the application.
 """
 LOAD_SLICE_COUNT: Final = 200
 """Records loaded in one step of the event loop: 3 to 4 ms."""
+PARTITIONS_REMEMBERED_COUNT: Final = 10_000
+"""Keys whose partition is remembered: each request asks several times."""
 
 State = TypeVar("State")
 
@@ -174,11 +178,12 @@ class CoordinatorShards(Generic[State]):
         done: Done,
         *,
         producer: TransactionalProducer | None = None,
+        markers: MarkerParts = (),
     ) -> None:
         """See `CoordinatorLog.append`."""
         usage = self._usages.get(partition)
         if usage is None:
-            self._log.append(partition, records, done, producer=producer)
+            self._log.append(partition, records, done, producer=producer, markers=markers)
             return
 
         def settled(code: ErrorCode) -> None:
@@ -186,7 +191,9 @@ class CoordinatorShards(Generic[State]):
             if usage.is_due:
                 self._compact(partition)
 
-        self._log.append(partition, records, usage.append(records, settled), producer=producer)
+        self._log.append(
+            partition, records, usage.append(records, settled), producer=producer, markers=markers
+        )
 
     def in_flight(self, partition: int) -> Iterable[bytes]:
         """Return the keys of the records in flight, whose outcome is unknown."""
@@ -233,6 +240,7 @@ class CoordinatorShards(Generic[State]):
             return
 
 
+@lru_cache(maxsize=PARTITIONS_REMEMBERED_COUNT)
 def partition_for(key: str, partition_count: int) -> int:
     """Return the partition of the internal topic for a key: Java's String.hashCode, made positive,
     as all Kafka tools expect.

@@ -96,6 +96,32 @@ def start_marker(
     return done
 
 
+class LedMarkers:
+    """Implements `broker.transactions.coordinator.LocalMarkers`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def parts(
+        self, marker: Marker, partitions: Iterable[TopicPartition], version: int
+    ) -> list[tuple[Partition, Marker]] | None:
+        has_next_epoch = version >= EPOCH_PER_TRANSACTION
+        parts: list[tuple[Partition, Marker]] = []
+        for key in sorted(partitions):
+            found = _led_partition(self._node, marker, key, has_next_epoch=has_next_epoch)
+            if not isinstance(found, Partition) or found.log.producers.is_repeated(marker):
+                return None
+            parts.append((found, marker))
+        return parts
+
+    def written(self, marker: Marker, parts: Iterable[tuple[Partition, Marker]]) -> None:
+        for partition, _ in parts:
+            if partition.topic_name == OFFSETS_TOPIC:
+                self._node.groups.complete_transaction(
+                    partition.index, marker.producer_id, marker.committed
+                )
+
+
 def led_partition(node: Node, key: TopicPartition) -> Partition | ErrorCode:
     """Return the partition if this broker leads it, without waiting. The error says refresh where
     it is not open here.

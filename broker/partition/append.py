@@ -103,6 +103,7 @@ class PartitionAppend:
     __slots__ = (
         "_from_coordinator",
         "_guard",
+        "_is_whole",
         "_leads_alone",
         "_pending_count",
         "_planned",
@@ -121,10 +122,11 @@ class PartitionAppend:
         from_coordinator: bool = False,
         guard: Guard | None = None,
         trace: RequestTrace | None = None,
+        is_whole: bool = False,
     ) -> None:
         """refused, leads_alone (as `Node.leads_alone`): None for batches without sequences.
         from_coordinator: the append comes from this broker, whose transactional batches carry no
-        sequence. guard: see `PartitionLog.plan`.
+        sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
@@ -134,6 +136,7 @@ class PartitionAppend:
         self._from_coordinator = from_coordinator
         self._guard = guard
         self._trace = trace
+        self._is_whole = is_whole
         self._pending_count = 1
 
     def run(
@@ -144,7 +147,10 @@ class PartitionAppend:
         """
         for partition, content in parts:
             self._plan(partition, content, now_ms)
-        if self._planned:
+        if self._is_whole and len(self._planned) < len(parts):
+            for planned in self._planned:
+                planned.outcome.fail(ErrorCode.INVALID_TXN_STATE, "another part was refused")
+        elif self._planned:
             self._append(storage, now_ms)
         self._settle_one()
 

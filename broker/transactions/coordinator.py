@@ -3,6 +3,9 @@
 
 A transactional id belongs to one partition of that topic; the leader of the partition coordinates
 it. Becoming leader loads the partition and continues with decided but unfinished transactions.
+Where this broker leads all partitions of a transaction, its end is one group of the storage: the
+markers and the record of the completed transaction (ADR 0061). Otherwise the outcome is recorded
+first, and the markers are sent.
 Invariants: requests are answered and markers sent only when the record of the change is durable.
 Records of an id are appended one after the other. Markers carry the leader epoch of the partition,
 so that those of an earlier coordinator are refused, and the serial of their transaction, so that a
@@ -20,13 +23,13 @@ Source: Kafka TransactionCoordinator, TransactionStateManager.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 
 from broker.coordination.compaction import CompactionLimits, Live
 from broker.coordination.connection_order import ConnectionOrder
-from broker.coordination.log import CoordinatorLog
+from broker.coordination.log import CoordinatorLog, KeyValue, MarkerParts
 from broker.coordination.shards import CoordinatorShards
 from broker.transactions.machine import Transaction, new_transaction
 from broker.transactions.markers import MarkerSender
@@ -34,6 +37,7 @@ from broker.transactions.model import (
     EPOCH_PER_TRANSACTION,
     NO_EPOCH,
     NO_PRODUCER_ID,
+    PREPARED,
     Membership,
     Persist,
     ProducerIdentity,
@@ -78,6 +82,22 @@ class _Partition:
     """By transactional id: requests that wait until a record of it is durable, or failed."""
 
 
+class LocalMarkers(Protocol):
+    """Writes markers to partitions that this broker leads."""
+
+    def parts(
+        self, marker: Marker, partitions: Iterable[TopicPartition], version: int
+    ) -> MarkerParts | None:
+        """Return what to append, or None unless this broker leads all partitions and none of them
+        has a marker like this one or a later one. version: of the transaction.
+        """
+        ...
+
+    def written(self, marker: Marker, parts: MarkerParts) -> None:
+        """Apply or drop the transaction's offsets: its markers are durable."""
+        ...
+
+
 class TransactionCoordinator:
     """The transaction coordinator. Call all methods on the event loop.
 
@@ -95,9 +115,10 @@ class TransactionCoordinator:
         tick_interval_ms: int,
         record_version: Callable[[], int] = lambda: 0,
         compaction: CompactionLimits | None = None,
+        local: LocalMarkers | None = None,
     ) -> None:
         """record_version: returns the version of new records, which the level of
-        `transaction.version` allows.
+        `transaction.version` allows. local: None: all markers are sent.
         """
         self._log = transactions_log
         self._markers = markers
@@ -106,6 +127,7 @@ class TransactionCoordinator:
         self._allocate_producer_id = allocate_producer_id
         self._tick_interval_s = tick_interval_ms / 1_000
         self._record_version = record_version
+        self._local = local
         self._shards: CoordinatorShards[_Partition] = CoordinatorShards(
             transactions_log,
             self._load,
@@ -425,12 +447,11 @@ class TransactionCoordinator:
         persist: Persist,
         answer: Callable[[ErrorCode], None],
     ) -> None:
+        if persist.metadata.state in PREPARED and self._end_at_once(
+            state, transaction, persist, answer
+        ):
+            return
         metadata = persist.metadata
-        is_dead = metadata.state is TransactionState.DEAD
-        record = (
-            encode_key(metadata.transactional_id),
-            None if is_dead else encode_value(metadata, self._record_version()),
-        )
         serial = self._log.end_offset(state.index)
 
         def done(code: ErrorCode) -> None:
@@ -443,7 +464,51 @@ class TransactionCoordinator:
             _wake_waiting(state, metadata.transactional_id)
             answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
 
-        self._shards.append(state.index, [record], done)
+        self._shards.append(state.index, [self._record(metadata)], done)
+
+    def _record(self, metadata: TransactionMetadata) -> KeyValue:
+        is_dead = metadata.state is TransactionState.DEAD
+        value = None if is_dead else encode_value(metadata, self._record_version())
+        return encode_key(metadata.transactional_id), value
+
+    def _end_at_once(
+        self,
+        state: _Partition,
+        transaction: Transaction,
+        persist: Persist,
+        answer: Callable[[ErrorCode], None],
+    ) -> bool:
+        """Append the markers with the record of the completed transaction. Returns False if nothing
+        was appended, because they need another broker or were refused.
+        """
+        outcome = persist.metadata
+        marker = _marker(state, outcome, self._log.end_offset(state.index))
+        local = self._local
+        if local is None:
+            return False
+        parts = local.parts(marker, outcome.partitions, outcome.client_version)
+        if parts is None:
+            return False
+        completed = transaction.complete_at_once(outcome, self._now_ms())
+        has_returned = was_refused = False
+
+        def done(code: ErrorCode) -> None:
+            nonlocal was_refused
+            if code is not ErrorCode.NONE and not has_returned:
+                was_refused = True
+                transaction.complete_later(outcome)
+                return
+            if code is ErrorCode.NONE:
+                transaction.persisted()
+                local.written(marker, parts)
+            else:
+                transaction.not_persisted()
+            _wake_waiting(state, outcome.transactional_id)
+            answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
+
+        self._shards.append(state.index, [self._record(completed)], done, markers=parts)
+        has_returned = True
+        return not was_refused
 
     # --- finishing decided transactions -----------------------------------------------------------
 
@@ -453,12 +518,9 @@ class TransactionCoordinator:
         if effect is None or self._shards.get(state.index) is not state:
             return
         metadata = effect.metadata
-        marker = Marker(
-            metadata.producer_id, metadata.producer_epoch, effect.is_commit, state.epoch, serial
-        )
         self._markers.send(
             state.index,
-            marker,
+            _marker(state, metadata, serial),
             metadata.partitions,
             lambda: self._complete(state, transaction),
             metadata.client_version,
@@ -514,6 +576,11 @@ class _LiveTransactions:
         ):
             return None
         return Live(encode_value(transaction.current, self._record_version()))
+
+
+def _marker(state: _Partition, outcome: TransactionMetadata, serial: int) -> Marker:
+    is_commit = outcome.state is TransactionState.PREPARE_COMMIT
+    return Marker(outcome.producer_id, outcome.producer_epoch, is_commit, state.epoch, serial)
 
 
 async def _until_changed(state: _Partition, transactional_id: str, deadline: float) -> bool:

@@ -4,16 +4,20 @@ to persist and markers to write.
     Empty ─add─▶ Ongoing ─end─▶ PrepareCommit ─markers─▶ CompleteCommit ─add─▶ Ongoing ...
                     └─end, timeout, a new producer─▶ PrepareAbort ─markers─▶ CompleteAbort
 
+Where the markers can be written in one step with the outcome, the log has CompleteCommit or
+CompleteAbort right after Ongoing (`complete_at_once`).
+
 Producers of version 2 (KIP-890) get the next epoch with the end of every transaction: the record of
 the outcome has it, and its markers fence the epoch of the transaction. So a late request names a
 transaction that is over. They may also abort what has not begun, because a batch may be on its way.
 
 Invariants: at most one record is in flight (`pending`); meanwhile all requests get
 CONCURRENT_TRANSACTIONS. The state is the durable one. Once PrepareCommit or PrepareAbort is durable
-the outcome is final, and markers are sent only then. A fenced producer (older epoch, other producer
-id) changes nothing. Fencing an open transaction (timeout, a new producer) is one step: PrepareAbort
-with the next epoch, which no producer gets. Kafka has an in-memory state PrepareEpochFence before
-it. A failed record leaves no trace, so the same epoch is tried again.
+the outcome is final, and markers are sent only then, or become durable in the same step. A fenced
+producer (older epoch, other producer id) changes nothing. Fencing an open transaction (timeout, a
+new producer) is one step: PrepareAbort with the next epoch, which no producer gets. Kafka has an
+in-memory state PrepareEpochFence before it. A failed record leaves no trace, so the same epoch is
+tried again.
 Must not: know the clock, the log, or the requester.
 Source: Kafka TransactionCoordinator, TransactionMetadata; KIP-98, KIP-360, KIP-588, KIP-890.
 """
@@ -403,22 +407,19 @@ class Transaction:
         """Complete the transaction after all partitions have the marker or no longer exist. May be
         called again if the record could not be written.
         """
-        current = self.current
-        is_commit = current.state is TransactionState.PREPARE_COMMIT
-        completed = replace(
-            current,
-            state=TransactionState.COMPLETE_COMMIT
-            if is_commit
-            else TransactionState.COMPLETE_ABORT,
-            partitions=frozenset(),
-            updated_ms=now_ms,
-            producer_id=current.next_producer.producer_id,
-            producer_epoch=current.next_producer.producer_epoch,
-            next_producer_id=NO_PRODUCER_ID,
-        )
-        if current.next_producer_id != NO_PRODUCER_ID:
-            completed = replace(completed, last_producer_id=current.producer_id)
-        return self._persist(completed)
+        return self._persist(_completed(self.current, now_ms))
+
+    def complete_at_once(self, outcome: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+        """Replace the record of the outcome, which is not appended yet, by that of the completed
+        transaction, whose markers become durable with it.
+        """
+        assert outcome.state in PREPARED, outcome.state.label
+        self.pending = _completed(outcome, now_ms)
+        return self.pending
+
+    def complete_later(self, outcome: TransactionMetadata) -> None:
+        """Take `complete_at_once` back: the markers could not be appended."""
+        self.pending = outcome
 
     def _persist(
         self, metadata: TransactionMetadata, answer: ErrorCode = ErrorCode.NONE
@@ -429,3 +430,19 @@ class Transaction:
         )
         self.pending = metadata
         return Persist(metadata, answer)
+
+
+def _completed(outcome: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    is_commit = outcome.state is TransactionState.PREPARE_COMMIT
+    completed = replace(
+        outcome,
+        state=TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT,
+        partitions=frozenset(),
+        updated_ms=now_ms,
+        producer_id=outcome.next_producer.producer_id,
+        producer_epoch=outcome.next_producer.producer_epoch,
+        next_producer_id=NO_PRODUCER_ID,
+    )
+    if outcome.next_producer_id == NO_PRODUCER_ID:
+        return completed
+    return replace(completed, last_producer_id=outcome.producer_id)

@@ -14,6 +14,7 @@ from typing import Final
 from confluent_kafka import Consumer
 
 from tests.chaos.clients import IMPATIENT, Reader, SteadyProducer
+from tests.chaos.epochs import EpochSender
 from tests.chaos.groups import GROUP, GroupMembers, OffsetAsker, ask_offsets
 from tests.chaos.leaders import LeaderAsker
 from tests.chaos.patience import Patience
@@ -62,13 +63,14 @@ class Workload:
         bootstrap, record, parts = self._processes.bootstrap, self._record, self.parts
         rng = {
             name: Random(f"{name}/{self._seed}")
-            for name in ("sender", "transformer-0", "transformer-1", "group")
+            for name in ("sender", "epochs", "transformer-0", "transformer-1", "group")
         }
         self.producers = [
             SteadyProducer(bootstrap, parts, record, name, _PAUSE_S) for name in ("0", "-1")
         ]
-        self.transactional: list[TransactionalClient] = [
+        self.transactional: list[TransactionalClient | EpochSender] = [
             TransactionSender(bootstrap, self.outputs, record, "sender", rng["sender"]),
+            EpochSender(bootstrap, self.outputs, record, "epochs", rng["epochs"]),
             *(
                 Transformer(bootstrap, TOPIC, self.outputs, record, name, rng[name])
                 for name in ("transformer-0", "transformer-1")

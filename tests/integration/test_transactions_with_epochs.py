@@ -10,11 +10,15 @@ from typing import TypeVar
 
 import pytest
 
+from base.ids import NodeId
 from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from broker.coordination.log import TopicLog
 from broker.node import Broker
 from broker.partition.partition import Partition
+from broker.transactions.records import decode_key, decode_value
 from broker.wire import apis
 from broker.wire.gen import api_versions, update_features
+from controller.api.messages import AlterReassignments, PartitionTarget
 from tests.support.clients import produce
 from tests.support.cluster import Cluster
 from tests.support.transaction_client import TOPIC, TransactionClient, create_ledger
@@ -148,6 +152,59 @@ async def test_a_late_batch_of_version_1_cannot_hang_either(cluster: Cluster) ->
         code = await on(leader(cluster, index), produces(producer, index, version=version))
         assert code == ("TRANSACTION_ABORTABLE" if version == 11 else "INVALID_TXN_STATE")
         assert opened(leader(cluster, index), index).log_end_offset == 0
+
+
+async def move(cluster: Cluster, *node_ids: int) -> None:
+    """Let these brokers lead the partitions of the topic."""
+    targets = [
+        PartitionTarget(topic=TOPIC, partition=index, replicas=[NodeId(node_id)])
+        for index, node_id in enumerate(node_ids)
+    ]
+    request = AlterReassignments(partitions=targets)
+    items = (await cluster.broker.client.alter_reassignments(request)).items
+    assert not any(item.status for item in items), items
+    for index, node_id in enumerate(node_ids):
+        await until(lambda index=index, node_id=node_id: is_served(cluster, index, node_id))
+
+
+def is_served(cluster: Cluster, index: int, node_id: int) -> bool:
+    found = cluster.brokers[node_id].partitions.get(TOPIC, index)
+    return cluster.leader_of(TOPIC, index) == node_id and isinstance(found, Partition)
+
+
+async def states(cluster: Cluster) -> list[str]:
+    """Return the states of the transaction in the log of its coordinator, in order."""
+    log = TopicLog(coordinator(cluster), TRANSACTIONS_TOPIC)
+    partition = cluster.broker.transactions.partition_of(NAME)
+    assert partition is not None
+    return [
+        decode_value(NAME, value).state.label
+        async for batch in log.read(partition)
+        for key, value in batch.records
+        if decode_key(key) == NAME and value is not None
+    ]
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize("commit", [True, False])
+async def test_an_end_is_one_step_where_its_coordinator_leads_all_partitions(
+    cluster: Cluster, commit: bool, is_here: bool
+) -> None:
+    producer = await begun(cluster)
+    here = coordinator(cluster).node_id
+    (elsewhere,) = cluster.brokers.keys() - {here}
+    await move(cluster, here, here if is_here else elsewhere)
+    for index in (0, 1):
+        assert await on(leader(cluster, index), produces(producer, index)) == "NONE"
+    assert (await on(coordinator(cluster), ends(producer, commit=commit)))[0] == "NONE"
+    for index in (0, 1):
+        partition = opened(leader(cluster, index), index)
+        await until(lambda partition=partition: partition.last_stable_offset == 2)
+    outcome = "Commit" if commit else "Abort"
+    steps = [f"Complete{outcome}"] if is_here else [f"Prepare{outcome}", f"Complete{outcome}"]
+    described = await on(coordinator(cluster), lambda client: client.describe(NAME))
+    assert described[1] == steps[-1]
+    assert (await states(cluster))[-len(steps) - 1 :] == ["Ongoing", *steps]
 
 
 async def test_an_end_is_repeated_at_the_next_coordinator(cluster: Cluster) -> None:

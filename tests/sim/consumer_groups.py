@@ -34,6 +34,7 @@ _COMMIT_VERSION: Final = 9
 _FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _STALE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _STRUCK_SHARE: Final = 0.1
+_REGEX_SHARE: Final = 0.4
 _LOST_MAX: Final = 2
 """After so many answers in a row that were lost, the coordinator may be two epochs ahead."""
 
@@ -49,6 +50,8 @@ class Life:
     """The part of `owned` to revoke before the next heartbeat."""
     heard_s: float = 0.0
     """When the last heartbeat was sent that a coordinator answered."""
+    has_regex: bool = False
+    """It subscribes to the topics by a regular expression."""
     lost_count: int = 0
     """Answers that were lost since then."""
     is_reported: bool = False
@@ -125,7 +128,11 @@ class Subscriber(Asker):
 
     def begin(self) -> Life:
         self._lives_count += 1
-        life = Life(f"{self.name}.{self._lives_count}", heard_s=self.now_s())
+        life = Life(
+            f"{self.name}.{self._lives_count}",
+            heard_s=self.now_s(),
+            has_regex=self.rng.random() < _REGEX_SHARE,
+        )
         self._owners.began(life)
         return life
 
@@ -183,7 +190,9 @@ class Subscriber(Asker):
         request.topic_partitions = None
         if life.epoch == 0 or life.lost_count:
             request.rebalance_timeout_ms = self.world.coordination.rebalance_ms
-            request.subscribed_topic_names = sorted({topic for topic, _ in self.world.parts})
+            names = sorted({topic for topic, _ in self.world.parts})
+            request.subscribed_topic_names = [] if life.has_regex else names
+            request.subscribed_topic_regex = "|".join(names) if life.has_regex else None
         if life.epoch == 0 or life.lost_count or not life.is_reported:
             request.topic_partitions = [
                 wire.TopicPartitions(self._topic_id(topic), [index]) for topic, index in life.owned

@@ -10,8 +10,10 @@ from typing import Any
 from broker.coordination.compaction import CoordinatorLogCompactor
 from broker.coordination.log import TopicLog
 from broker.coordination.shards import CoordinatorShards
+from broker.groups import coordinator
 from broker.groups.classic import ClassicGroup
 from broker.groups.coordinator import GroupCoordinator
+from broker.groups.records import OffsetKey, decode_key
 from broker.groups.state import Group
 from broker.wire.error_codes import ErrorCode
 
@@ -25,6 +27,26 @@ def _plain_commits_never_written() -> list[Patch]:
         self: GroupCoordinator, group: Group, records: Any, durable: Any, **options: Any
     ) -> ErrorCode:
         if options or any(value is None for _, value in records):
+            return await real(self, group, records, durable, **options)
+        durable()
+        return ErrorCode.NONE
+
+    return [(GroupCoordinator, "_append", append)]
+
+
+def _offsets_of_subscribed_topics_deleted() -> list[Patch]:
+    return [(coordinator, "subscribed_topics", lambda _members: frozenset())]
+
+
+def _deleted_offsets_come_back() -> list[Patch]:
+    """OffsetDelete forgets the offsets, and writes nothing."""
+    real = GroupCoordinator._append
+
+    async def append(
+        self: GroupCoordinator, group: Group, records: Any, durable: Any, **options: Any
+    ) -> ErrorCode:
+        keys = [decode_key(key) for key, value in records if value is None]
+        if not keys or not all(isinstance(key, OffsetKey) for key in keys):
             return await real(self, group, records, durable, **options)
         durable()
         return ErrorCode.NONE
@@ -68,4 +90,6 @@ GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "tombstones_behind_commits_in_flight": _tombstones_behind_commits_in_flight,
     "groups_with_commits_in_flight_forgotten": _groups_with_commits_in_flight_forgotten,
     "copies_override_newer_records": _copies_override_newer_records,
+    "offsets_of_subscribed_topics_deleted": _offsets_of_subscribed_topics_deleted,
+    "deleted_offsets_come_back": _deleted_offsets_come_back,
 }

@@ -1,5 +1,5 @@
 """Plain consumer groups: members that join, commit and stall, committers without membership,
-readers, and administrators who delete groups.
+readers, and administrators who delete groups and offsets.
 
 They behave like clients: they ask any broker for the coordinator, then send requests to it over one
 connection until it fails or denies to be the coordinator. Requests without an answer count as
@@ -23,6 +23,7 @@ from broker.wire.gen import (
     join_group,
     leave_group,
     offset_commit,
+    offset_delete,
     offset_fetch,
     sync_group,
 )
@@ -43,6 +44,13 @@ _REFUSALS: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
 )
 """Answers that prove that nothing was written."""
+_NOT_DELETED: Final = frozenset(
+    {
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 _FIND_AGAIN: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 RETRIED: Final = _FIND_AGAIN | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 _NOT_KNOWN_YET: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -440,9 +448,48 @@ class Deleter(Asker):
                 raise outcome
 
 
+class OffsetDeleter(Asker):
+    """Delete the offsets of some partitions (OffsetDelete), which members prevent."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            await asyncio.sleep(self.rng.choice((0.2, 1.0, 4.0)))
+            with contextlib.suppress(Unanswered):
+                await self._delete()
+
+    async def _delete(self) -> None:
+        parts = self.rng.sample(self.group.parts, self.rng.randint(1, len(self.group.parts)))
+        began_s = self.now_s()
+        changes = {part: self.group.offsets[part].delete(began_s) for part in parts}
+        by_topic: dict[str, list[Any]] = {}
+        for topic, index in parts:
+            by_topic.setdefault(topic, []).append(offset_delete.OffsetDeleteRequestPartition(index))
+        topics = [
+            offset_delete.OffsetDeleteRequestTopic(name, items) for name, items in by_topic.items()
+        ]
+        request = offset_delete.OffsetDeleteRequest(self.group.name, topics)
+        connection = await self._coordinator()
+        response = await self.ask(
+            apis.OFFSET_DELETE, 0, request, _code_at_top, connection=connection
+        )
+        codes = {
+            (topic.name, item.partition_index): ErrorCode(item.error_code)
+            for topic in response.topics
+            for item in topic.partitions
+        }
+        for part, change in changes.items():
+            code = codes.get(part, ErrorCode(response.error_code))
+            self._judge(change, code, refusals=_NOT_DELETED)
+            if code not in RETRIED | _NOT_DELETED | {ErrorCode.NONE}:
+                self.world.fail(f"{self.name} is told {code.name}")
+        # What a replaced process answers may be old, unless it wrote.
+        if ErrorCode.NONE in codes.values() and connection.broker not in self.world.zombies:
+            self.group.generations.offsets_deleted(began_s, self.now_s())
+
+
 class Groups:
-    """One group with members and one with committers only, each with readers and a client that
-    deletes it.
+    """One group with members and one with committers only, each with readers, a client that
+    deletes it, and one that deletes offsets.
     """
 
     def __init__(self, world: "World", *, is_on: bool) -> None:
@@ -462,6 +509,7 @@ class Groups:
             self._actors += [
                 Reader(world, group, f"reader {group.name}"),
                 LateReader(world, group, f"late reader {group.name}"),
+                OffsetDeleter(world, group, f"offset deleter {group.name}"),
             ]
             self._actors.append(
                 Deleter(world, group, f"deleter {group.name}", commits=group is alone)

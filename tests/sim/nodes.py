@@ -33,7 +33,7 @@ from broker.handlers.fetch import handle_fetch
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.produce import handle_produce
 from broker.handlers.table import INLINE, make_handlers
-from broker.handlers.txn_markers import start_marker
+from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.load_report import LoadReporter
 from broker.network.request import RequestContext
 from broker.network.server import CannotAnswer
@@ -367,6 +367,7 @@ class SimBroker:
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             record_version=lambda: record_version(self.image),
+            local=LedMarkers(self),
             compaction=self.world.coordination.compaction,
         )
         self.verifier = TransactionVerifier(

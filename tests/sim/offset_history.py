@@ -102,7 +102,7 @@ class OffsetHistory:
 
 class Generations:
     """Generations of one group: a commit with a generation is refused when a later one was durable
-    before it was sent.
+    before it was sent. No offset is deleted while a member is subscribed.
     """
 
     def __init__(self, name: str, fail: Callable[[str], None]) -> None:
@@ -112,9 +112,14 @@ class Generations:
         """(request, answer, generation) of SyncGroup requests that were answered without an error:
         their generation is durable.
         """
+        self._deleted: list[tuple[float, float]] = []
+        """(request, answer) of OffsetDelete requests that deleted offsets."""
 
     def synced(self, began_s: float, ended_s: float, generation: int) -> None:
         self._synced.append((began_s, ended_s, generation))
+
+    def offsets_deleted(self, began_s: float, ended_s: float) -> None:
+        self._deleted.append((began_s, ended_s))
 
     def committed(self, joined_s: float, generation: int, began_s: float) -> None:
         """Check an acknowledged commit that a member sent at `began_s`, whose generation was
@@ -128,4 +133,10 @@ class Generations:
                 self._fail(
                     f"{self._name}: a commit of generation {generation} is acknowledged, generation"
                     f" {newer} was there before"
+                )
+        for deleted_s, answered_s in self._deleted:
+            if joined_s < deleted_s and answered_s < began_s:
+                self._fail(
+                    f"{self._name}: offsets were deleted, a member of generation {generation} was"
+                    " subscribed all the time"
                 )

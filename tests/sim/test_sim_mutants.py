@@ -88,12 +88,13 @@ SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
-    "end_repeated_is_refused": 55,
+    "end_repeated_is_refused": 65,
+    "end_repeated_with_another_epoch": 15,
     "markers_sent_before_the_decision_is_durable": 24,
     "batches_cut_at_the_fork": 50,
     "transactions_time_out_by_the_wall_clock": 18,
     "last_stable_offset_passes_markers_that_are_not_durable": 20,
-    "decided_transactions_not_resumed": 2,
+    "decided_transactions_not_resumed": 6,
     "snapshots_forget_the_stored_stream": 20,
     "copies_override_newer_records": 65,
     "tombstones_dropped_at_once": 148,

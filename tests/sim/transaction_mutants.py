@@ -9,7 +9,9 @@ import broker.transactions.machine as machine
 import broker.transactions.markers as markers
 from broker.coordination.log import LogBatch, TopicLog, _decode
 from broker.groups.offsets import GroupOffsets
-from broker.handlers import verification
+from broker.handlers import txn_markers, verification
+from broker.handlers.txn_markers import LedMarkers
+from broker.partition.partition import Partition
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.machine import Transaction
 from broker.transactions.markers import MarkerSender
@@ -218,6 +220,21 @@ def _end_repeated_is_refused() -> list[Patch]:
     return [(Transaction, "_has_ended", lambda _self, _producer: False)]
 
 
+def _partitions_elsewhere_get_no_marker() -> list[Patch]:
+    """An end in one step takes the partitions that this broker leads for all of them."""
+    real = LedMarkers.parts
+
+    def parts(self: LedMarkers, marker: Marker, partitions: Any, version: int) -> Any:
+        here = [
+            key
+            for key in partitions
+            if isinstance(txn_markers.led_partition(self._node, key), Partition)
+        ]
+        return real(self, marker, here, version)
+
+    return [(LedMarkers, "parts", parts)]
+
+
 TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "end_answered_before_it_is_durable": _end_answered_before_it_is_durable,
     "complete_before_the_markers": _complete_before_the_markers,
@@ -234,4 +251,5 @@ TRANSACTION_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "appended_before_the_coordinator_knows": _appended_before_the_coordinator_knows,
     "end_repeated_with_another_epoch": _end_repeated_with_another_epoch,
     "end_repeated_is_refused": _end_repeated_is_refused,
+    "partitions_elsewhere_get_no_marker": _partitions_elsewhere_get_no_marker,
 }

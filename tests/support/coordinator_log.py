@@ -10,6 +10,7 @@ from broker.coordination.log import (
     KeyValue,
     LogBatch,
     LogBounds,
+    MarkerParts,
     TransactionalProducer,
 )
 from broker.wire.error_codes import ErrorCode
@@ -51,7 +52,9 @@ class MemoryLog:
         done: Done,
         *,
         producer: TransactionalProducer | None = None,
+        markers: MarkerParts = (),
     ) -> None:
+        assert not markers, "this log has no other partitions"
         self._append(
             partition, LogBatch(records, -1 if producer is None else producer.producer_id), done
         )

@@ -8,7 +8,10 @@ import pytest
 
 from broker.coordination.log import TopicLog
 from broker.partition.aborted import LogInconsistent
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
 from tests.support.partition_harness import PartitionHarness, batch, transactional
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -48,3 +51,20 @@ async def test_events_of_transactions_that_are_not_there_are_an_error(harness, m
     monkeypatch.setattr(broker.storage, "read", nothing)
     with pytest.raises(LogInconsistent, match="no batch begins at offset 0"):
         await partition.read_aborted(0, end_offset)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_a_record_and_its_markers_are_appended_together_or_not_at_all(harness, is_refused):
+    broker = harness.brokers[0]
+    harness.topic("u")
+    led, other = await broker.opened("t"), await broker.opened("u")
+    await broker.produce("u", transactional(7, 0, b"a"))
+    other.accepts_records = not is_refused
+    codes = []
+    TopicLog(broker, "t").append(
+        0, [(b"key", b"value")], codes.append, markers=[(other, Marker(7, 0, True, 1))]
+    )
+    await until(lambda: codes)
+    assert (codes == [ErrorCode.NONE]) == (not is_refused)
+    assert (led.log_end_offset, other.log_end_offset) == ((0, 1) if is_refused else (1, 2))
+    assert other.log.transactions.is_open(7) == is_refused

@@ -1,0 +1,147 @@
+"""Measure transactions: how many a second one producer commits.
+
+Version 1 by confluent-kafka. No client for Python speaks version 2 (KIP-890), so that is measured
+with single requests in the order in which Java's producer sends them.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, Message
+
+from benchmarks import clients, harness
+from benchmarks.harness import Measure
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode, known_code
+from broker.wire.gen import end_txn, find_coordinator, init_producer_id, produce
+from deploy.clients.wire import WireClient
+from stream.batch.header import TRANSACTIONAL_MASK
+from stream.batch.records import Record, encode_batch
+
+_PARTITIONS: Final = 3
+_RECORDS: Final = 10
+_SECONDS: Final = 10.0
+_TIMEOUT_S: Final = 30.0
+_NAME: Final = "bench"
+_VALUE: Final = bytes(clients.RECORD_BYTES)
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def transactions() -> list[Measure]:
+    """Commit transactions of 10 records over 3 partitions, one after the other."""
+    what = f"transactions of {_RECORDS} records over {_PARTITIONS} partitions, one producer"
+    return [
+        _measured(f"{what}, version 1", _librdkafka_per_s),
+        _measured(f"{what}, version 2", _epochs_per_s),
+    ]
+
+
+def _measured(name: str, run: Callable[[str], float]) -> Measure:
+    with harness.server(store="memory:") as system:
+        clients.create_topic(system.bootstrap, _PARTITIONS)
+        before = system.ask()
+        per_s = run(system.bootstrap)
+        after = system.ask()
+    count = per_s * _SECONDS
+    cpu_ms = 1_000 * (after["cpu_s"] - before["cpu_s"]) / count
+    puts = (after["put_count"] - before["put_count"]) / count
+    note = f"each: {cpu_ms:.1f} ms of CPU of the broker, {puts:.1f} PUTs"
+    return Measure(name, per_s, "/s", 500, "higher", note=note)
+
+
+def _librdkafka_per_s(bootstrap: str) -> float:
+    failed_count = delivered_count = 0
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        nonlocal failed_count, delivered_count
+        failed_count += error is not None
+        delivered_count += 1
+
+    client = clients.producer(bootstrap, **{"transactional.id": _NAME, "linger.ms": 0})
+    client.init_transactions(_TIMEOUT_S)
+    count = 0
+    began = time.perf_counter()
+    while time.perf_counter() - began < _SECONDS:
+        client.begin_transaction()
+        for number in range(_RECORDS):
+            client.produce(
+                clients.TOPIC, _VALUE, partition=number % _PARTITIONS, on_delivery=delivered
+            )
+        client.commit_transaction(_TIMEOUT_S)
+        count += 1
+    took_s = time.perf_counter() - began
+    client.flush(_TIMEOUT_S)
+    assert (failed_count, delivered_count) == (0, count * _RECORDS)
+    return count / took_s
+
+
+def _epochs_per_s(bootstrap: str) -> float:
+    with WireClient(bootstrap) as client:
+        _ask(
+            client,
+            apis.FIND_COORDINATOR,
+            find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[_NAME]),
+            lambda answer: answer.coordinators[0].error_code,
+        )
+        given = _ask(
+            client, apis.INIT_PRODUCER_ID, init_producer_id.InitProducerIdRequest(_NAME, 60_000)
+        )
+        count = 0
+        began = time.perf_counter()
+        while time.perf_counter() - began < _SECONDS:
+            identity = given.producer_id, given.producer_epoch
+            _ask(client, apis.PRODUCE, _records(*identity), _produce_code)
+            given = _ask(client, apis.END_TXN, end_txn.EndTxnRequest(_NAME, *identity, True))
+            count += 1
+        return count / (time.perf_counter() - began)
+
+
+def _records(producer_id: int, epoch: int) -> produce.ProduceRequest:
+    now_ms = time.time_ns() // 1_000_000
+    parts: list[produce.PartitionProduceData] = []
+    for index in range(_PARTITIONS):
+        values = range(index, _RECORDS, _PARTITIONS)
+        batch = encode_batch(
+            [Record(at, now_ms, None, _VALUE) for at, _ in enumerate(values)],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=0,
+            attributes=TRANSACTIONAL_MASK,
+        )
+        parts.append(produce.PartitionProduceData(index, memoryview(batch)))
+    topic = produce.TopicProduceData(clients.TOPIC, parts)
+    return produce.ProduceRequest(_NAME, -1, 30_000, [topic])
+
+
+def _produce_code(answer: produce.ProduceResponse) -> int:
+    codes = [part.error_code for part in answer.responses[0].partition_responses]
+    return max(codes)
+
+
+def _ask(
+    client: WireClient,
+    api: ApiSpec,
+    request: object,
+    code_of: Callable[[Any], int] = lambda answer: answer.error_code,
+) -> Any:  # noqa: ANN401 - each API has its own type
+    """Ask until the answer has no error that ends by itself."""
+    codec = CODECS[api.key]
+    deadline = time.perf_counter() + _TIMEOUT_S
+    while True:
+        answer = client.ask(api, request, codec.encode_request, codec.decode_response)
+        code = code_of(answer)
+        if code == ErrorCode.NONE:
+            return answer
+        if code not in _PASSING or time.perf_counter() > deadline:
+            raise RuntimeError(f"{api.name} gets {known_code(code).name}")
+        time.sleep(0.001)

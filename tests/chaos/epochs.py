@@ -1,0 +1,252 @@
+"""A producer of transactions of version 2 (KIP-890), with single requests: librdkafka knows version
+1 only.
+
+It behaves as Java's producer: partitions join a transaction with their first batch, and every end
+gives the next epoch, in which sequences begin at 0. A request without an answer is repeated as it
+was, to whichever broker is the right one by then. Sometimes it aborts while a batch is on its way.
+Invariants: one request at a time, apart from such a batch. Each transaction is recorded once: ok or
+fail if an answer says so, info if the producer was fenced while it committed.
+"""
+
+import time
+from collections import Counter
+from contextlib import suppress
+from math import inf
+from random import Random
+from typing import Any, Final
+
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode, known_code
+from broker.wire.gen import end_txn, find_coordinator, init_producer_id, metadata, produce
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+from stream.batch.header import TRANSACTIONAL_MASK
+from stream.batch.records import Record as BatchRecord
+from stream.batch.records import encode_batch
+from tests.chaos.clients import Client
+from tests.chaos.record import Record as ChaosRecord
+from tests.support.anomalies import UNKNOWN, Outcome, Record, Write
+from tests.support.history import Part
+
+_TIMEOUT_S: Final = 5.0
+_HURRY_S: Final = 0.001
+"""The time for the answer to a batch that nobody waits for."""
+_PAUSE_S: Final = 0.05
+_TRANSACTION_TIMEOUT_MS: Final = 120_000
+_ABORTED_SHARE: Final = 0.4
+_LATE_SHARE: Final = 0.5
+"""Of the aborted transactions: those with a batch on its way."""
+_KEY_OF_TRANSACTION: Final = 1
+_FENCED: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+    }
+)
+"""A late copy of its own InitProducerId, or the timeout of the transaction, has ended the epoch.
+"""
+
+
+class Fenced(Exception):
+    """The coordinator has ended the transaction."""
+
+
+class EpochSender(Client):
+    """Write a few records at a time to some of its partitions, then commit or abort. Its attributes
+    are those of `TransactionalClient`.
+    """
+
+    def __init__(
+        self, bootstrap: str, outputs: list[Part], record: ChaosRecord, name: str, rng: Random
+    ) -> None:
+        super().__init__(f"transactions {name}", record)
+        self.label = name
+        self.finished: Counter[Outcome] = Counter()
+        self.producer_count = 0
+        self.settled_s = -1.0
+        self._brokers = bootstrap.split(",")
+        self._outputs = outputs
+        self._rng = rng
+        self._transactional_id = f"chaos-{name}"
+        self._number = 0
+        self._identity: tuple[int, int] | None = None
+        self._clients: dict[str, WireClient] = {}
+        self._coordinator = ""
+        self._leaders: dict[Part, str] = {}
+
+    def work(self) -> None:
+        while not self.ending.is_set():
+            if self._identity is None:
+                self._begin_anew()
+            self._transact()
+        for client in self._clients.values():
+            client.close()
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def _begin_anew(self) -> None:
+        request = init_producer_id.InitProducerIdRequest(
+            self._transactional_id, _TRANSACTION_TIMEOUT_MS
+        )
+        answer = self._ask_coordinator(apis.INIT_PRODUCER_ID, request)
+        self._identity = answer.producer_id, answer.producer_epoch
+        self.producer_count += 1
+
+    def _transact(self) -> None:
+        self._number += 1
+        began_s, commit_began_s = self.record.now(), inf
+        sends: list[Record] = []
+        outcome = Outcome.FAIL
+        try:
+            if self._fill(sends):
+                commit_began_s = self.record.now()
+                outcome = Outcome.INFO
+                self._end(committed=True)
+                outcome = Outcome.OK
+            else:
+                self._end(committed=False)
+        except Fenced as error:
+            self.record.tell(f"{self.name} number {self._number}: {error}")
+            self._identity = None
+        finally:
+            self.finished[outcome] += 1
+            if outcome is not Outcome.INFO:
+                self.settled_s = began_s
+            self.record.operate(
+                Write(self.name, outcome, began_s, self.record.now(), tuple(sends), commit_began_s)
+            )
+
+    def _fill(self, sends: list[Record]) -> bool:
+        """Write the records of a transaction. Return whether to commit it."""
+        parts = self._rng.sample(self._outputs, self._rng.randint(2, len(self._outputs)))
+        wanted = [*parts, *self._rng.choices(parts, k=self._rng.randint(0, 3))]
+        sequences: Counter[Part] = Counter()
+        pause_s = self._rng.choice((0.0, 0.05, 0.5))
+        for part in wanted:
+            value, at = self._value(sends), len(sends)
+            sends.append(Record(part, UNKNOWN, value))
+            offset = self._produce(part, value, sequences[part])
+            sends[at] = Record(part, offset, value)
+            sequences[part] += 1
+            self.ending.wait(pause_s)
+        if self._rng.random() >= _ABORTED_SHARE:
+            return True
+        if self._rng.random() < _LATE_SHARE:
+            part, value = self._rng.choice(self._outputs), self._value(sends)
+            sends.append(Record(part, UNKNOWN, value))
+            self._hurry(part, value, sequences[part])
+        return False
+
+    def _value(self, sends: list[Record]) -> bytes:
+        return b"%s/%d/%d" % (self.label.encode(), self._number, len(sends))
+
+    def _end(self, *, committed: bool) -> None:
+        assert self._identity is not None, "an end needs a producer"
+        request = end_txn.EndTxnRequest(self._transactional_id, *self._identity, committed)
+        answer = self._ask_coordinator(apis.END_TXN, request)
+        self._identity = answer.producer_id, answer.producer_epoch
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _produce(self, part: Part, value: bytes, sequence: int) -> int:
+        """Write one record until it is acknowledged. Return its offset. Raises Fenced."""
+        request = self._batch(part, value, sequence)
+        while True:
+            with suppress(KafkaFailed):
+                answer = self._ask(self._leader(part), apis.PRODUCE, request)
+                found = answer.responses[0].partition_responses[0]
+                if self._is_done(apis.PRODUCE, found.error_code):
+                    return int(found.base_offset)
+            self._leaders.pop(part, None)
+            time.sleep(_PAUSE_S)
+
+    def _hurry(self, part: Part, value: bytes, sequence: int) -> None:
+        """Send a batch, and hang up before its answer."""
+        with suppress(KafkaFailed):
+            request = self._batch(part, value, sequence)
+            self._ask(self._leader(part), apis.PRODUCE, request, _HURRY_S)
+
+    def _batch(self, part: Part, value: bytes, sequence: int) -> produce.ProduceRequest:
+        assert self._identity is not None, "a batch needs a producer"
+        producer_id, epoch = self._identity
+        batch = encode_batch(
+            [BatchRecord(0, time.time_ns() // 1_000_000, None, value)],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL_MASK,
+        )
+        data = produce.PartitionProduceData(part[1], memoryview(bytes(batch)))
+        topic = produce.TopicProduceData(part[0], [data])
+        return produce.ProduceRequest(self._transactional_id, -1, 30_000, [topic])
+
+    def _ask_coordinator(self, api: ApiSpec, request: object) -> Any:
+        """Ask until the answer has no error that ends by itself. Raises Fenced."""
+        while True:
+            with suppress(KafkaFailed):
+                answer = self._ask(self._find_coordinator(), api, request)
+                if self._is_done(api, answer.error_code):
+                    return answer
+            self._coordinator = ""
+            time.sleep(_PAUSE_S)
+
+    def _is_done(self, api: ApiSpec, number: int) -> bool:
+        """Return whether the answer counts; otherwise the caller asks again. Raises Fenced."""
+        code = known_code(number)
+        if code in _FENCED:
+            raise Fenced(f"{api.name} gets {code.name}")
+        if code is not ErrorCode.NONE and not code.retriable:
+            self.record.violate(f"{self.name}: {api.name} gets {code.name}")
+            raise Fenced(f"{api.name} gets {code.name}")
+        return code is ErrorCode.NONE
+
+    def _find_coordinator(self) -> str:
+        if not self._coordinator:
+            request = find_coordinator.FindCoordinatorRequest(
+                key_type=_KEY_OF_TRANSACTION, coordinator_keys=[self._transactional_id]
+            )
+            (found,) = self._ask(self._any_broker(), apis.FIND_COORDINATOR, request).coordinators
+            if found.error_code:
+                raise KafkaFailed(f"no coordinator: {known_code(found.error_code).name}")
+            self._coordinator = f"{found.host}:{found.port}"
+        return self._coordinator
+
+    def _leader(self, part: Part) -> str:
+        if part not in self._leaders:
+            topic = metadata.MetadataRequestTopic(name=part[0])
+            request = metadata.MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
+            answer = self._ask(self._any_broker(), apis.METADATA, request)
+            addresses = {
+                broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers
+            }
+            self._leaders = {
+                (part[0], found.partition_index): addresses[found.leader_id]
+                for found in answer.topics[0].partitions
+                if found.leader_id in addresses
+            }
+        if part not in self._leaders:
+            raise KafkaFailed(f"{part[0]}-{part[1]} has no leader")
+        return self._leaders[part]
+
+    def _ask(
+        self, address: str, api: ApiSpec, request: object, timeout_s: float = _TIMEOUT_S
+    ) -> Any:
+        """Send one request over the connection to this address. Raises KafkaFailed, after which the
+        next request makes a new connection.
+        """
+        client = self._clients.pop(address, None) or WireClient(address)
+        codec = CODECS[api.key]
+        try:
+            answer = client.ask(
+                api, request, codec.encode_request, codec.decode_response, timeout_s
+            )
+        except KafkaFailed:
+            client.close()
+            raise
+        self._clients[address] = client
+        return answer
+
+    def _any_broker(self) -> str:
+        return self._rng.choice(self._brokers)
