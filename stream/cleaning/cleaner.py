@@ -438,8 +438,8 @@ class _Rewriter:
         if not may_keep_records(header, self._keys):
             report.removed_records += count
             return None
-        # Every batch from the start of the map to `_clean_end` was mapped, which checks its CRC. This
-        # read checked the CRC of its block.
+        # Mapping checked the CRC of every batch from the start of the map to `_clean_end`, and this
+        # read checked that of its block.
         is_checked = header.base_offset >= self._keys.start_offset
         plain = (checked_records if is_checked else plain_records)(batch, header)
         kept = await self._kept(plain, header)
