@@ -98,7 +98,6 @@ FIRST_SEED = {
     "copies_override_newer_records": 65,
     "tombstones_dropped_at_once": 148,
     "trimmed_without_a_checkpoint": 25,
-    "full_map_ignored": 15,
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 40,
     "sequences_judged_without_a_lease": 100,
