@@ -96,7 +96,7 @@ FIRST_SEED = {
     "decided_transactions_not_resumed": 2,
     "snapshots_forget_the_stored_stream": 20,
     "copies_override_newer_records": 65,
-    "tombstones_dropped_at_once": 148,
+    "tombstones_dropped_at_once": 290,
     "trimmed_without_a_checkpoint": 25,
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 40,
