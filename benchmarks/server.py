@@ -14,6 +14,7 @@ import json
 import resource
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,10 @@ from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
 from objectstore.metered import MeteredStore
-from objectstore.ports import ObjectStore
+from objectstore.ports import Body, ObjectStore, ObjectTail
 from objectstore.url import open_store
 from stream.config import StreamConfig
+from stream.format.keys import DATA_ROOT, WAL_ROOT
 
 PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
 
@@ -56,15 +58,48 @@ class ServerOptions:
     """Port of the first broker's `/metrics`; 0: none."""
 
 
-def open_metered(options: ServerOptions) -> MeteredStore:
+class KeyedStore(MeteredStore):
+    """Count also by the first part of the key which objects are read and written."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self.reads: Counter[str] = Counter()
+        self.writes: Counter[str] = Counter()
+
+    async def get(self, key: str) -> bytes:
+        self.reads[_root_of(key)] += 1
+        return await super().get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.reads[_root_of(key)] += 1
+        return await super().get_range(key, start, length)
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        self.reads[_root_of(key)] += 1
+        return await super().get_tail(key, length)
+
+    async def put(self, key: str, body: Body) -> str:
+        self.writes[_root_of(key)] += 1
+        return await super().put(key, body)
+
+    async def put_if_absent(self, key: str, body: Body) -> str:
+        self.writes[_root_of(key)] += 1
+        return await super().put_if_absent(key, body)
+
+
+def _root_of(key: str) -> str:
+    return f"{key.partition('/')[0]}/"
+
+
+def open_metered(options: ServerOptions) -> KeyedStore:
     store: ObjectStore = open_store(options.store)
     if options.put_p50_ms > 0:
         latency = Latency(options.put_p50_ms, options.put_p99_ms, Selection(PUTS))
         store = FaultyStore(store, Random(7), FaultConfig(latencies=(latency,)))
-    return MeteredStore(store)
+    return KeyedStore(store)
 
 
-def stats(store: MeteredStore, broker: Broker) -> Mapping[str, object]:
+def stats(store: KeyedStore, broker: Broker) -> Mapping[str, object]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     operations = store.snapshot().operations
@@ -73,6 +108,10 @@ def stats(store: MeteredStore, broker: Broker) -> Mapping[str, object]:
         "put_bytes": sum(stat.written_bytes for name, stat in operations.items() if name in PUTS),
         "get_count": sum(stat.count for name, stat in operations.items() if name.startswith("get")),
         "get_bytes": sum(stat.read_bytes for stat in operations.values()),
+        "data_reads": store.reads[DATA_ROOT],
+        "data_writes": store.writes[DATA_ROOT],
+        "wal_reads": store.reads[WAL_ROOT],
+        "wal_writes": store.writes[WAL_ROOT],
         "cpu_s": usage.ru_utime + usage.ru_stime,
         "cleaned_bytes": broker.cleaner.cleaned_bytes,
         "cleaner_busy_s": broker.cleaner.busy_s,

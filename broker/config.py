@@ -236,7 +236,7 @@ class BrokerConfig:
         int, Setting("log.cleaner.io.max.bytes.per.second", Kind.BYTES, 0, _TIB, is_dynamic=True)
     ] = 32 * 1024 * 1024
     """Bytes that log compaction reads and writes in a second; 0 for no limit. A larger value takes
-    CPU from clients: 32 MiB/s take about 5 % of a core.
+    CPU from clients.
     """
 
     log_retention_check_interval_ms: Annotated[

@@ -65,6 +65,11 @@ def plain_records(batch: memoryview, header: BatchHeader) -> bytes:
     """Return the records of the batch, decompressed. Raises BatchCorrupt."""
     if not check_crc(batch):
         raise BatchCorrupt(f"the batch at offset {header.base_offset} does not match its checksum")
+    return checked_records(batch, header)
+
+
+def checked_records(batch: memoryview, header: BatchHeader) -> bytes:
+    """Do the same for a batch that was checked before. Raises BatchCorrupt."""
     return bytes(decompress(header.compression, batch[HEADER_BYTES : header.size_bytes]))
 
 
@@ -79,6 +84,7 @@ def map_keys(
     end = number + count
     found: list[bytes] = []
     offsets: list[int] = []
+    longest = 0
     is_dense = _is_dense(header)
     alone = _ALONE_MIN if is_dense else count
     while number < end:
@@ -88,14 +94,16 @@ def map_keys(
             more, more_offsets, at = _read_keys(plain, header, RecordPosition(at, number), read)
             found += more
             offsets += more_offsets
+            longest = max(longest, max(map(len, more), default=0))
             alone *= _ALONE_GROWTH
         else:
             read, alone, at = run.record_count, _ALONE_MIN, run.end
             if run.key_bytes >= 0:
                 found += run.keys(plain)
                 offsets += range(header.base_offset + number, header.base_offset + number + read)
+                longest = max(longest, run.key_bytes)
         number += read
-    return RecordPosition(at, end) if keys.put(found, offsets) else position
+    return RecordPosition(at, end) if keys.put(found, offsets, longest) else position
 
 
 def _run(plain: bytes, header: BatchHeader, at: int, number: int, end: int) -> Run | None:

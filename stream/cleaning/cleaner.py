@@ -8,14 +8,15 @@ decided (last stable offset) and that a checkpoint of the producers covers it. A
 covers the same offsets as before. Only streams that this process holds open are touched; the
 controller decides again at the commit. A failed pass leaves exchanged ranges and prepared objects,
 which expire, and the next pass begins anew. A damaged object ends the pass; nothing is skipped.
-Memory: the key map, and twice `group_bytes_max`. Cost: one read of the dirty part, one of the
-blocks that keep records, and one write of what changes.
+Memory: the key map, twice `group_bytes_max`, and what stays of one range. Cost: one read of the
+dirty part, one of the blocks that keep records, and one write of what changes.
 Source: Kafka `LogCleaner.Cleaner`; AutoMQ `CompactionManager` (exchange of objects).
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Protocol
 
 from base.clock import WallClock
@@ -27,6 +28,7 @@ from stream.cleaning.batches import (
     RecordPosition,
     RecordSpan,
     all_records,
+    checked_records,
     fillers,
     filter_records,
     is_mapped_by_offset,
@@ -59,6 +61,10 @@ _RECORDS_PER_SLICE: Final = 1_000
 """Records handled between two turns of the event loop: at most about 1 ms."""
 
 _SLICE_S: Final = 0.001
+
+_Entries = list[tuple[ObjectRange, Entry]]
+_IsNeeded = Callable[[Offset, Offset], bool]
+"""Whether to read the block with these offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +209,8 @@ class LogCleaner:
         at = task.dirty_from
         while at < task.end:
             group = self._group(task.stream_id, at, task.end)
-            for source, entry in await self._read(group, report):
-                view = memoryview(entry.payload)
-                for position, header in iter_headers(view):
+            for reading in await self._reads(group, report):
+                for batch, header, source in _batches(await reading):
                     if header.next_offset <= at:
                         continue
                     if header.next_offset > task.end or _is_young(header, task):
@@ -215,7 +220,6 @@ class LogCleaner:
                         or not header.record_count
                         or transactions.is_aborted(header)
                     ):
-                        batch = view[position : position + header.size_bytes]
                         try:
                             is_mapped = await self._map_batch(batch, header, keys)
                         except BatchCorrupt as error:
@@ -256,12 +260,31 @@ class LogCleaner:
             count += 1
         return tuple(ranges[:count])
 
-    async def _read(
+    async def _reads(
         self,
         group: Sequence[ObjectRange],
         report: CleaningReport,
-        is_needed: Callable[[Offset, Offset], bool] = everything,
-    ) -> list[tuple[ObjectRange, Entry]]:
+        is_needed: _IsNeeded = everything,
+    ) -> Iterator[Awaitable[_Entries]]:
+        """Return the reads of the ranges, to be awaited one after the other. A large range is read
+        in parts: its entries are not needed for long, and memory that was just read is faster.
+        """
+        start, end = group[0].range.start_offset, group[-1].range.end_offset
+        borders, part_bytes = [start], 0
+        # Only a group of one range is larger than the limit.
+        for piece in await self._reader.pieces(group[0]) if len(group) == 1 else ():
+            part_bytes += piece.block.size_bytes
+            if part_bytes > self._config.group_bytes_max and piece.start_offset > start:
+                borders.append(piece.start_offset)
+                part_bytes = piece.block.size_bytes
+        return (
+            self._read(group, report, _inside(*part, is_needed))
+            for part in pairwise((*borders, end))
+        )
+
+    async def _read(
+        self, group: Sequence[ObjectRange], report: CleaningReport, is_needed: _IsNeeded
+    ) -> _Entries:
         found = await read_entries(self._reader, [Compaction(tuple(group))], is_needed=is_needed)
         entries = [
             (source, entry)
@@ -281,8 +304,8 @@ class LogCleaner:
         """Clean the next ranges. Return their end."""
         group = self._group(stream_id, at, report.clean_end)
         end = group[-1].range.end_offset
-        entries = await self._read(group, report, rewriter.is_needed)
-        cleaned = await rewriter.clean(entries, group[0].range.start_offset, end)
+        reads = await self._reads(group, report, rewriter.is_needed)
+        cleaned = await rewriter.clean(reads, group[0].range.start_offset, end)
         if cleaned is None:
             return end
         output = Output(ObjectRole.STREAM, (Compaction(group),))
@@ -307,6 +330,23 @@ class LogCleaner:
     def _check_owned(self, stream_id: StreamId) -> None:
         if all(stream.stream_id != stream_id for stream in self._owned()):
             raise StreamFenced(stream_id, "it was closed here while its log was cleaned")
+
+
+def _inside(start: Offset, end: Offset, is_needed: _IsNeeded) -> _IsNeeded:
+    """Return whether a block is needed and begins in this part."""
+
+    def is_needed_here(block_start: Offset, block_end: Offset) -> bool:
+        return start <= block_start < end and is_needed(block_start, block_end)
+
+    return is_needed_here
+
+
+def _batches(entries: _Entries) -> Iterator[tuple[memoryview, BatchHeader, ObjectRange]]:
+    """Yield each batch, and the range that it is in."""
+    for source, entry in entries:
+        view = memoryview(entry.payload)
+        for position, header in iter_headers(view):
+            yield view[position : position + header.size_bytes], header, source
 
 
 def _is_young(header: BatchHeader, task: CleaningTask) -> bool:
@@ -341,21 +381,20 @@ class _Rewriter:
         return self._dense.leader_epoch(start, end) is None or bool(self._keys.held(start, end))
 
     async def clean(
-        self, entries: Sequence[tuple[ObjectRange, Entry]], start: Offset, end: Offset
+        self, reads: Iterator[Awaitable[_Entries]], start: Offset, end: Offset
     ) -> list[Entry] | None:
         """Return the entries of [start, end) without what goes, or None if everything stays. What
         is not needed is missing. Raises ObjectCorrupt.
         """
         result = _Output(start)
-        at, changed, dirty_bytes = start, False, 0
-        for source, entry in entries:
-            if entry.base_offset > at:
-                changed = True
-                self._drop(at, entry.base_offset, result)
-            at = entry.end_offset
-            view = memoryview(entry.payload)
-            for position, header in iter_headers(view):
-                batch = view[position : position + header.size_bytes]
+        at, changed, dirty_bytes, read_bytes = start, False, 0, 0
+        for reading in reads:
+            for batch, header, source in _batches(await reading):
+                if header.base_offset > at:
+                    changed = True
+                    self._drop(at, Offset(header.base_offset), result)
+                at = Offset(header.next_offset)
+                read_bytes += len(batch)
                 kept: memoryview | bytearray | None = batch
                 if header.base_offset < self._clean_end:
                     try:
@@ -371,9 +410,8 @@ class _Rewriter:
         if at < end:
             changed = True
             self._drop(at, end, result)
-        stays = [entry for _, entry in entries]
         cleaned = result.finish(end) if changed else None
-        left_bytes = sum(len(entry.payload) for entry in cleaned or stays)
+        left_bytes = read_bytes if cleaned is None else sum(len(item.payload) for item in cleaned)
         self._report.clean_bytes += left_bytes - dirty_bytes
         return cleaned
 
@@ -400,7 +438,10 @@ class _Rewriter:
         if not may_keep_records(header, self._keys):
             report.removed_records += count
             return None
-        plain = plain_records(batch, header)
+        # Mapping checked the CRC of every batch from the start of the map to `_clean_end`, and this
+        # read checked that of its block.
+        is_checked = header.base_offset >= self._keys.start_offset
+        plain = (checked_records if is_checked else plain_records)(batch, header)
         kept = await self._kept(plain, header)
         report.removed_records += count - len(kept)
         report.kept_records += len(kept)

@@ -5,6 +5,9 @@ record is one that was sent, at one offset; no key has an older state at the end
 acknowledged when the read began. A key without a record has been deleted since. Readers that take
 longer than `delete.retention.ms` may miss a deletion, as in Kafka; their states are not judged.
 Checked at the end: every key has the state that was written last.
+In the scenario of its own, two guests beside each producer replace each other's records, so that
+log compaction removes all that a guest has written. Then it sends its newest batch again, which has
+to be recognized.
 Must not look into brokers: it sees what they answer.
 """
 
@@ -37,6 +40,7 @@ _KEYS: Final = 24
 """Most records have one of the first few keys; the last ones are rarely written again."""
 _READERS: Final = 4
 """Of each partition: a deletion is missed only by one that rests while a pass drops it."""
+_GUEST_KEY: Final = b"guest"
 _ID: Final = "id"
 
 State = tuple[int, bool]
@@ -70,8 +74,10 @@ class CompactedTopic:
 
     def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         """Return the work of the clients."""
+        has_guests = self._world.scenario == "compacted"
         return [
             *(KeyedProducer(self._world, self, part).run(stop) for part in self.parts),
+            *(_host(self._world, self, part, stop) for part in self.parts if has_guests),
             *(self._read(part, number, stop) for part in self.parts for number in range(_READERS)),
         ]
 
@@ -246,5 +252,56 @@ class KeyedProducer(Producer):
 
     def _note_acked(self, first: int) -> None:
         for key, states in self._topic.sent[self._part].items():
-            if states[-1][0] >= first:
+            if states[-1][0] >= first and key != _GUEST_KEY:
                 self._topic.acked[self._part][key] = states[-1]
+
+
+class _Guest(Producer):
+    """An idempotent producer of records that all have one key."""
+
+    def __init__(self, world: "World", topic: CompactedTopic, part: Part, number: int) -> None:
+        super().__init__(world, 2_000 + 10 * part[1] + number, idempotent=True)
+        self._topic = topic
+        self._part = part
+        self._sequence = 0
+        self._newest: tuple[bytes, list[bytes]] | None = None
+        self._repeats = False
+
+    async def write_next(self) -> None:
+        self._repeats = False
+        await self.write([self._part])
+        states = self._topic.sent[self._part]
+        self._topic.acked[self._part][_GUEST_KEY] = states[_GUEST_KEY][-1]
+
+    async def repeat(self) -> None:
+        """Send the newest batch again, as if its answer had come late."""
+        self._repeats = True
+        if self._newest is not None:
+            await self.write([self._part])
+
+    def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
+        if self._repeats and self._newest is not None:
+            return self._newest
+        states = self._topic.sent[part].setdefault(_GUEST_KEY, [])
+        number, sequence = len(states), self._sequence
+        states.append((number, False))
+        self._sequence += 1
+        identity = f"{self._name}/{part[1]}/{number}".encode()
+        self._world.checker.sent(part, [identity])
+        record = Record(0, self._world.now_ms(), _GUEST_KEY, b"x", ((_ID, identity),))
+        data = encode_batch(
+            [record], producer_id=self._id, producer_epoch=0, base_sequence=sequence
+        )
+        self._newest = bytes(data), [identity]
+        return self._newest
+
+
+async def _host(world: "World", topic: CompactedTopic, part: Part, stop: asyncio.Event) -> None:
+    """Let two guests write in turns; each repeats what the other one has replaced."""
+    rng = Random(f"{world.seed}/guests/{part}")
+    guest, other = (_Guest(world, topic, part, number) for number in range(2))
+    while not stop.is_set():
+        await guest.write_next()
+        await asyncio.sleep(rng.choice((0.2, 1.0, 4.0)))
+        await other.repeat()
+        guest, other = other, guest

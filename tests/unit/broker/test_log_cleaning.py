@@ -222,6 +222,27 @@ async def test_a_block_that_keeps_nothing_is_not_read_again(log):
     assert (await log.headers())[0].partition_leader_epoch == epochs[3]
 
 
+async def test_a_large_range_is_read_in_parts(log, monkeypatch):
+    value = b"x" * 700_000  # a block each
+    await log.produce(*(keyed((key, value)) for key in (b"a", b"b", b"a", b"c")))
+    real, counts = ObjectReader.load_uncached, []
+
+    async def load_uncached(self, pieces):
+        counts.append(len(pieces))
+        return await real(self, pieces)
+
+    monkeypatch.setattr(ObjectReader, "load_uncached", load_uncached)
+    await log.upload()
+    duty = cleaner_of(log.leader, group_bytes_max=1_500_000)
+    await duty.check()
+    assert not duty.failures
+    assert counts == [2, 2, 1, 2], "twice in two parts, the second time without the first block"
+    assert duty.removed_records == 1
+    await log.commit()  # the next leader has nothing in memory
+    assert [offset for offset, _, _ in await log.pairs()] == [1, 2, 3]
+    assert [header.base_offset for header in await log.headers()] == [0, 1, 2, 3]
+
+
 async def test_records_without_a_key_go(log, world):
     world.configure("t", "cleanup.policy", "delete")
     await log.produce(keyed((b"a", b"1"), (None, b"2"), (None, b"3")))

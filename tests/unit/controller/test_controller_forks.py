@@ -249,6 +249,15 @@ def test_a_fork_of_a_deleted_topic_is_refused(cluster: Forking) -> None:
     cluster.create(request, Status.UNKNOWN_TOPIC)
 
 
+def test_a_fork_of_a_topic_that_was_created_again_is_refused(cluster: Forking) -> None:
+    """The leaders of the deleted topic named the fork points; another one has its name now."""
+    request = cluster.request(0, configs={FORK_SOURCE: "t"})
+    cluster.delete("t")
+    cluster.create(NewTopic(name="t"))
+    cluster.create(request, Status.UNKNOWN_TOPIC)
+    assert cluster.image.topics.by_name("f") is None
+
+
 def test_a_border_that_log_compaction_may_have_moved_is_refused(cluster: Forking) -> None:
     request = cluster.request(25)
     (item,) = cluster.prepare(cluster.node)

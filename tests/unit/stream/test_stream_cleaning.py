@@ -82,11 +82,11 @@ def test_fillers_cover_any_distance() -> None:
 
 def test_a_full_map_takes_keys_that_it_holds() -> None:
     keys = KeyMap(2 * ENTRY_BYTES_MAX, 0)
-    assert keys.put([b"a"], [0])
+    assert keys.put([b"a"], [0], 1)
     keys.limit()
-    assert keys.put([b"b" * 500], [1])
-    assert not keys.put([b"a", b"c"], [2, 3])
-    assert keys.put([b"a", b"a"], [2, 3])
+    assert keys.put([b"b" * 500], [1], 500)
+    assert not keys.put([b"a", b"c"], [2, 3], 1)
+    assert keys.put([b"a", b"a"], [2, 3], 1)
     list(keys.complete())
     assert (keys.newest(b"a"), keys.newest(b"b" * 500), keys.newest(b"c")) == (3, 1, -1)
     assert keys.held(0, 4) == [1, 3]

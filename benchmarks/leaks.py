@@ -1,0 +1,34 @@
+"""Measure what is left in the bucket of a simulated cluster whose logs lose records in every way: a
+leak shows as bytes that the metadata do not refer to.
+"""
+
+import os
+from typing import Final
+
+from benchmarks.harness import Measure
+from tests.sim.leaks import RATIO_MAX
+from tests.sim.world import World
+
+MINUTES: Final = float(os.environ.get("BENCH_LEAK_MINUTES", "2"))
+"""Of simulated life. The bar is meant for 60."""
+
+_SEED: Final = 0
+
+
+def leaks() -> list[Measure]:
+    """Simulate `BENCH_LEAK_MINUTES` of life, wait for all graces, and list the bucket."""
+    world = World(_SEED, "leaks", chaos_s=60 * MINUTES)
+    outcome = world.run()
+    if outcome.violation is not None or world.leak is None:
+        raise RuntimeError(f"seed {_SEED} of the scenario leaks: {outcome.violation}")
+    leak = world.leak
+    return [
+        Measure(
+            f"bytes in the bucket after {MINUTES:g} simulated minutes / what metadata refer to",
+            leak.bucket_bytes,
+            "bytes",
+            RATIO_MAX,
+            "lower",
+            leak.referred_bytes,
+        )
+    ]
