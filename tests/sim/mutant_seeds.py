@@ -1,0 +1,157 @@
+# ruff: noqa: T201 - it talks to whoever runs it
+"""Where each planted bug shows: its scenario, and the first seed to try.
+
+`python -m tests.sim.mutant_seeds [--jobs 2] [NAME ...]` looks for these seeds and writes those that
+are not 0 into mutant_seeds.json. Changes of the simulator and of the product move them, and a bug
+that the tests have to look for in many seeds costs them minutes.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.sim.clock_mutants import CLOCK_MUTANTS
+from tests.sim.compacted_mutants import COMPACTED_MUTANTS
+from tests.sim.consumer_group_mutants import CONSUMER_GROUP_MUTANTS
+from tests.sim.damage_mutants import DAMAGE_MUTANTS
+from tests.sim.fork_mutants import FORK_MUTANTS
+from tests.sim.group_mutants import GROUP_MUTANTS
+from tests.sim.late_mutants import LATE_MUTANTS
+from tests.sim.leak_mutants import LEAK_MUTANTS
+from tests.sim.load_mutants import LOAD_MUTANTS
+from tests.sim.log_start_mutants import LOG_START_MUTANTS
+from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
+from tests.sim.mutants import MUTANTS, planted
+from tests.sim.offset_mutants import OFFSET_MUTANTS
+from tests.sim.rack_mutants import RACK_MUTANTS
+from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
+from tests.sim.share_consumer_mutants import SHARE_CONSUMER_MUTANTS
+from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
+from tests.sim.topic_mutants import TOPIC_MUTANTS
+from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
+from tests.sim.world import World
+
+SCENARIO = {
+    "ack_before_durable": "calm",
+    "ack_out_of_order": "calm",
+    "own_object_taken_for_a_fence": "store",
+    "any_412_is_success": "clock",
+    "acknowledges_after_a_fence": "clock",
+    "recovery_without_fence": "clock",
+    "recovery_skips_a_slot": "crash",
+    "recovery_stops_early": "clock",
+    "wal_deleted_before_the_commit": "store",
+    "commits_out_of_order": "calm",
+    "zombie_may_commit": "zombie",
+    "zombie_may_close": "zombie",
+    "closed_without_flush": "move",
+    "unclean_open_without_scan": "crash",
+    "producers_not_restored": "move",
+    "duplicate_answered_at_once": "store",
+    "readers_not_told_of_transactions": "transactions",
+    "open_transactions_not_restored": "transactions",
+    "sequences_not_checked": "calm",
+    "slots_in_place_deleted_by_their_writer": "move",
+    "watermark_moves_at_append": "calm",
+    "wal_trimmed_by_list": "crash",
+    "vote_not_durable": "quorum",
+    "journal_not_synced": "quorum",
+    "leader_counts_its_unsynced_log": "quorum",
+    "commit_answered_before_the_quorum": "quorum",
+    "old_leader_answers_reads": "quorum",
+    "uncommitted_records_are_served": "quorum",
+    "image_not_rebuilt_after_leading": "rollback",
+    "snapshot_of_what_is_not_committed": "quorum",
+    "sources_not_compared": "rewrite",
+    "refused_batches_not_remembered": "pipeline",
+    "deleted_before_the_backup": "disaster",
+    "answered_before_the_backup": "disaster",
+    "ids_and_epochs_given_out_again": "disaster",
+    "recovered_wals_not_fenced": "disaster",
+    "old_history_not_fenced": "disaster",
+    "only_the_owners_wal_is_read": "disaster",
+} | dict.fromkeys(TRANSACTION_MUTANTS, "coordinators")
+SCENARIO |= dict.fromkeys(OFFSET_MUTANTS, "stale")
+SCENARIO |= dict.fromkeys(DAMAGE_MUTANTS, "damage")
+SCENARIO |= dict.fromkeys(CLOCK_MUTANTS, "steps")
+SCENARIO |= dict.fromkeys(LATE_MUTANTS, "late")
+SCENARIO |= dict.fromkeys(CONSUMER_GROUP_MUTANTS, "consumer_groups")
+SCENARIO |= dict.fromkeys(GROUP_MUTANTS, "groups")
+SCENARIO |= dict.fromkeys(SHARE_MUTANTS, "share_states")
+SCENARIO |= dict.fromkeys(SHARE_CONSUMER_MUTANTS, "share_consumers")
+SCENARIO |= dict.fromkeys(SHARE_GROUP_MUTANTS, "share_groups")
+SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
+SCENARIO |= dict.fromkeys(LOG_START_MUTANTS, "log_life")
+SCENARIO |= dict.fromkeys(COMPACTED_MUTANTS, "compacted")
+SCENARIO |= dict.fromkeys(FORK_MUTANTS, "forks")
+SCENARIO |= dict.fromkeys(LEAK_MUTANTS, "leaks")
+SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
+SCENARIO |= dict.fromkeys(RACK_MUTANTS, "coordinators")
+SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
+SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
+
+SEEDS_MAX: Final = 25
+"""Seeds that the tests try. Found later than that: the simulator has become weaker."""
+_SEARCH_SEEDS_MAX: Final = 500
+_FILE: Final = Path(__file__).with_name("mutant_seeds.json")
+
+FIRST_SEED: dict[str, int] = json.loads(_FILE.read_text())
+
+
+def finding_seed(name: str, first: int, count: int) -> int | None:
+    """Return the first of these seeds that finds the bug, or None."""
+    with planted(name):
+        for seed in range(first, first + count):
+            if World(seed, SCENARIO[name]).run().violation is not None:
+                return seed
+    return None
+
+
+def violation_without(name: str, seed: int) -> str | None:
+    """Return what the seed finds without the bug: a false alarm finds nothing."""
+    return World(seed, SCENARIO[name]).run().violation
+
+
+def _search(name: str) -> tuple[str, int | None]:
+    """Return the first seed that finds the bug and nothing else: from the known one on, else from
+    the first one.
+    """
+    for first, count in ((FIRST_SEED.get(name, 0), SEEDS_MAX), (0, _SEARCH_SEEDS_MAX)):
+        end = first + count
+        while (found := finding_seed(name, first, end - first)) is not None:
+            if violation_without(name, found) is None:
+                return name, found
+            first = found + 1
+    return name, None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.mutant_seeds")
+    parser.add_argument("names", nargs="*", help="planted bugs (default: all)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
+    args = parser.parse_args()
+    names = args.names or list(MUTANTS)
+    seeds, missing = dict(FIRST_SEED), list[str]()
+    for name, seed in _searched(names, args.jobs):
+        print(f"{name}: {'not found' if seed is None else seed}", flush=True)
+        if seed is None:
+            missing.append(name)
+        else:
+            seeds[name] = seed
+    kept = {name: seed for name, seed in sorted(seeds.items()) if seed and name in MUTANTS}
+    _FILE.write_text(json.dumps(kept, indent=2) + "\n")
+    print(f"{len(names) - len(missing)} of {len(names)} found")
+    return 1 if missing else 0
+
+
+def _searched(names: list[str], jobs: int) -> Iterator[tuple[str, int | None]]:
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
+        yield from pool.imap_unordered(_search, names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
