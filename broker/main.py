@@ -18,6 +18,7 @@ from base.health import ServeHealth, no_health_endpoint
 from base.stacks import dump_stacks_on_quit
 from broker.config import BrokerConfig
 from broker.health import BrokerHealth, StoreProbe
+from controller.api.tls import TlsFiles
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 from stream.wal.tracing import Tracing
@@ -41,15 +42,24 @@ def run(
     serve_health: ServeHealth = no_health_endpoint,
     *,
     tracing: Tracing | None = None,
+    tls: TlsFiles | None = None,
 ) -> int:
-    """Run one broker in this process. Returns its exit code."""
+    """Run one broker in this process. Returns its exit code. tls: of the connections to
+    controllers; None for plaintext.
+    """
     import uvloop
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
             serve(
-                config, store_url, stream_config, compaction_config, serve_health, tracing=tracing
+                config,
+                store_url,
+                stream_config,
+                compaction_config,
+                serve_health,
+                tracing=tracing,
+                tls=tls,
             )
         )
 
@@ -62,6 +72,7 @@ async def serve(
     serve_health: ServeHealth = no_health_endpoint,
     *,
     tracing: Tracing | None = None,
+    tls: TlsFiles | None = None,
 ) -> int:
     from objectstore.errors import ObjectStoreError
     from objectstore.url import location, open_store
@@ -88,6 +99,7 @@ async def serve(
                 health,
                 tracing=tracing,
                 log_dir=location(store_url),
+                tls=tls,
             )
             if isinstance(broker, int):
                 return broker
@@ -106,6 +118,7 @@ async def _start(
     *,
     tracing: Tracing | None,
     log_dir: str,
+    tls: TlsFiles | None,
 ) -> "Broker | int":
     """Return the broker, or the exit code if it cannot start."""
     from broker.network.server import PortTaken
@@ -125,6 +138,7 @@ async def _start(
             store_stats=health.requests.snapshot,
             tracing=tracing,
             log_dir=log_dir,
+            tls=tls,
         )
     except (
         PortTaken,

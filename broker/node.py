@@ -74,7 +74,7 @@ from broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.records import record_version
 from broker.transactions.verifier import TransactionVerifier
-from controller.api.client import ControllerClient
+from controller.api.client import ControllerClient, log_trouble
 from controller.api.errors import ControllerError
 from controller.api.follower import MetadataFollower
 from controller.api.messages import (
@@ -86,6 +86,7 @@ from controller.api.messages import (
     UnregisterBroker,
 )
 from controller.api.stream_metadata import ControllerStreamMetadata
+from controller.api.tls import TlsFiles
 from controller.api.version import product_version
 from controller.metadata.configs import BROKER_RESOURCE
 from controller.metadata.delta import MetadataDelta
@@ -138,11 +139,13 @@ class Broker:
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
         log_dir: str = "memory:",
+        tls: TlsFiles | None = None,
     ) -> None:
         """Create a broker that is not started.
 
         store_stats: returns the store requests so far, for load reports; None disables them.
-        tracing: None disables tracing. log_dir: name of the store for clients.
+        tracing: None disables tracing. log_dir: name of the store for clients. tls: of the
+        connections to controllers; None for plaintext.
         """
         self._store_stats = store_stats
         self._tracing = tracing
@@ -154,7 +157,7 @@ class Broker:
         self.static_settings = BrokerSettings(config, stream_config, compaction_config)
         self.store = store
         self.server = Server(config)
-        self.client = ControllerClient(config.controllers)
+        self.client = ControllerClient(config.controllers, tls=tls, on_trouble=log_trouble)
         self.node_id = NodeId(-1)
         self.node_epoch = NodeEpoch(-1)
         self.cluster_id = ""
@@ -231,6 +234,7 @@ class Broker:
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
         log_dir: str = "memory:",
+        tls: TlsFiles | None = None,
     ) -> "Broker":
         """Start a broker and return it once it serves clients.
 
@@ -249,6 +253,7 @@ class Broker:
             store_stats=store_stats,
             tracing=tracing,
             log_dir=log_dir,
+            tls=tls,
         )
         try:
             await broker._start()
@@ -260,6 +265,8 @@ class Broker:
     async def _start(self) -> None:
         self._cleanup.push_async_callback(self.client.close)
         self._cleanup.push_async_callback(self._stop_background_tasks)
+        if self.client.tls is not None:
+            self._in_background(self.client.tls.watch())
         await probe_conditional_writes(self.store, PROBE_PREFIX, uuid4().hex)
         await self.server.bind()
         me = await self._register()

@@ -14,6 +14,7 @@ import msgspec
 from base.listeners import Listener, parse_listeners
 from base.settings import Kind, Setting, SettingInvalid
 from base.settings import check as check_settings
+from controller.api.callers import ID, NameRules
 from controller.api.errors import InvalidConfig
 
 QUORUM_SIZES = (1, 3, 5)
@@ -79,6 +80,25 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """The host:port that brokers and other controllers are told; empty: as in the voters, else as
     bound. {pod} and {ordinal} stand for the host name and its last number.
     """
+
+    broker_names: Annotated[tuple[str, ...], Setting("controller.ssl.broker.names", Kind.LIST)] = (
+        "penstock-broker",
+        "penstock-broker-{id}",
+    )
+    """Names in the certificates of brokers: the common name, or a DNS name or URI among the subject
+    alternative names. {id} stands for a node.id; such a broker may use no other. Used with TLS
+    (`controller.ssl.certificate.location`).
+    """
+
+    controller_names: Annotated[
+        tuple[str, ...], Setting("controller.ssl.controller.names", Kind.LIST)
+    ] = ("penstock-controller", "penstock-controller-{id}")
+    """Names in the certificates of controllers, likewise."""
+
+    admin_names: Annotated[tuple[str, ...], Setting("controller.ssl.admin.names", Kind.LIST)] = (
+        "penstock-admin",
+    )
+    """Names in the certificates of operators' commands, such as `penstock topics`."""
 
     default_partitions: Annotated[int, Setting("num.partitions", Kind.INT, 1, 10_000)] = 1
     """Partitions of a topic whose creator names no number."""
@@ -301,6 +321,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         self._check_addresses()
         self._check_peers()
         self._check_join()
+        self._check_names()
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
@@ -329,6 +350,11 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 )
             found[int(number)] = address
         return found
+
+    @property
+    def name_rules(self) -> NameRules:
+        """The names that give callers their roles."""
+        return NameRules(self.broker_names, self.controller_names, self.admin_names)
 
     @property
     def host(self) -> str:
@@ -361,6 +387,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise InvalidConfig(
                     name, ",".join(given), "one host:port: a controller has one listener"
                 )
+
+    def _check_names(self) -> None:
+        for field in ("broker_names", "controller_names", "admin_names"):
+            for name in getattr(self, field):
+                if name.count(ID) > 1 or not name.replace(ID, "", 1).strip():
+                    raise InvalidConfig(field, name, f"a name with at most one {ID}, and more")
 
     def _check_peers(self) -> None:
         voters = self.voters

@@ -22,7 +22,10 @@ from base.clock import WallClock, wall_ms
 from base.collector import tune_collector
 from base.health import ServeHealth, no_health_endpoint
 from base.stacks import dump_stacks_on_quit
+from controller.api.client import ControllerClient, log_trouble
 from controller.api.errors import NotLeader, QuorumClosed
+from controller.api.gate import Gate
+from controller.api.tls import TlsFiles
 from controller.backup.snapshots import (
     LoadedSnapshot,
     SnapshotStore,
@@ -68,9 +71,11 @@ class ControllerServer:
         directory: DataDirectory | None = None,
         rng: Random | None = None,
         moved: MoveListener | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
-        """moved: see `controller.leader.move_traces.MoveListener`."""
+        """moved: see `controller.leader.move_traces.MoveListener`. tls: None for plaintext."""
         self._moved = moved
+        self._tls = tls
         self._config = config
         self._store = store
         self._now_ms = now_ms
@@ -183,6 +188,7 @@ class ControllerServer:
             cluster_id=self.cluster_id,
             epoch=self.quorum.leadership.epoch,
             offset=self.quorum.committed_offset,
+            tls=self._tls is not None,
             took_ms=int((time.monotonic() - began) * 1_000),
         )
 
@@ -222,7 +228,9 @@ class ControllerServer:
         config = self._config
         cluster_id = config.cluster_id or identity.cluster_id
         if not cluster_id:
-            cluster_id = await find_cluster(config, self._rng) if config.join else new_id()
+            cluster_id = (
+                await find_cluster(config, self._join_client()) if config.join else new_id()
+            )
         identity.claim(cluster_id, joins=bool(config.join))
         self._config = msgspec.structs.replace(config, cluster_id=cluster_id)
 
@@ -240,6 +248,7 @@ class ControllerServer:
         loaded = await standby.load()
 
         own = Endpoint(config.controller_id, config.advertised, identity.directory_id)
+        gate = Gate(None if self._tls is None else config.name_rules)
         self._transport = transport = PeerTransport(
             config.cluster_id,
             own,
@@ -248,6 +257,8 @@ class ControllerServer:
             members=lambda: quorum.members,
             introduce=quorum.introduce,
             memory=quorum,
+            tls=self._tls,
+            gate=gate,
         )
         base = _snapshot_base(loaded, own, identity)
         await quorum.start(
@@ -273,20 +284,32 @@ class ControllerServer:
             role=lambda: Role(
                 _role_of(quorum, config.controller_id), identity.directory_id, self.address
             ),
+            tls=self._tls,
+            gate=gate,
         )
         self.port = await service.start()
         quorum.introduce(Endpoint(config.controller_id, self.address, identity.directory_id))
         transport.start(self.address)
         self._start_task(self._run(quorum, standby, snapshots, service), "controller")
         self._start_task(_log_removal(quorum), "membership")
+        if self._tls is not None:
+            self._start_task(self._tls.watch(), "tls-files")
         if identity.is_joining:
-            self._start_task(join(config, identity, quorum, self.address, self._rng), "joining")
+            self._start_task(
+                join(config, identity, quorum, self.address, self._join_client()), "joining"
+            )
         if quorum.members.voters == (config.controller_id,) and quorum.core.is_voter:
             leading = loop.create_task(service.wait_leading())
             await asyncio.wait((leading, failed), return_when=asyncio.FIRST_COMPLETED)
             leading.cancel()
             if failed.done():
                 failed.result()
+
+    def _join_client(self) -> ControllerClient:
+        """Return a client of the quorum to join."""
+        return ControllerClient(
+            self._config.join, rng=self._rng, tls=self._tls, on_trouble=log_trouble
+        )
 
     def _founders(self, identity: Identity) -> Members:
         """Return the members of a new cluster; none, if this controller joins one."""
@@ -414,17 +437,19 @@ async def run_controller(
     store: ObjectStore,
     serve_health: ServeHealth = no_health_endpoint,
     requests: StoreMeter | None = None,
+    *,
     moved: MoveListener | None = None,
+    tls: TlsFiles | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: meter of the
-    requests to the store.
+    requests to the store. tls: None for plaintext.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     dump_stacks_on_quit(loop)
-    server = ControllerServer(config, store, moved=moved)
+    server = ControllerServer(config, store, moved=moved, tls=tls)
     health = ControllerHealth(server, requests)
     async with serve_health(health):
         await server.start()
@@ -474,7 +499,9 @@ def run(
     config: ControllerConfig,
     store_url: str,
     serve_health: ServeHealth = no_health_endpoint,
+    *,
     moved: MoveListener | None = None,
+    tls: TlsFiles | None = None,
 ) -> int:
     """Run the process and return its exit status. Logs go to stderr."""
     import uvloop
@@ -488,7 +515,7 @@ def run(
         requests = StoreMeter()
         store = open_store(store_url, meter=requests)
         try:
-            return await run_controller(config, store, serve_health, requests, moved)
+            return await run_controller(config, store, serve_health, requests, moved=moved, tls=tls)
         finally:
             await store.close()
 

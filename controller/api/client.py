@@ -10,17 +10,20 @@ Must not hold metadata of its own. Source: Kafka `NodeToControllerChannelManager
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
+import structlog
 
 from base.backoff import Backoff
 from controller.api import load_messages as lm
 from controller.api import messages as m
 from controller.api import rewrite_messages as rm
 from controller.api.errors import refusal
+from controller.api.tls import PemFiles, TlsFiles
+from controller.api.tls_troubles import explain
 from controller.api.transport import (
     EPOCH_KEY,
     REQUEST_ID_KEY,
@@ -38,7 +41,14 @@ ATTEMPT_TIMEOUT_S = 5.0
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 500
 
+TROUBLE_INTERVAL_S = 60.0
+"""Shortest time between two reports of the same trouble."""
+
+LOCKED_OUT_S = 1.0
+"""Pause after each controller refused this side: a server logs every failed handshake."""
+
 _T = TypeVar("_T")
+_log = structlog.get_logger()
 _encode = msgspec.msgpack.Encoder().encode
 _PERMANENT = (
     StatusCode.INVALID_ARGUMENT,
@@ -54,15 +64,37 @@ class ImageReached(Protocol):
     async def reached(self, offset: MetadataOffset, deadline: float) -> None: ...
 
 
+def log_trouble(trouble: str) -> None:
+    """Log that a controller cannot be used. Nodes pass this to their clients."""
+    _log.warning("controller_refused_connection", reason=trouble, next="it is tried again")
+
+
 class ControllerClient:
     """Call the active controller. Safe for any number of tasks of one event loop.
 
     addresses: host:port of controllers. The client finds the active one by asking, and new ones by
-    `learn`.
+    `learn`. tls: None for plaintext. on_trouble: called when TLS or the certificate is why a
+    controller cannot be used, at most once a minute for the same reason.
     """
 
-    def __init__(self, addresses: Sequence[str], *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        rng: random.Random | None = None,
+        tls: TlsFiles | None = None,
+        on_trouble: Callable[[str], None] = lambda _: None,
+    ) -> None:
         assert addresses, "at least one controller address"
+        self.tls = tls
+        self.trouble = ""
+        """Why the last connection failed, if that was TLS or the certificate; else empty."""
+        self._troubles_in_turn = 0
+        self._on_trouble = on_trouble
+        self._trouble_told: dict[str, float] = {}
+        self._pem: PemFiles | None = None
+        """The files that the channels use."""
+        self._closing: set[asyncio.Task[None]] = set()
         self._configured = tuple(addresses)
         self._addresses = list(addresses)
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
@@ -100,6 +132,39 @@ class ControllerClient:
         self._methods.clear()
         for channel in channels:
             await channel.close()
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def worked(self) -> None:
+        """Note that a controller answered."""
+        self.trouble = ""
+        self._troubles_in_turn = 0
+        self._trouble_told.clear()
+
+    @property
+    def is_locked_out(self) -> bool:
+        """Whether all controllers refused the connection, each at its last turn."""
+        return self._troubles_in_turn >= len(self._addresses)
+
+    def failed(self, address: str, error: RpcFailed) -> None:
+        """Note that a controller did not answer; report it if TLS or the certificate is why."""
+        detail = error.details() or ""
+        if error.code() is StatusCode.UNAUTHENTICATED:
+            why = f"it refuses this certificate: {detail}"
+        elif error.code() is StatusCode.UNAVAILABLE:
+            why = explain(detail, has_tls=self.tls is not None)
+            if why and self.tls is not None and (own := self.tls.expiry()):
+                why += f"; this side's {own}"
+        else:
+            return
+        self.trouble = f"{address}: {why}" if why else ""
+        self._troubles_in_turn = self._troubles_in_turn + 1 if why else 0
+        now = asyncio.get_running_loop().time()
+        told_at = self._trouble_told.get(self.trouble, float("-inf"))
+        if why and now - told_at >= TROUBLE_INTERVAL_S:
+            self._trouble_told[self.trouble] = now
+            self._on_trouble(self.trouble)
 
     def redirect(self, leader: str) -> None:
         """Ask `leader` first from now on; empty: the next address."""
@@ -321,7 +386,8 @@ class ControllerClient:
                 last = f"{reply.status.name} {reply.detail}".rstrip()
             else:
                 last = reply
-            await asyncio.sleep(max(0.0, min(backoff.next_s(), deadline - now())))
+            pause_s = LOCKED_OUT_S if self.is_locked_out else backoff.next_s()
+            await asyncio.sleep(max(0.0, min(pause_s, deadline - now())))
         raise TimeoutError(
             f"{method} got no answer from the controller within {timeout_s:.1f} s; last: {last}"
         )
@@ -346,7 +412,9 @@ class ControllerClient:
                 ) from error
             if self._active == address:
                 self.redirect("")
-            return f"{address}: {error.code().name}: {error.details()}"
+            self.failed(address, error)
+            return self.trouble or f"{address}: {error.code().name}: {error.details()}"
+        self.worked()
         reply: m.Reply[_T] = self._decoder(value_type).decode(data)
         if reply.offset > 0:
             if reply.controller_epoch < self._epoch:
@@ -358,13 +426,28 @@ class ControllerClient:
         return reply
 
     def _method(self, address: str, method: str) -> UnaryCallable:
+        self._drop_outdated_channels()
         known = self._methods.get((address, method))
         if known is None:
             channel = self._channels.get(address)
             if channel is None:
-                channel = self._channels[address] = Channel(address)
+                channel = self._channels[address] = Channel(address, self.tls)
             known = self._methods[address, method] = channel.unary(method)
         return known
+
+    def _drop_outdated_channels(self) -> None:
+        """Make new channels after the files of TLS have changed: a channel reconnects with those of
+        its begin. Calls under way end on the old ones.
+        """
+        if self.tls is None or (pem := self.tls.current()) is self._pem:
+            return
+        self._pem = pem
+        for channel in self._channels.values():
+            closing = asyncio.get_running_loop().create_task(channel.close(ATTEMPT_TIMEOUT_S))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._channels.clear()
+        self._methods.clear()
 
     def _decoder(self, value_type: type[_T]) -> msgspec.msgpack.Decoder[Any]:
         known = self._decoders.get(value_type)

@@ -26,7 +26,7 @@ import structlog
 from base.backoff import Backoff
 from base.clock import MonotonicClock
 from controller.api import messages as m
-from controller.api.client import ControllerClient
+from controller.api.client import LOCKED_OUT_S, ControllerClient
 from controller.api.errors import ControllerError
 from controller.api.lease import Lease
 from controller.api.transport import (
@@ -232,6 +232,7 @@ class MetadataFollower:
             raise TimeoutError(
                 f"no controller answered within {timeout_s:.1f} s (last tried:"
                 f" {self._client.address})"
+                + (f"; {self._client.trouble}" if self._client.trouble else "")
             )
 
     async def stop(self) -> None:
@@ -281,7 +282,9 @@ class MetadataFollower:
                 heard = await self._follow_once()
                 if heard or self._image.end_offset > before:
                     backoff = Backoff(BACKOFF_FIRST_MS, BACKOFF_MAX_MS, self._rng)
-                await asyncio.sleep(backoff.next_s())
+                await asyncio.sleep(
+                    LOCKED_OUT_S if self._client.is_locked_out else backoff.next_s()
+                )
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -300,7 +303,7 @@ class MetadataFollower:
         message.
         """
         address = self._client.address
-        channel = Channel(address)
+        channel = Channel(address, self._client.tls)
         call = channel.follow()
         self._lease.stream_began()
         self._loading = None
@@ -315,7 +318,9 @@ class MetadataFollower:
                     data = await call.read()
                 if data is END_OF_STREAM:
                     break
-                heard = True
+                if not heard:
+                    heard = True
+                    self._client.worked()
                 self._receive(_decoder.decode(cast("bytes", data)), address)
         except _OlderSnapshot as error:
             why = error
@@ -335,6 +340,8 @@ class MetadataFollower:
 
     def _on_stream_end(self, address: str, why: BaseException | None, *, heard: bool) -> None:
         end, detail = _stream_end(why)
+        if isinstance(why, RpcFailed):
+            self._client.failed(address, why)
         if end is _StreamEnd.FENCED:
             _log.warning("session_refused", node=self._node, detail=detail)
             self._lease.end()

@@ -9,17 +9,18 @@ Must not know what the messages mean.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
 
+from controller.api.callers import EXCHANGE, FOLLOW
+from controller.api.tls import PemFiles, TlsFiles
+
 CONTROLLER_SERVICE = "penstock.Controller"
 METADATA_SERVICE = "penstock.Metadata"
-FOLLOW_METHOD = "Follow"
 RAFT_SERVICE = "penstock.Raft"
-EXCHANGE_METHOD = "Exchange"
 REQUEST_ID_KEY = "penstock-request-id"
 EPOCH_KEY = "penstock-controller-epoch"
 """Metadata key of the newest controller epoch that the caller knows: a controller of an earlier
@@ -89,19 +90,24 @@ class _Stream:
         await _cancellable(self._call.write(request))
 
 
-class UnaryContext(Protocol):
+class CallContext(Protocol):
+    """The server's end of any call."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
+    def peer(self) -> str: ...
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
+
+
+class UnaryContext(CallContext, Protocol):
     def time_remaining(self) -> float | None: ...
     def invocation_metadata(self) -> Metadata: ...
-    async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
 
 
-class StreamContext(Protocol):
+class StreamContext(CallContext, Protocol):
     """The server's end of a bidirectional stream."""
 
     async def read(self) -> object: ...
     async def write(self, message: bytes) -> None: ...
-    async def abort(self, code: grpc.StatusCode, details: str = "") -> None: ...
-    def peer(self) -> str: ...
 
 
 UnaryHandler = Callable[[bytes, UnaryContext], Awaitable[bytes]]
@@ -134,14 +140,40 @@ _SERVER_OPTIONS = [
 ]
 
 
+_NAMES_IN_CERTIFICATE = ("x509_common_name", "peer_dns", "peer_uri")
+"""gRPC's properties of a connection: the subject's common name, and the DNS names and URIs among
+the subject alternative names.
+"""
+
+
+def names_in_certificate(context: CallContext) -> list[str]:
+    """Return the names in the caller's certificate, which gRPC has verified; none without TLS."""
+    found = context.auth_context()
+    return [
+        name.decode("utf-8", "replace")
+        for kind in _NAMES_IN_CERTIFICATE
+        for name in found.get(kind, ())
+    ]
+
+
 class Channel:
     """A connection to one controller. Calls on a broken connection fail at once; gRPC reconnects
     after 50 to 200 ms.
+
+    tls: None for plaintext. The channel uses the files as they are now, for reconnects too.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
         self.address = address
-        self._channel = cast("Any", grpc.aio).insecure_channel(address, options=_CLIENT_OPTIONS)
+        api = cast("Any", grpc.aio)
+        if tls is None:
+            self._channel = api.insecure_channel(address, options=_CLIENT_OPTIONS)
+        else:
+            pem = tls.current()
+            credentials = cast("Any", grpc).ssl_channel_credentials(
+                root_certificates=pem.ca, private_key=pem.key, certificate_chain=pem.certificate
+            )
+            self._channel = api.secure_channel(address, credentials, options=_CLIENT_OPTIONS)
 
     def unary(self, method: str) -> UnaryCallable:
         call = cast("UnaryCallable", self._channel.unary_unary(f"/{CONTROLLER_SERVICE}/{method}"))
@@ -152,18 +184,19 @@ class Channel:
         return ask
 
     def follow(self) -> StreamCall:
-        return _Stream(self._channel.stream_stream(f"/{METADATA_SERVICE}/{FOLLOW_METHOD}")())
+        return _Stream(self._channel.stream_stream(f"/{METADATA_SERVICE}/{FOLLOW}")())
 
     def raft(self) -> StreamCall:
-        return _Stream(self._channel.stream_stream(f"/{RAFT_SERVICE}/{EXCHANGE_METHOD}")())
+        return _Stream(self._channel.stream_stream(f"/{RAFT_SERVICE}/{EXCHANGE}")())
 
-    async def close(self) -> None:
-        await self._channel.close()
+    async def close(self, grace_s: float | None = None) -> None:
+        """Close the channel. Calls under way have `grace_s` to end, None cancels them."""
+        await self._channel.close(grace_s)
 
 
 class Listener:
     """A gRPC server of the controller's services on one port. raft: None if there are no other
-    voters.
+    voters. tls: None for plaintext; otherwise every caller needs a certificate of the CA.
     """
 
     def __init__(
@@ -171,19 +204,22 @@ class Listener:
         unary: Mapping[str, UnaryHandler],
         follow: StreamHandler,
         raft: StreamHandler | None = None,
+        *,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._tls = tls
         api = cast("Any", grpc)
         self._server = cast("Any", grpc.aio).server(options=_SERVER_OPTIONS)
         handlers = {
             name: api.unary_unary_rpc_method_handler(handler) for name, handler in unary.items()
         }
-        stream = {FOLLOW_METHOD: api.stream_stream_rpc_method_handler(follow)}
+        stream = {FOLLOW: api.stream_stream_rpc_method_handler(follow)}
         services = [
             api.method_handlers_generic_handler(CONTROLLER_SERVICE, handlers),
             api.method_handlers_generic_handler(METADATA_SERVICE, stream),
         ]
         if raft is not None:
-            exchange = {EXCHANGE_METHOD: api.stream_stream_rpc_method_handler(raft)}
+            exchange = {EXCHANGE: api.stream_stream_rpc_method_handler(raft)}
             services.append(api.method_handlers_generic_handler(RAFT_SERVICE, exchange))
         self._server.add_generic_rpc_handlers(tuple(services))
 
@@ -191,7 +227,7 @@ class Listener:
         """Bind and serve; return the bound port. Raises OSError if the address is taken."""
         literal = f"[{host}]" if ":" in host else host
         try:
-            bound = int(self._server.add_insecure_port(f"{literal}:{port}"))
+            bound = self._bind(f"{literal}:{port}")
         except RuntimeError as error:
             raise OSError(
                 f"cannot listen on {literal}:{port}: {error}. Choose a free port, or 0 for any"
@@ -202,3 +238,33 @@ class Listener:
     async def stop(self, grace_s: float | None) -> None:
         """Refuse new calls; calls under way have `grace_s` to end, None cancels them."""
         await self._server.stop(grace_s)
+
+    def _bind(self, address: str) -> int:
+        if self._tls is None:
+            return int(self._server.add_insecure_port(address))
+        return int(self._server.add_secure_port(address, _server_credentials(self._tls)))
+
+
+def _server_credentials(tls: TlsFiles) -> object:
+    """Return credentials that follow the files. gRPC asks for them with each handshake. TLS 1.2 and
+    1.3 are gRPC's only versions.
+    """
+    api = cast("Any", grpc)
+    served = tls.current()
+
+    def configuration(pem: PemFiles) -> object:
+        pair = (pem.key, pem.certificate)
+        return api.ssl_server_certificate_configuration([pair], root_certificates=pem.ca)
+
+    def changed() -> object:
+        """Return the new configuration, or None if the last one stays."""
+        nonlocal served
+        pem = tls.current()
+        if pem is served:
+            return None
+        served = pem
+        return configuration(pem)
+
+    return api.dynamic_ssl_server_credentials(
+        configuration(served), changed, require_client_authentication=True
+    )

@@ -21,8 +21,10 @@ import structlog
 
 from base.clock import MonotonicClock, WallClock
 from base.ids import NodeEpoch, NodeId
+from controller.api.callers import EXCHANGE, FOLLOW, CallerRole
 from controller.api.errors import JournalFailed, NotLeader, QuorumClosed
 from controller.api.follower import STOPPING_DETAIL
+from controller.api.gate import CallerRefused, Gate
 from controller.api.messages import (
     ControllerStatus,
     DescribeController,
@@ -32,6 +34,7 @@ from controller.api.messages import (
     Reply,
     Status,
 )
+from controller.api.tls import TlsFiles
 from controller.api.transport import (
     END_OF_STREAM,
     EPOCH_KEY,
@@ -119,10 +122,14 @@ class ControllerService:
         now_ms: WallClock,
         about: Mapping[type[Message], About] | None = None,
         role: Callable[[], Role] = lambda: _ALONE,
+        tls: TlsFiles | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """about: handlers of requests about the quorum, which do not wait for the writer. role:
-        returns the part of this controller in the quorum.
+        returns the part of this controller in the quorum. tls: None for plaintext. gate: checks
+        callers; None: all may call everything.
         """
+        self._gate = gate = gate or Gate()
         self._config = config
         self._quorum = quorum
         self._standby = standby
@@ -139,7 +146,12 @@ class ControllerService:
             for request, answer in (about or {}).items()
         }
         self._role = role
-        self._listener = Listener(unary, self._follow, raft)
+        self._listener = Listener(
+            {name: gate.unary(name, handler) for name, handler in unary.items()},
+            gate.stream(FOLLOW, self._follow),
+            gate.stream(EXCHANGE, raft),
+            tls=tls,
+        )
 
     async def start(self) -> int:
         """Serve; return the bound port."""
@@ -214,7 +226,9 @@ class ControllerService:
         async def handle(data: bytes, context: UnaryContext) -> bytes:
             reply: Reply[Any]
             try:
-                reply = await answer(decoder.decode(data), context.time_remaining())
+                request = decoder.decode(data)
+                self._gate.check_request(request, context)
+                reply = await answer(request, context.time_remaining())
             except msgspec.DecodeError as error:
                 reply = Reply(
                     status=Status.INVALID_REQUEST,
@@ -222,6 +236,9 @@ class ControllerService:
                 )
             except NotLeader as error:
                 reply = self._not_leader(error.leader)
+            except CallerRefused as error:
+                await context.abort(StatusCode.UNAUTHENTICATED, str(error))
+                raise
             except (QuorumClosed, JournalFailed) as error:
                 await context.abort(StatusCode.UNAVAILABLE, str(error))
                 raise
@@ -238,6 +255,9 @@ class ControllerService:
         async def handle(data: bytes, context: UnaryContext) -> bytes:
             try:
                 reply = await self._answer(name, decoder, data, context)
+            except CallerRefused as error:
+                await context.abort(StatusCode.UNAUTHENTICATED, str(error))
+                raise
             except (QuorumClosed, JournalFailed) as error:
                 await context.abort(StatusCode.UNAVAILABLE, str(error))
                 raise
@@ -267,6 +287,7 @@ class ControllerService:
             return Reply(
                 status=Status.INVALID_REQUEST, detail=f"the request is not a valid {name}: {error}"
             )
+        self._gate.check_request(request, context)
         request_id = str(metadata.get(REQUEST_ID_KEY, ""))[:64]
         try:
             return await lead.methods[name](
@@ -306,10 +327,8 @@ class ControllerService:
         data = await context.read()
         if data is END_OF_STREAM:
             return
-        try:
-            hello = _follow_decoder.decode(cast("bytes", data))
-        except msgspec.DecodeError as error:
-            await context.abort(StatusCode.INVALID_ARGUMENT, f"not a valid FollowRequest: {error}")
+        hello = await self._hello_of(cast("bytes", data), context)
+        if hello is None:
             return
         if len(self._followers) >= self._config.followers_count_max:
             await context.abort(
@@ -341,6 +360,22 @@ class ControllerService:
                 StatusCode.PERMISSION_DENIED,
                 f"node {hello.node_id} epoch {hello.node_epoch} is fenced",
             )
+
+    async def _hello_of(self, data: bytes, context: StreamContext) -> FollowRequest | None:
+        """Return the first message; None: the stream was ended, because it is not valid or the
+        caller is not this node.
+        """
+        try:
+            hello = _follow_decoder.decode(data)
+            if hello.node_id >= 0:
+                self._gate.check_node(FOLLOW, CallerRole.BROKER, hello.node_id, context)
+        except CallerRefused as error:
+            await context.abort(StatusCode.UNAUTHENTICATED, str(error))
+            return None
+        except msgspec.DecodeError as error:
+            await context.abort(StatusCode.INVALID_ARGUMENT, f"not a valid FollowRequest: {error}")
+            return None
+        return hello
 
     async def _serve_follower(self, hello: FollowRequest, context: StreamContext) -> None:
         session: _Session | None = None

@@ -7,7 +7,6 @@ Must not take part in the log: the quorum's leader sends it. Source: KIP-853, ob
 """
 
 import asyncio
-from random import Random
 
 import structlog
 
@@ -23,9 +22,8 @@ _ATTEMPT_S = 5.0
 _AGAIN_S = 1.0
 
 
-async def find_cluster(config: ControllerConfig, rng: Random) -> str:
-    """Return the id of the cluster to join. Raises InvalidConfig."""
-    client = ControllerClient(config.join, rng=rng)
+async def find_cluster(config: ControllerConfig, client: ControllerClient) -> str:
+    """Return the id of the cluster to join, and close the client. Raises InvalidConfig."""
     try:
         return (await client.describe(timeout_s=config.join_timeout_ms / 1_000)).cluster_id
     except TimeoutError as error:
@@ -37,12 +35,15 @@ async def find_cluster(config: ControllerConfig, rng: Random) -> str:
 
 
 async def join(
-    config: ControllerConfig, identity: Identity, quorum: RaftQuorum, address: str, rng: Random
+    config: ControllerConfig,
+    identity: Identity,
+    quorum: RaftQuorum,
+    address: str,
+    client: ControllerClient,
 ) -> None:
     """Return when this controller is a member. An operator may have to remove its earlier disk
-    first.
+    first. Closes the client, which asks `config.join`.
     """
-    client = ControllerClient(config.join, rng=rng)
     request = m.AddLearner(
         node_id=config.controller_id, address=address, directory_id=identity.directory_id
     )

@@ -12,12 +12,16 @@ Must not read messages. Source: etcd `rafthttp`.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from logging import ERROR, WARNING
+from logging import ERROR, INFO, WARNING
 from typing import NamedTuple, Protocol, cast
 
 import msgspec
 import structlog
 
+from controller.api.callers import EXCHANGE, CallerRole
+from controller.api.gate import CallerRefused, Gate
+from controller.api.tls import TlsFiles
+from controller.api.tls_troubles import explain
 from controller.api.transport import (
     END_OF_STREAM,
     Channel,
@@ -100,6 +104,7 @@ class Refused(NamedTuple):
     forgot: bool = False
 
 
+_REFUSALS = frozenset({StatusCode.PERMISSION_DENIED, StatusCode.UNAUTHENTICATED})
 _WELCOME = b""
 _encode = msgspec.msgpack.Encoder().encode
 _hello_decoder = msgspec.msgpack.Decoder(Hello)
@@ -122,10 +127,15 @@ class PeerTransport:
         members: Callable[[], Members] = lambda: _NOBODY,
         introduce: Callable[[Endpoint], None] = lambda _: None,
         memory: Memory = _NoMemory(),  # noqa: B008 - it has no state
+        tls: TlsFiles | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """members: returns the current members. introduce: called with the address of each
-        controller that has connected.
+        controller that has connected. tls: None for plaintext. gate: checks senders; None: all may
+        send.
         """
+        self._tls = tls
+        self._gate = gate or Gate()
         self._memory = memory
         self._cluster_id = cluster_id
         self._own = own
@@ -166,11 +176,15 @@ class PeerTransport:
             return
         try:
             hello = _hello_decoder.decode(cast("bytes", data))
+            self._gate.check_node(EXCHANGE, CallerRole.CONTROLLER, hello.sender.node_id, context)
             refused = self._refusal(hello) or await self._listen(hello, context)
         except msgspec.DecodeError as error:
             await context.abort(
                 StatusCode.INVALID_ARGUMENT, f"not a message of a controller: {error}"
             )
+            return
+        except CallerRefused as error:
+            await context.abort(StatusCode.UNAUTHENTICATED, str(error))
             return
         if refused is not None:
             if refused.why != self._refused:
@@ -236,7 +250,7 @@ class PeerTransport:
             if not self._addresses_of(node_id):
                 return None
             sender = self._senders[node_id] = _Sender(
-                node_id, self._hello_to, self._addresses_of, self._memory.answered
+                node_id, self._hello_to, self._addresses_of, self._memory.answered, self._tls
             )
         return sender
 
@@ -276,8 +290,10 @@ class _Sender:
         hello_to: Callable[[int], Hello],
         addresses_of: Callable[[int], list[str]],
         answered: Callable[[int, str], None],
+        tls: TlsFiles | None,
     ) -> None:
         self._answered = answered
+        self._tls = tls
         self._node_id = node_id
         self._hello_to = hello_to
         self._addresses_of = addresses_of
@@ -302,27 +318,34 @@ class _Sender:
             self._wake.set()
 
     async def _run(self) -> None:
-        is_logged = False
+        logged: str | None = None
+        """The last failure that was logged, to log repeated ones once."""
         attempt = 0
         while addresses := self._addresses_of(self._node_id):
             address = addresses[attempt % len(addresses)]
-            channel = Channel(address)
+            channel = Channel(address, self._tls)
             call = channel.raft()
             backoff_s = BACKOFF_S
             try:
                 backoff_s = await self._send_all(call, self._hello_to(self._node_id))
             except (RpcFailed, TimeoutError, asyncio.InvalidStateError) as error:
-                detail = error.details() if isinstance(error, RpcFailed) else type(error).__name__
-                is_refused = (
-                    isinstance(error, RpcFailed) and error.code() is StatusCode.PERMISSION_DENIED
-                )
+                trouble = self._trouble(error)
+                is_refused = isinstance(error, RpcFailed) and error.code() in _REFUSALS
                 if isinstance(error, RpcFailed) and error.code() is StatusCode.DATA_LOSS:
                     self._answered(self._node_id, error.details() or "")
-                backoff_s = REFUSED_BACKOFF_S if is_refused else BACKOFF_S
-                if (self._connected and not is_refused) or not is_logged:
-                    is_logged = True
-                    _log.info(
-                        "peer_not_reached", peer=self._node_id, address=address, detail=detail
+                backoff_s = REFUSED_BACKOFF_S if is_refused or trouble else BACKOFF_S
+                if (
+                    (self._connected and not is_refused)
+                    or logged is None
+                    or trouble not in {"", logged}
+                ):
+                    logged = trouble
+                    _log.log(
+                        WARNING if trouble else INFO,
+                        "peer_not_reached",
+                        peer=self._node_id,
+                        address=address,
+                        detail=trouble or _detail(error),
                     )
             finally:
                 attempt += 1
@@ -331,6 +354,14 @@ class _Sender:
                 call.cancel()
                 await channel.close()
             await asyncio.sleep(backoff_s)
+
+    def _trouble(self, error: BaseException) -> str:
+        """Return what is wrong with TLS or this controller's certificate; empty: nothing."""
+        if not isinstance(error, RpcFailed):
+            return ""
+        if error.code() is StatusCode.UNAUTHENTICATED:
+            return f"it refuses this certificate: {error.details()}"
+        return explain(error.details() or "", has_tls=self._tls is not None)
 
     async def _send_all(self, call: StreamCall, hello: Hello) -> float:
         """Send until the stream breaks or the receiver's disk is another one. The other side sends
@@ -380,3 +411,7 @@ class _Sender:
     async def _end_of(self, call: StreamCall) -> None:
         while await call.read() is not END_OF_STREAM:
             self._answered(self._node_id, "")
+
+
+def _detail(error: BaseException) -> str:
+    return (error.details() or "") if isinstance(error, RpcFailed) else type(error).__name__

@@ -14,7 +14,8 @@ from controller.api.load_messages import (
     ProposedMove,
     ProposeMoves,
 )
-from deploy.errors import DeployError, NoController
+from deploy.clients.controllers import connect, no_controller
+from deploy.errors import DeployError
 
 if TYPE_CHECKING:
     from controller.api.client import ControllerClient
@@ -55,16 +56,13 @@ def _ask(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -
 
 
 async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
-    from controller.api.client import ControllerClient
     from controller.api.errors import RequestRefused
 
-    client = ControllerClient(controller.split(","))
+    client = connect(controller)
     try:
         return await call(client)
     except TimeoutError:
-        raise NoController(
-            f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s"
-        ) from None
+        raise no_controller(client, controller, _TIMEOUT_S) from None
     except RequestRefused as error:
         raise DeployError(str(error)) from None
     finally:

@@ -19,7 +19,8 @@ from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
 from controller.metadata.image import MetadataImage
 from deploy.cli.compact_job import ControllerRewrites, Target
-from deploy.errors import DeployError, NoController, UsageError
+from deploy.clients.controllers import connect, no_controller
+from deploy.errors import DeployError, UsageError
 from deploy.output import Progress, print_json, print_table, size
 from lake.cleaning.job import PassJob, PassResult, PassTask
 from lake.cleaning.run import (
@@ -180,10 +181,10 @@ def _run(
     target, controller, engine, limits = job
 
     async def run() -> _T:
-        store, client = open_store(target.store_url), ControllerClient(controller.split(","))
+        store, client = open_store(target.store_url), connect(controller)
         follower = MetadataFollower(client)
         try:
-            await _start(follower, controller)
+            await _start(client, follower, controller)
             view = ClusterView(store, target.cluster_id)
             cleaning = TopicCleaner(
                 view,
@@ -206,13 +207,11 @@ def _run(
     return asyncio.run(run())
 
 
-async def _start(follower: MetadataFollower, controller: str) -> None:
+async def _start(client: ControllerClient, follower: MetadataFollower, controller: str) -> None:
     try:
         await follower.start(_TIMEOUT_S)
     except TimeoutError:
-        raise NoController(
-            f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s"
-        ) from None
+        raise no_controller(client, controller, _TIMEOUT_S) from None
 
 
 async def _options(view: ClusterView, topic: str, limits: ByKeyLimits) -> CleaningOptions:

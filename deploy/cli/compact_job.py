@@ -23,6 +23,7 @@ from controller.api.rewrite_messages import (
     RewriteSource,
 )
 from controller.metadata.records import RangeEntry
+from deploy.clients.controllers import connect
 from deploy.errors import DeployError, NoController
 from lake.manifest.view import ClusterView
 from lake.rewrite.job import RewriteJob, RewriteResult, RewriteTask
@@ -119,7 +120,7 @@ def rewrite_topic(
     """Rewrite a topic. Raises NoController, DeployError, StreamError, ObjectStoreError."""
 
     async def run() -> RewriteReport:
-        store, client = open_store(target.store_url), ControllerClient(controller.split(","))
+        store, client = open_store(target.store_url), connect(controller)
         try:
             view, metadata = ClusterView(store, target.cluster_id), ControllerRewrites(client)
             return await BulkRewrite(

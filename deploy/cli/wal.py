@@ -108,15 +108,15 @@ async def _repair(
     import asyncio
 
     from base.ids import WalSequence
-    from controller.api.client import ControllerClient
     from controller.api.messages import PutKeyValue
     from controller.metadata.wal_losses import acceptance_key, accepted_losses, encode_slots
+    from deploy.clients.controllers import connect
     from deploy.doctor.metadata import LiveMetadata
     from deploy.doctor.wal_survey import still_lost, survey_wals
     from objectstore.url import open_store
 
     store, metadata = open_store(url), LiveMetadata(address)
-    client = ControllerClient(address.split(","))
+    client = connect(address)
     try:
         await metadata.start()
         await metadata.refresh()

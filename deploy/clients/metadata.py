@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from controller.metadata.image import MetadataImage
 from deploy.clients import state_file
+from deploy.clients.controllers import connect, no_controller
 from deploy.errors import NoController
 
 CONTROLLER_VARIABLE: Final = "PENSTOCK_CONTROLLER"
@@ -44,18 +45,15 @@ def read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
 
 
 async def _read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
-    from controller.api.client import ControllerClient
     from controller.api.follower import MetadataFollower
 
-    client = ControllerClient(controller.split(","))
+    client = connect(controller)
     follower = MetadataFollower(client)
     try:
         await follower.start(_TIMEOUT_S)
         return view(follower.image)
     except TimeoutError:
-        raise NoController(
-            f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s"
-        ) from None
+        raise no_controller(client, controller, _TIMEOUT_S) from None
     finally:
         await follower.stop()
         await client.close()

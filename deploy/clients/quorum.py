@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from controller.api.errors import RequestRefused
 from controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
+from deploy.clients.controllers import connect
 from deploy.errors import DeployError, NoController
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ def change(controller: str, request: "Callable[[ControllerClient], Awaitable[Non
 
 
 async def _with_client(controller: str, ask: "Callable[[ControllerClient], Awaitable[T]]") -> T:
-    from controller.api.client import ControllerClient
-
-    client = ControllerClient(controller.split(","))
+    client = connect(controller)
     try:
         return await ask(client)
     except RequestRefused as error:
@@ -53,13 +52,11 @@ async def _with_client(controller: str, ask: "Callable[[ControllerClient], Await
 
 
 async def _describe_one(address: str) -> str:
-    from controller.api.client import ControllerClient
-
-    client = ControllerClient([address])
+    client = connect([address])
     try:
         return _status_line(address, await client.describe(timeout_s=_EACH_S))
     except TimeoutError:
-        return f"  {address}: no answer"
+        return f"  {client.trouble or f'{address}: no answer'}"
     finally:
         await client.close()
 

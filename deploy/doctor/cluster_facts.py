@@ -17,6 +17,7 @@ from controller.api.errors import ControllerError, RequestRefused
 from controller.api.load_messages import ProposeMoves, Troubles
 from controller.api.messages import QuorumStatus
 from controller.metadata.configs import BROKER_RESOURCE
+from deploy.clients.controllers import connect
 from deploy.clients.wire import WireClient
 from deploy.doctor.facts import ClockSpan, ClusterFacts, ControllerFacts, ListenerFacts, QuorumFacts
 from deploy.doctor.store_facts import HERE, wall_ms
@@ -46,7 +47,7 @@ async def ask_controllers(addresses: str) -> QuorumFacts:
     asked |= {item.address: item for item in await _describe(set(members) - set(asked))}
     if all(item.status is None for item in asked.values()):
         return QuorumFacts(addresses, tuple(asked.values()), None, {})
-    client = ControllerClient([item.address for item in asked.values() if item.status is not None])
+    client = connect([item.address for item in asked.values() if item.status is not None])
     try:
         quorum = await _quorum(client)
         found = tuple(_without_duplicates(asked.values()))
@@ -65,7 +66,7 @@ async def _describe(addresses: Iterable[str]) -> list[ControllerFacts]:
 
 
 async def _describe_one(address: str) -> ControllerFacts:
-    client = ControllerClient([address])
+    client = connect([address])
     try:
         await client.describe(timeout_s=CONTROLLER_S)  # Open the connection, which is not timed.
         began_ms = wall_ms()

@@ -8,13 +8,13 @@ the store has it; what it refers to has not been deleted (ADR 0013).
 import asyncio
 from typing import Final, Protocol
 
-from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
 from controller.backup.log import BackupLog
 from controller.backup.snapshots import SnapshotStore
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
+from deploy.clients.controllers import connect
 from objectstore.ports import ObjectStore
 
 START_S: Final = 10.0
@@ -43,7 +43,7 @@ class LiveMetadata:
     is_live = True
 
     def __init__(self, addresses: str) -> None:
-        self._client = ControllerClient(addresses.split(","))
+        self._client = connect(addresses)
         self._follower = MetadataFollower(self._client)
 
     @property

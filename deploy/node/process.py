@@ -12,6 +12,7 @@ from deploy.node import lifeline, logs
 
 if TYPE_CHECKING:
     from base.health import ServeHealth
+    from controller.api.tls import TlsFiles
     from deploy.node.config.definition import ProcessConfig, Role
     from deploy.node.config.effective import Effective
 
@@ -51,6 +52,7 @@ def _run_broker(config: "Effective") -> int:
             compaction,
             _serve_health(process),
             tracing=tracing,
+            tls=open_tls(config),
         )
 
 
@@ -68,12 +70,27 @@ def _run_controller(config: "Effective") -> int:
     try:
         with of_moves(process) as moved:
             return run_controller(
-                config.part(ControllerConfig), process.store, _serve_health(process), moved
+                config.part(ControllerConfig),
+                process.store,
+                _serve_health(process),
+                moved=moved,
+                tls=open_tls(config),
             )
     except (ControllerError, StreamError, OSError) as error:
         raise DeployError(
             renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))
         ) from None
+
+
+def open_tls(config: "Effective") -> "TlsFiles | None":
+    """Return the certificate of the connections between nodes; None: no TLS. Raises DeployError."""
+    from controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
+    from deploy.errors import DeployError
+
+    try:
+        return TlsFiles.open(config.part(TlsConfig))
+    except TlsFilesInvalid as error:
+        raise DeployError(str(error)) from None
 
 
 def _serve_health(process: "ProcessConfig") -> "ServeHealth":

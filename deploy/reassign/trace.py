@@ -13,7 +13,8 @@ from typing import Final
 
 from controller.api.messages import MoveTrace, TraceMove
 from controller.metadata.records import PartitionRecord
-from deploy.errors import DeployError, NoController
+from deploy.clients.controllers import connect, no_controller
+from deploy.errors import DeployError
 from deploy.reassign.plan import Key
 
 _TIMEOUT_S: Final = 10.0
@@ -107,10 +108,9 @@ def ask_move(controller: str, key: Key) -> MoveView | None:
 
 
 async def _ask(controller: str, key: Key) -> MoveView | None:
-    from controller.api.client import ControllerClient
     from controller.api.follower import MetadataFollower
 
-    client = ControllerClient([controller])
+    client = connect(controller)
     follower = MetadataFollower(client)
     try:
         await follower.start(_TIMEOUT_S)
@@ -125,9 +125,7 @@ async def _ask(controller: str, key: Key) -> MoveView | None:
         )
         return view_move(key, record, traces.items)
     except TimeoutError:
-        raise NoController(
-            f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s"
-        ) from None
+        raise no_controller(client, controller, _TIMEOUT_S) from None
     finally:
         await follower.stop()
         await client.close()

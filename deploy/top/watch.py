@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, Self
 from broker.wire import apis
 from broker.wire.gen import list_offsets, metadata
 from controller.api.load_messages import ProposeMoves
+from deploy.clients.controllers import connect, no_controller
 from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed, NoController
+from deploy.errors import KafkaFailed
 from deploy.top.cost import Prices
 from deploy.top.view import STANDARD, Offsets, TopView, stored_topics, view_top
 from deploy.views import view_cluster
@@ -72,18 +73,15 @@ class Watch:
         return view
 
     async def _open(self) -> None:
-        from controller.api.client import ControllerClient
         from controller.api.follower import MetadataFollower
 
-        self._client = ControllerClient(self._controller.split(","))
+        self._client = connect(self._controller)
         self._follower = MetadataFollower(self._client)
         try:
             await self._follower.start(_TIMEOUT_S)
         except TimeoutError:
             await self._close()
-            raise NoController(
-                f"no controller answers at {self._controller} within {_TIMEOUT_S:.0f} s"
-            ) from None
+            raise no_controller(self._client, self._controller, _TIMEOUT_S) from None
 
     async def _close(self) -> None:
         await self._follower.stop()

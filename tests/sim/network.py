@@ -247,7 +247,9 @@ class SimRaftSender:
         hello_to: Callable[[int], Hello],
         addresses_of: Callable[[int], list[str]],
         answered: Callable[[int, str], None],
+        tls: None,
     ) -> None:
+        del tls
         process = PROCESS.get()
         assert process is not None, "a controller belongs to a process"
         self._answered = answered
@@ -298,7 +300,10 @@ class SimRaftSender:
 class SimListener:
     """`controller.api.transport.Listener`. raft: the bound `PeerTransport.serve`."""
 
-    def __init__(self, unary: Mapping[str, Any], follow: Any, raft: Any = None) -> None:
+    def __init__(
+        self, unary: Mapping[str, Any], follow: Any, raft: Any = None, *, tls: None = None
+    ) -> None:
+        del tls
         self.raft = raft
         process = PROCESS.get()
         assert process is not None, "a server belongs to a process"
@@ -380,7 +385,8 @@ class _UnaryContext:
 class SimChannel:
     """`controller.api.transport.Channel` of the process that makes it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: None = None) -> None:
+        del tls
         process = PROCESS.get()
         assert process is not None, "a channel belongs to a process"
         self.address = address

@@ -10,6 +10,7 @@ from controller.api import messages as m
 from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
 from controller.api.stream_metadata import ControllerStreamMetadata
+from controller.api.tls import TlsFiles
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.metadata.features import SUPPORTED
@@ -40,9 +41,12 @@ class Broker:
 
 
 class Cluster:
-    """One controller and its brokers. It can be stopped and started again on its directory."""
+    """One controller and its brokers. It can be stopped and started again on its directory. tls: of
+    the controller; its clients then need their own.
+    """
 
-    def __init__(self, directory: Path, **settings: object) -> None:
+    def __init__(self, directory: Path, *, tls: TlsFiles | None = None, **settings: object) -> None:
+        self._tls = tls
         values: dict[str, object] = {
             "data_dir": directory,
             "heartbeat_interval_ms": 50,
@@ -53,7 +57,7 @@ class Cluster:
         }
         self.config = ControllerConfig(**{**values, **settings})
         self.store = MemoryStore()
-        self.server = ControllerServer(self.config, self.store)
+        self.server = ControllerServer(self.config, self.store, tls=tls)
         self.brokers: list[Broker] = []
 
     async def start(self) -> None:
@@ -63,7 +67,9 @@ class Cluster:
         port = self.server.port
         await self.server.stop()
         self.server = ControllerServer(
-            msgspec.structs.replace(self.config, listeners=(f"127.0.0.1:{port}",)), self.store
+            msgspec.structs.replace(self.config, listeners=(f"127.0.0.1:{port}",)),
+            self.store,
+            tls=self._tls,
         )
         await self.server.start()
 
@@ -78,11 +84,11 @@ class Cluster:
         assert self.server.snapshotter is not None
         await self.server.snapshotter.take()
 
-    def client(self) -> ControllerClient:
-        return ControllerClient([self.server.address])
+    def client(self, tls: TlsFiles | None = None) -> ControllerClient:
+        return ControllerClient([self.server.address], tls=tls)
 
-    async def broker(self, node_id: int = -1) -> Broker:
-        client = self.client()
+    async def broker(self, node_id: int = -1, *, tls: TlsFiles | None = None) -> Broker:
+        client = self.client(tls)
         request = m.RegisterBroker(
             node_id=NodeId(node_id),
             incarnation_id=uuid4(),

@@ -3,7 +3,7 @@ again.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +13,7 @@ from base.ids import NodeId
 from controller.api import messages as m
 from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
+from controller.api.tls import TlsFiles
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.metadata.features import SUPPORTED
@@ -25,9 +26,17 @@ from tests.support.waiting import until
 
 
 class Quorum:
-    """A quorum with short timeouts: an election takes 0.3 to 0.6 s."""
+    """A quorum with short timeouts: an election takes 0.3 to 0.6 s. tls: of each controller."""
 
-    def __init__(self, directory: Path, size: int = 3, **settings: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        size: int = 3,
+        *,
+        tls: Callable[[int], TlsFiles | None] = lambda _: None,
+        **settings: object,
+    ) -> None:
+        self._tls = tls
         self._directory = directory
         ports = free_ports(size)
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
@@ -83,7 +92,7 @@ class Quorum:
         await self.leader()
 
     async def start_one(self, number: int) -> ControllerServer:
-        server = ControllerServer(self.configs[number], self.store)
+        server = ControllerServer(self.configs[number], self.store, tls=self._tls(number))
         await server.start()
         self.servers[number] = server
         return server

@@ -87,6 +87,8 @@ CORES = (
     "lake/table/tables.py",
     "controller/manifest/changes.py",
     "controller/manifest/ledger.py",
+    "controller/api/callers.py",
+    "controller/api/tls_troubles.py",
     "controller/metadata",
     "controller/managers",
     "controller/balance/loads.py",

@@ -19,6 +19,7 @@ from base.settings import (
     fields_of,
 )
 from broker.config import BrokerConfig
+from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
 from deploy.node.logs import LEVELS
 from stream.compaction.plan import CompactionConfig
@@ -74,8 +75,8 @@ class ProcessConfig:
 
 
 PARTS: Final[dict[Role, tuple[type[Any], ...]]] = {
-    "broker": (ProcessConfig, BrokerConfig, StreamConfig, CompactionConfig),
-    "controller": (ProcessConfig, ControllerConfig),
+    "broker": (ProcessConfig, TlsConfig, BrokerConfig, StreamConfig, CompactionConfig),
+    "controller": (ProcessConfig, TlsConfig, ControllerConfig),
 }
 """The config classes of each role, in the order of the documentation."""
 

@@ -16,6 +16,7 @@ from base.settings import (
 )
 from broker.config import BrokerConfig
 from broker.dynamic_settings import UNUSED
+from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
@@ -32,6 +33,7 @@ from stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
 
 _TITLES: Final[dict[type[Any], str]] = {
     ProcessConfig: "Every process",
+    TlsConfig: "Every process: TLS between nodes",
     BrokerConfig: "Brokers",
     StreamConfig: "Brokers: WAL, caches and uploads",
     CompactionConfig: "Brokers: compaction",

@@ -1,0 +1,108 @@
+"""Check callers before a controller's handlers run.
+
+Invariants: with TLS, each call passes the gate, which refuses with UNAUTHENTICATED: to a follower,
+PERMISSION_DENIED means that it is fenced, and its broker would end. Refusals are logged, each at
+most once a minute. Without TLS, all callers may call everything.
+
+Must not hold rules: `controller.api.callers` does.
+"""
+
+import time
+from typing import Final
+
+import structlog
+
+from base.clock import MonotonicClock
+from controller.api import callers
+from controller.api.callers import Caller, CallerRole, NameRules
+from controller.api.transport import (
+    CallContext,
+    StatusCode,
+    StreamContext,
+    StreamHandler,
+    UnaryContext,
+    UnaryHandler,
+    names_in_certificate,
+)
+
+_log = structlog.get_logger()
+
+LOG_INTERVAL_S: Final = 60.0
+_LOGGED_COUNT_MAX: Final = 1_000
+"""Different refusals that are remembered, so that each is logged once a minute."""
+
+
+class CallerRefused(Exception):
+    """The caller's certificate does not allow this request."""
+
+
+class Gate:
+    """rules: the names that give roles; None: there is no TLS."""
+
+    def __init__(
+        self, rules: NameRules | None = None, *, now: MonotonicClock = time.monotonic
+    ) -> None:
+        self._rules = rules
+        self._now = now
+        self._logged_at: dict[tuple[tuple[str, ...], str], float] = {}
+
+    def unary(self, method: str, handler: UnaryHandler) -> UnaryHandler:
+        """Return the handler behind the gate. Raises KeyError for a method without an entry."""
+        assert callers.METHODS[method], method
+        if self._rules is None:
+            return handler
+
+        async def checked(data: bytes, context: UnaryContext) -> bytes:
+            await self._pass(method, context)
+            return await handler(data, context)
+
+        return checked
+
+    def stream(self, method: str, handler: StreamHandler) -> StreamHandler:
+        """Return the handler behind the gate. Raises KeyError for a method without an entry."""
+        assert callers.METHODS[method], method
+        if self._rules is None:
+            return handler
+
+        async def checked(requests: object, context: StreamContext) -> None:
+            await self._pass(method, context)
+            await handler(requests, context)
+
+        return checked
+
+    def check_request(self, request: object, context: CallContext) -> None:
+        """Check the id in a request that a node sends for itself. Raises CallerRefused."""
+        if self._rules is not None:
+            caller = self._caller(context)
+            self._refuse(
+                callers.request_refusal(caller, request), caller, type(request).__name__, context
+            )
+
+    def check_node(self, method: str, role: CallerRole, node_id: int, context: CallContext) -> None:
+        """Check that the caller may act as this node. Raises CallerRefused."""
+        if self._rules is not None:
+            caller = self._caller(context)
+            self._refuse(callers.id_refusal(caller, role, node_id), caller, method, context)
+
+    async def _pass(self, method: str, context: CallContext) -> None:
+        caller = self._caller(context)
+        try:
+            self._refuse(callers.method_refusal(caller, method), caller, method, context)
+        except CallerRefused as error:
+            await context.abort(StatusCode.UNAUTHENTICATED, str(error))
+            raise
+
+    def _caller(self, context: CallContext) -> Caller:
+        assert self._rules is not None
+        return callers.identify(names_in_certificate(context), self._rules)
+
+    def _refuse(self, why: str, caller: Caller, method: str, context: CallContext) -> None:
+        if not why:
+            return
+        key, now = (caller.names, method), self._now()
+        if now - self._logged_at.get(key, float("-inf")) >= LOG_INTERVAL_S:
+            if len(self._logged_at) >= _LOGGED_COUNT_MAX:
+                self._logged_at.clear()
+            self._logged_at[key] = now
+            _log.warning("caller_refused", method=method, peer=context.peer(), reason=why)
+        raise CallerRefused(why)

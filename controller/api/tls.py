@@ -1,0 +1,246 @@
+"""Hold the certificate, the key and the CA of a node's gRPC connections, and read them again when
+their files change.
+
+Invariants: `current` always returns a certificate and a key that belong together. Broken new files
+change nothing and are logged; the last good ones stay in use. A certificate that has expired or
+soon will is logged. Safe for several threads: gRPC asks from threads of its own.
+
+Must not import grpc: settings and commands import this module.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import structlog
+
+from base.clock import MonotonicClock
+from base.settings import Kind, Setting, SettingInvalid, check
+from controller.api.errors import ControllerError
+
+_log = structlog.get_logger()
+
+LOOK_INTERVAL_S: Final = 5.0
+"""How often a node looks for changed files. New connections look as well."""
+
+SETTLE_S: Final = 2.0
+"""Broken files are reported when they have been broken for so long: a rotation may write one file
+after the other.
+"""
+
+EXPIRY_LOG_INTERVAL_S: Final = 3_600.0
+EXPIRY_SHARE: Final = 0.1
+"""A certificate is reported when less than this share of its lifetime is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """Settings of the gRPC connections between nodes, the same for brokers and controllers."""
+
+    certificate: Annotated[str, Setting("controller.ssl.certificate.location", Kind.TEXT)] = ""
+    """PEM file with the certificate of this node and its intermediate certificates, for gRPC
+    between nodes. Empty: no TLS. Set certificate, key and ca of all nodes, or of none. Changed
+    files take effect without a restart.
+    """
+
+    key: Annotated[str, Setting("controller.ssl.key.location", Kind.TEXT)] = ""
+    """PEM file with the private key of this node for gRPC between nodes, without a password."""
+
+    ca: Annotated[str, Setting("controller.ssl.ca.location", Kind.TEXT)] = ""
+    """PEM file with the certificates of the CAs that sign the nodes' certificates. Use a CA that
+    signs no certificates of Kafka clients.
+    """
+
+    def __post_init__(self) -> None:
+        check(self)
+        given = {"certificate": self.certificate, "key": self.key, "ca": self.ca}
+        if any(given.values()):
+            for name, value in given.items():
+                if not value:
+                    raise SettingInvalid(
+                        name, value, "a PEM file: TLS needs certificate, key and ca"
+                    )
+
+
+class TlsFilesInvalid(ControllerError):
+    """The files cannot be used. The message names the file, what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class PemFiles:
+    """The content of the files. begins_s, ends_s: the certificate's validity, in Unix time."""
+
+    certificate: bytes
+    key: bytes
+    ca: bytes
+    subject: str
+    begins_s: float
+    ends_s: float
+
+
+class TlsFiles:
+    """Read the files of a TlsConfig. Raises TlsFilesInvalid if the first ones are broken."""
+
+    def __init__(
+        self,
+        config: TlsConfig,
+        *,
+        now: MonotonicClock = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._config = config
+        self._now = now
+        self._wall_s = wall_s
+        self._lock = threading.Lock()
+        self._seen = self._stamps()
+        self._broken = ""
+        """Why the newest files cannot be used; empty: they are in use."""
+        self._broken_at = 0.0
+        self._is_reported = False
+        self._expiry_logged_at = float("-inf")
+        self._pem = _read(config)
+
+    @classmethod
+    def open(cls, config: TlsConfig) -> "TlsFiles | None":
+        """Return the files, or None if no TLS is configured. Raises TlsFilesInvalid."""
+        return cls(config) if config.certificate else None
+
+    def current(self) -> PemFiles:
+        """Return the newest good files. Cost: three `stat` calls, if nothing has changed."""
+        with self._lock:
+            self._look()
+            return self._pem
+
+    def expiry(self) -> str:
+        """Return what is wrong with the time of the certificate in use; empty: nothing."""
+        return validity_trouble(self._pem, self._wall_s())
+
+    async def watch(self) -> None:
+        """Look for changed files and for the end of the certificate until cancelled."""
+        while True:
+            self.current()
+            self._log_expiry()
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    def _look(self) -> None:
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen, self._is_reported = stamps, False
+            self._take()
+        if self._broken and not self._is_reported and self._now() - self._broken_at >= SETTLE_S:
+            self._is_reported = True
+            _log.error(
+                "tls_files_refused",
+                reason=self._broken,
+                in_use=self._pem.subject,
+                next="the files read before stay in use until these are whole",
+            )
+
+    def _take(self) -> None:
+        try:
+            self._pem, self._broken = _read(self._config), ""
+        except TlsFilesInvalid as error:
+            self._broken, self._broken_at = str(error), self._now()
+        else:
+            self._expiry_logged_at = float("-inf")
+            _log.info(
+                "tls_files_read",
+                subject=self._pem.subject,
+                expires=_day(self._pem.ends_s),
+                next="new connections use them",
+            )
+
+    def _log_expiry(self) -> None:
+        now = self._now()
+        trouble = self.expiry()
+        if trouble and now - self._expiry_logged_at >= EXPIRY_LOG_INTERVAL_S:
+            self._expiry_logged_at = now
+            _log.error(
+                "tls_certificate_expires",
+                file=self._config.certificate,
+                reason=f"this node's {trouble}",
+                next="put a new certificate into the file; no restart is needed",
+            )
+
+    def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
+        config = self._config
+        return tuple(_stamp(path) for path in (config.certificate, config.key, config.ca))
+
+
+def validity_trouble(pem: PemFiles, wall_s: float) -> str:
+    """Return what is wrong with the time of the certificate; empty: nothing. Pure."""
+    if wall_s < pem.begins_s:
+        return f"certificate ({pem.subject}) is valid only from {_day(pem.begins_s)}"
+    if wall_s >= pem.ends_s:
+        return f"certificate ({pem.subject}) expired at {_day(pem.ends_s)}: peers refuse it"
+    if pem.ends_s - wall_s < (pem.ends_s - pem.begins_s) * EXPIRY_SHARE:
+        return f"certificate ({pem.subject}) expires at {_day(pem.ends_s)}"
+    return ""
+
+
+def _day(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix_s))
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _read(config: TlsConfig) -> PemFiles:
+    """Read and check the files. Raises TlsFilesInvalid."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+    )
+
+    certificate, key, ca = (_bytes(path) for path in (config.certificate, config.key, config.ca))
+    try:
+        leaf = x509.load_pem_x509_certificates(certificate)[0]
+    except ValueError as error:
+        raise _invalid("certificate", config.certificate, f"no PEM certificate: {error}") from None
+    try:
+        x509.load_pem_x509_certificates(ca)
+    except ValueError as error:
+        raise _invalid("ca", config.ca, f"no PEM certificate: {error}") from None
+    try:
+        loaded = load_pem_private_key(key, None)
+    except TypeError:
+        raise _invalid("key", config.key, "a key with a password: remove the password") from None
+    except ValueError as error:
+        raise _invalid("key", config.key, f"no PEM private key: {error}") from None
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if loaded.public_key().public_bytes(*form) != leaf.public_key().public_bytes(*form):
+        raise _invalid(
+            "key",
+            config.key,
+            f"not the key of the certificate in {config.certificate}: take both from one request",
+        )
+    return PemFiles(
+        certificate,
+        key,
+        ca,
+        leaf.subject.rfc4514_string() or "no subject",
+        leaf.not_valid_before_utc.timestamp(),
+        leaf.not_valid_after_utc.timestamp(),
+    )
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise TlsFilesInvalid(f"the file {path} cannot be read: {error.strerror}") from None
+
+
+def _invalid(name: str, path: str, why: str) -> TlsFilesInvalid:
+    return TlsFilesInvalid(f"controller.ssl.{name}.location: {path} holds {why}")

@@ -1,0 +1,67 @@
+"""Explain failed TLS connections to controllers: what is wrong, and what to do. Pure.
+
+Source: the error texts of gRPC and BoringSSL; gRPC has no codes for them.
+"""
+
+from typing import Final
+
+_FAILED: Final = "failed to connect"
+"""gRPC's detail begins with this if a connection was never complete."""
+
+_WITH_TLS: Final = (
+    (
+        "certificate has expired",
+        "the controller's certificate has expired: renew it",
+    ),
+    (
+        "certificate is not yet valid",
+        "the controller's certificate is not valid yet: compare the clocks of both machines",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        (
+            "no CA of controller.ssl.ca.location signed the controller's certificate: give both"
+            " sides the same CA"
+        ),
+    ),
+    (
+        "Hostname Verification",
+        (
+            "the controller's certificate does not name the host of this address: add it to the"
+            " subject alternative names, or use an address that is among them"
+        ),
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "the controller does not use TLS: set controller.ssl.* on all nodes, or on none",
+    ),
+    (
+        "Socket closed",
+        (
+            "the controller closed the connection during the TLS handshake. It refuses this side's"
+            " certificate if another CA signed it or it has expired: the standard error of the"
+            " controller has a line 'Handshake failed' with the reason"
+        ),
+    ),
+)
+_WITHOUT_TLS: Final = (
+    (
+        "Socket closed",
+        (
+            "the controller closed the connection at once: if it uses TLS, set"
+            " controller.ssl.certificate.location, controller.ssl.key.location and"
+            " controller.ssl.ca.location here"
+        ),
+    ),
+)
+
+
+def explain(detail: str, *, has_tls: bool) -> str:
+    """Return what is wrong and what to do; empty: the failure has nothing to do with TLS.
+
+    detail: of gRPC's error UNAVAILABLE. has_tls: whether this side uses TLS.
+    """
+    if not detail.startswith(_FAILED):
+        return ""
+    known = _WITH_TLS if has_tls else _WITHOUT_TLS
+    return next((text for part, text in known if part in detail), "")

@@ -1,0 +1,356 @@
+"""TLS between nodes over real sockets: who gets in, how files change, and what errors say."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from base.ids import NodeEpoch, NodeId
+from base.settings import SettingInvalid
+from controller.api import messages as m
+from controller.api.callers import EXCHANGE, FOLLOW, METHODS
+from controller.api.client import ControllerClient
+from controller.api.follower import REFUSED_TEXT, MetadataFollower
+from controller.api.messages import FollowRequest
+from controller.api.tls import PemFiles, TlsConfig, TlsFiles, TlsFilesInvalid, validity_trouble
+from controller.api.tls_troubles import explain
+from controller.api.transport import Channel, RpcFailed, StatusCode
+from controller.metadata.features import SUPPORTED
+from controller.raft.messages import Endpoint
+from controller.raft.transport import Hello
+from tests.support.certs import LOCAL, Authority, CertFiles, replace
+from tests.support.controller_cluster import Cluster
+from tests.support.controller_quorum import Quorum
+
+FIRST_MESSAGES = {
+    FOLLOW: msgspec.msgpack.encode(FollowRequest()),
+    EXCHANGE: msgspec.msgpack.encode(Hello("c", Endpoint(1, "127.0.0.1:1", ""), 0, "", 0)),
+}
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "certs")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, authority: Authority) -> AsyncIterator[Cluster]:
+    """A controller with TLS."""
+    files = authority.make("penstock-controller")
+    cluster = Cluster(tmp_path / "controller", tls=files.open())
+    await cluster.start()
+    yield cluster
+    await cluster.stop()
+
+
+async def outcome(cluster: Cluster, tls: TlsFiles | None, method: str) -> StatusCode | None:
+    """Call the method with an empty or a first message; return gRPC's error."""
+    channel = Channel(cluster.server.address, tls)
+    try:
+        if method in FIRST_MESSAGES:
+            call = channel.follow() if method == FOLLOW else channel.raft()
+            with suppress(RpcFailed, asyncio.InvalidStateError):
+                await call.write(FIRST_MESSAGES[method])
+            await call.read()
+        else:
+            await channel.unary(method)(b"\xc1", timeout=10.0)
+    except RpcFailed as error:
+        if REFUSED_TEXT in (error.details() or "") and error.code() is StatusCode.UNAVAILABLE:
+            pytest.fail("a broker would take the controller for dead and trust its lease")
+        return error.code()
+    finally:
+        await channel.close()
+    return None
+
+
+async def follow_as(client: ControllerClient, node_id: int) -> tuple[StatusCode, str]:
+    """Begin a session without a registration; return how the stream ends."""
+    channel = Channel(client.address, client.tls)
+    call = channel.follow()
+    try:
+        await call.write(
+            msgspec.msgpack.encode(FollowRequest(node_id=NodeId(node_id), node_epoch=NodeEpoch(1)))
+        )
+        while await call.read():
+            pass
+    except (RpcFailed, asyncio.InvalidStateError):
+        pass
+    finally:
+        ended = await call.code(), await call.details()
+        await channel.close()
+    return ended
+
+
+@pytest.mark.parametrize("role", ["broker", "controller", "admin", "somebody"])
+async def test_a_role_may_call_what_the_table_says_and_nothing_else(
+    cluster: Cluster, authority: Authority, role: str
+) -> None:
+    tls = authority.make(f"penstock-{role}").open()
+    codes = {method: await outcome(cluster, tls, method) for method in METHODS}
+    assert StatusCode.UNIMPLEMENTED not in codes.values(), "each entry is a method"
+    assert StatusCode.UNAVAILABLE not in codes.values()
+    refused = {method for method, code in codes.items() if code is StatusCode.UNAUTHENTICATED}
+    assert refused == {method for method, roles in METHODS.items() if role not in roles}
+
+
+async def test_broken_identities_cannot_call_anything(
+    cluster: Cluster, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path / "other", "other")
+    callers: dict[str, TlsFiles | None] = {
+        "no certificate": None,
+        "another CA": other.make("penstock-broker", ca=authority.file).open(),
+        "expired": authority.make("penstock-broker", file="old", days=(-5, -1)).open(),
+        "not yet valid": authority.make("penstock-broker", file="new", days=(1, 5)).open(),
+    }
+    for what, tls in callers.items():
+        for method in ("RegisterBroker", "Commit", FOLLOW, EXCHANGE, "DescribeController"):
+            assert await outcome(cluster, tls, method) is StatusCode.UNAVAILABLE, (what, method)
+
+
+async def test_a_broker_works_over_tls_and_only_as_the_node_of_its_certificate(
+    cluster: Cluster, authority: Authority
+) -> None:
+    tls = authority.make("penstock-broker-3").open()
+    broker = await cluster.broker(3, tls=tls)
+    created = await broker.client.create_topics(
+        m.CreateTopics(topics=[m.NewTopic(name="t", partitions=1)])
+    )
+    assert created.topics[0].status is m.Status.OK
+    assert broker.follower.can_write()
+    client = cluster.client(tls)
+    request = m.RegisterBroker(
+        node_id=NodeId(4),
+        incarnation_id=uuid4(),
+        host="",
+        port=9092,
+        machine_host="h",
+        features=SUPPORTED,
+    )
+    with pytest.raises(TimeoutError, match="of broker 3, not of broker 4"):
+        await client.register_broker(request, timeout_s=1.0)
+    await client.close()
+    code, detail = await follow_as(client, 4)
+    assert code is StatusCode.UNAUTHENTICATED
+    assert "of broker 3, not of broker 4" in detail
+
+
+async def test_a_refused_broker_is_not_fenced_and_tries_again(
+    cluster: Cluster, authority: Authority
+) -> None:
+    files = authority.make("penstock-broker-3", file="changing")
+    told: list[str] = []
+    broker = await cluster.broker(3, tls=files.open())
+    client = ControllerClient(
+        [cluster.server.address],
+        tls=authority.make("alice").open(),
+        on_trouble=told.append,
+    )
+    follower = MetadataFollower(client, broker.node, heartbeat_interval_s=0.05)
+    with pytest.raises(TimeoutError, match=r"controller\.ssl\.broker\.names"):
+        await follower.start(0.5)
+    assert not follower.fenced, "another certificate helps, so the broker may not end"
+    assert len(told) == 1, "once a minute"
+    await follower.stop()
+    await client.close()
+    assert broker.follower.can_write()
+
+
+async def test_only_a_controllers_certificate_joins_raft_and_only_as_itself(
+    tmp_path: Path, authority: Authority
+) -> None:
+    quorum = Quorum(
+        tmp_path / "quorum",
+        tls=lambda number: authority.make(f"penstock-controller-{number}").open(),
+    )
+    with capture_logs() as logs:
+        await quorum.start()
+        try:
+            broker_like = authority.make("penstock-broker").open()
+            second = authority.make("penstock-controller-1", file="second").open()
+            for tls, sender in ((broker_like, 1), (second, 2)):
+                channel = Channel(quorum.addresses[0], tls)
+                call = channel.raft()
+                hello = Hello("quorum", Endpoint(sender, "127.0.0.1:1", ""), 0, "", 0)
+                with suppress(RpcFailed, asyncio.InvalidStateError):  # the end may come first
+                    await call.write(msgspec.msgpack.encode(hello))
+                assert await call.code() is StatusCode.UNAUTHENTICATED
+                await channel.close()
+            leader = await quorum.leader()
+            await quorum.stop_one(leader)
+            assert await quorum.leader() != leader
+        finally:
+            await quorum.stop()
+    refused = [line for line in logs if line["event"] == "caller_refused"]
+    assert {"Exchange"} == {line["method"] for line in refused}
+
+
+async def test_new_files_are_used_without_a_restart_by_both_sides(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """The CA is replaced: first both are trusted, then all have new certificates, then the old CA
+    goes.
+    """
+    other = Authority(tmp_path / "other", "other")
+    server = authority.make("penstock-controller")
+    broker = authority.make("penstock-broker")
+    cluster = Cluster(tmp_path / "controller", tls=server.open())
+    await cluster.start()
+    client = cluster.client(broker.open())
+    old_client = cluster.client(authority.make("penstock-admin").open())
+    try:
+        await client.describe()
+        both = tmp_path / "both.pem"
+        both.write_bytes(authority.pem + other.pem)
+        for files in (server, broker):
+            replace(files.ca, both.read_bytes())
+        await client.describe()
+        for files, name in ((server, "penstock-controller"), (broker, "penstock-broker")):
+            _overwrite(files, other.make(name, ca=both))
+        await client.describe()
+        for files in (server, broker):
+            replace(files.ca, other.pem)
+        await client.describe()
+        with pytest.raises(TimeoutError):
+            await old_client.describe(timeout_s=0.5)
+        assert "no CA of controller.ssl.ca.location signed" in old_client.trouble
+    finally:
+        await client.close()
+        await old_client.close()
+        await cluster.stop()
+
+
+def _overwrite(files: CertFiles, new: CertFiles) -> None:
+    replace(files.key, new.key.read_bytes())
+    replace(files.certificate, new.certificate.read_bytes())
+
+
+async def test_a_follower_reconnects_with_the_newest_certificate(
+    tmp_path: Path, authority: Authority
+) -> None:
+    other = Authority(tmp_path / "other", "other")
+    both = tmp_path / "both.pem"
+    both.write_bytes(authority.pem + other.pem)
+    server = authority.make("penstock-controller", ca=both)
+    files = authority.make("penstock-broker", file="b", ca=both)
+    cluster = Cluster(tmp_path / "controller", tls=server.open())
+    await cluster.start()
+    try:
+        broker = await cluster.broker(1, tls=files.open())
+        _overwrite(files, other.make("penstock-broker", ca=both))
+        replace(server.ca, other.pem)
+        await cluster.restart()
+        await broker.client.create_topics(
+            m.CreateTopics(topics=[m.NewTopic(name="t", partitions=1)])
+        )
+        assert broker.image.topics.by_name("t") is not None, "the old CA would be refused"
+    finally:
+        await cluster.stop()
+
+
+def test_broken_new_files_keep_the_old_ones_and_are_logged_once(authority: Authority) -> None:
+    now = 0.0
+    files = authority.make("penstock-broker")
+    tls = TlsFiles(files.config, now=lambda: now)
+    good = tls.current()
+    replace(files.key, authority.make("x").key.read_bytes())
+    with capture_logs() as logs:
+        assert tls.current() is good
+        assert not logs, "the certificate may follow in a moment"
+        now = 5.0
+        assert tls.current() is good
+        assert tls.current() is good
+    assert [line["event"] for line in logs] == ["tls_files_refused"]
+    assert "not the key of the certificate" in logs[0]["reason"]
+    with capture_logs() as logs:
+        replace(files.key, good.key)
+        whole = tls.current()
+    assert (whole.key, whole.certificate) == (good.key, good.certificate)
+    assert [line["event"] for line in logs] == ["tls_files_read"]
+
+
+@pytest.mark.parametrize(
+    ("part", "content", "reason"),
+    [
+        ("certificate", b"junk", "no PEM certificate"),
+        ("ca", b"junk", "no PEM certificate"),
+        ("key", b"junk", "no PEM private key"),
+        ("key", None, "cannot be read"),
+    ],
+)
+def test_files_that_cannot_be_used_stop_the_start(
+    authority: Authority, part: str, content: bytes | None, reason: str
+) -> None:
+    files = authority.make("penstock-broker")
+    path: Path = getattr(files, part)
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TlsFilesInvalid, match=reason) as failed:
+        files.open()
+    assert str(path) in str(failed.value)
+
+
+def test_all_three_files_are_needed() -> None:
+    assert TlsFiles.open(TlsConfig()) is None
+    with pytest.raises(SettingInvalid, match="ca"):
+        TlsConfig(certificate="a", key="b")
+
+
+def test_a_certificate_is_reported_before_and_after_its_end() -> None:
+    pem = PemFiles(b"", b"", b"", "CN=x", 0.0, 86_400.0)
+    assert validity_trouble(pem, 40_000) == ""
+    assert "expires at 1970-01-02T00:00:00Z" in validity_trouble(pem, 80_000)
+    assert "expired at" in validity_trouble(pem, 86_400)
+    assert "valid only from" in validity_trouble(pem, -1)
+
+
+async def test_errors_of_connections_say_what_is_wrong(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """The texts come from gRPC, so the test asks it."""
+    other = Authority(tmp_path / "other", "other")
+    good = authority.make("penstock-admin")
+
+    async def trouble(server: CertFiles | None, client: CertFiles | None) -> str:
+        cluster = Cluster(tmp_path / uuid4().hex, tls=None if server is None else server.open())
+        await cluster.start()
+        asking = cluster.client(None if client is None else client.open())
+        try:
+            with pytest.raises(TimeoutError) as failed:
+                await asking.describe(timeout_s=0.5)
+            assert asking.trouble in str(failed.value)
+            return asking.trouble
+        finally:
+            await asking.close()
+            await cluster.stop()
+
+    def server(hosts: tuple[str, ...] = LOCAL, days: tuple[float, float] = (-1, 10)) -> CertFiles:
+        return authority.make("penstock-controller", hosts=hosts, days=days)
+
+    assert "no CA of controller.ssl.ca.location signed" in await trouble(
+        server(), authority.make("penstock-admin", file="wrong", ca=other.file)
+    )
+    assert "has expired: renew it" in await trouble(server(days=(-5, -1)), good)
+    assert "is not valid yet" in await trouble(server(days=(1, 5)), good)
+    assert "does not name the host" in await trouble(server(hosts=("elsewhere",)), good)
+    assert "the controller does not use TLS" in await trouble(None, good)
+    old = authority.make("penstock-admin", file="old", days=(-5, -1))
+    assert "this side's certificate (CN=penstock-admin) expired at" in await trouble(server(), old)
+    assert "if it uses TLS, set" in await trouble(server(), None)
+    assert "refuses this side's certificate" in await trouble(
+        server(), other.make("penstock-admin", ca=authority.file)
+    )
+    assert "it refuses this certificate" in await trouble(server(), authority.make("alice"))
+
+
+def test_failures_without_tls_are_not_taken_for_its_troubles() -> None:
+    refused = "failed to connect to all addresses; last error: UNKNOWN: Connection refused"
+    for has_tls in (True, False):
+        assert explain(refused, has_tls=has_tls) == ""
+        assert explain("Socket closed", has_tls=has_tls) == "", "a connection that broke later"
