@@ -32,6 +32,9 @@ COMPUTED: Final = frozenset(
         "controller.quorum.voters",
         "controller.quorum.join.servers",
         "controller.quorum.bootstrap.servers",
+        "controller.ssl.certificate.location",
+        "controller.ssl.key.location",
+        "controller.ssl.ca.location",
         "shutdown.timeout.ms",
     }
 )

@@ -57,6 +57,8 @@ EVERYTHING: Object = {
     "store.credentials.existingSecret": "s3",
     "store.endpoint": "http://s3:8333",
     "serviceAccount.annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/penstock"},
+    "nodeTls.controllerSecret": "controller-certificate",
+    "nodeTls.brokerSecret": "broker-certificate",
     "controllers.extraEnv": [{"name": "AWS_CA_BUNDLE", "value": "/ca.pem"}],
 }
 CUSTOM = {"ServiceMonitor", "PrometheusRule"}
@@ -149,6 +151,7 @@ def test_objects_are_valid_for_the_oldest_supported_kubernetes() -> None:
             {**BUCKET, "externalListeners": {"PUBLIC": {"type": "LoadBalancer", "port": 9094}}},
             "host is missing",
         ),
+        ({**BUCKET, "nodeTls.brokerSecret": "broker"}, "belong together: set both, or none"),
         (
             {**BUCKET, "brokers.autoscaling.enabled": True, "brokers.autoscaling.cpuPercent": 0},
             "needs a measure",
@@ -240,6 +243,31 @@ def test_addresses_of_controllers_and_brokers_match() -> None:
     ]
     listened = dict(part.split("://0.0.0.0:") for part in broker["PENSTOCK_LISTENERS"].split(","))
     assert listened == {"PLAINTEXT": "9092", "NODES": "9094", "PUBLIC": "9095", "OWN": "9096"}
+
+
+def test_nodes_read_the_certificates_of_their_roles() -> None:
+    secrets = {"controller": "controller-certificate", "broker": "broker-certificate"}
+    values = {f"nodeTls.{role}Secret": secret for role, secret in secrets.items()}
+    objects = render({**BUCKET, **values})
+    for role, secret in secrets.items():
+        pod = pod_of(named(objects, "StatefulSet", f"penstock-{role}"))
+        volume = next(item for item in pod["volumes"] if item.get("secret"))
+        assert volume["secret"]["secretName"] == secret
+        mount = next(
+            item for item in pod["containers"][0]["volumeMounts"] if item["name"] == volume["name"]
+        )
+        variables = variables_of(objects, role, 0)
+        assert {
+            name: value
+            for name, value in variables.items()
+            if name.startswith("PENSTOCK_CONTROLLER_SSL")
+        } == {
+            "PENSTOCK_CONTROLLER_SSL_CERTIFICATE_LOCATION": f"{mount['mountPath']}/tls.crt",
+            "PENSTOCK_CONTROLLER_SSL_KEY_LOCATION": f"{mount['mountPath']}/tls.key",
+            "PENSTOCK_CONTROLLER_SSL_CA_LOCATION": f"{mount['mountPath']}/ca.crt",
+        }
+    plain = render(BUCKET)
+    assert not any("CONTROLLER_SSL" in name for name in variables_of(plain, "broker", 0))
 
 
 def test_each_external_service_selects_its_broker() -> None:

@@ -117,6 +117,26 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   value: "0.0.0.0:9404"
 {{- end -}}
 
+{{- /* The secret with the certificate of a role; empty: no TLS between nodes. */ -}}
+{{- define "penstock.nodeTlsSecret" -}}
+{{- $tls := .root.Values.nodeTls -}}
+{{- if ne (empty $tls.controllerSecret) (empty $tls.brokerSecret) -}}
+{{- fail "nodeTls.controllerSecret and nodeTls.brokerSecret belong together: set both, or none" -}}
+{{- end -}}
+{{- ternary $tls.controllerSecret $tls.brokerSecret (eq .role "controller") -}}
+{{- end -}}
+
+{{- define "penstock.nodeTlsEnv" -}}
+{{- if include "penstock.nodeTlsSecret" . -}}
+- name: PENSTOCK_CONTROLLER_SSL_CERTIFICATE_LOCATION
+  value: /etc/penstock-tls/tls.crt
+- name: PENSTOCK_CONTROLLER_SSL_KEY_LOCATION
+  value: /etc/penstock-tls/tls.key
+- name: PENSTOCK_CONTROLLER_SSL_CA_LOCATION
+  value: /etc/penstock-tls/ca.crt
+{{- end -}}
+{{- end -}}
+
 {{- /* Format one value as TOML. */ -}}
 {{- define "penstock.toml" -}}
 {{- if kindIs "slice" . -}}
