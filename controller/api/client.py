@@ -280,6 +280,16 @@ class ControllerClient:
     ) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
+    async def create_acls(
+        self, request: m.CreateAcls, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ItemResults:
+        return await self._call(request, m.ItemResults, timeout_s)
+
+    async def delete_acls(
+        self, request: m.DeleteAcls, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.AclsDeleted:
+        return await self._call(request, m.AclsDeleted, timeout_s)
+
     async def allocate_producer_ids(
         self, request: m.AllocateProducerIds, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> m.ProducerIdBlock:

@@ -24,7 +24,9 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
+from controller.metadata.acls import AclFilter
 from controller.metadata.records import (
+    Acl,
     ControllerEpoch,
     FeatureRange,
     GroupOffsets,
@@ -541,6 +543,32 @@ class UpdateFeatures(Message, frozen=True, kw_only=True):
 
     updates: list[FeatureUpdate]
     validate_only: bool = False
+
+
+class CreateAcls(Message, frozen=True, kw_only=True):
+    """Add ACLs. At most 10,000. -> ItemResults, one per ACL."""
+
+    acls: list[Acl]
+
+
+class DeleteAcls(Message, frozen=True, kw_only=True):
+    """Remove the ACLs that match the filters. At most 1,000 filters, and 10,000 ACLs that they
+    remove. -> AclsDeleted.
+    """
+
+    filters: list[AclFilter]
+
+
+class DeletedAcls(Message, frozen=True, kw_only=True):
+    """What one filter removed."""
+
+    status: Status = Status.OK
+    detail: str = ""
+    acls: list[Acl] = []
+
+
+class AclsDeleted(Message, frozen=True, kw_only=True):
+    items: list[DeletedAcls]
 
 
 class AllocateProducerIds(Message, frozen=True, kw_only=True):

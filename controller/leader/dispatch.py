@@ -3,7 +3,7 @@
 Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
 gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
 What acknowledged records need after a loss of all controllers' disks is in the backup before it is
-answered (ADR 0013): registrations, topics, levels of features, the opening of new streams.
+answered (ADR 0013): registrations, topics, levels of features, ACLs, the opening of new streams.
 
 Must hold no other rule. Source: KRaft `ControllerApis`.
 """
@@ -25,6 +25,7 @@ from controller.config import ControllerConfig
 from controller.leader.move_traces import MoveListener, MovePairs, MoveTraceRing
 from controller.leader.server import Handle
 from controller.managers import (
+    acls,
     commits,
     configs,
     deleted_topics,
@@ -65,6 +66,8 @@ REQUESTS: tuple[type[m.Message], ...] = (
     lm.MoveLeaders,
     m.AlterConfigs,
     m.UpdateFeatures,
+    m.CreateAcls,
+    m.DeleteAcls,
     m.AllocateProducerIds,
     m.PutKeyValue,
     m.GetKeyValue,
@@ -81,7 +84,15 @@ metadata.
 """
 
 _BACKED_UP = frozenset(
-    {m.RegisterBroker, m.CreateTopics, m.CreatePartitions, m.DeleteTopics, m.UpdateFeatures}
+    {
+        m.RegisterBroker,
+        m.CreateTopics,
+        m.CreatePartitions,
+        m.DeleteTopics,
+        m.UpdateFeatures,
+        m.CreateAcls,
+        m.DeleteAcls,
+    }
 )
 """Requests that are answered only once the backup has them. They are rare."""
 
@@ -150,6 +161,8 @@ def managers(
         m.UpdateFeatures: lambda image, request, _: features.update_features(
             image, request, controller_id=config.controller_id
         ),
+        m.CreateAcls: lambda image, request, _: acls.create_acls(image, request),
+        m.DeleteAcls: lambda image, request, _: acls.delete_acls(image, request),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(
             image, request
         ),

@@ -16,6 +16,9 @@ from base.ids import (
     StreamId,
 )
 from controller.metadata.records import (
+    Acl,
+    AclRecord,
+    AclRemoved,
     ConfigRecord,
     FeatureRecord,
     FrozenTopicRecord,
@@ -72,6 +75,8 @@ class MetadataDelta:
     """Pairs of resource type and resource name."""
     keys: set[str] = field(default_factory=set[str])
     features: set[str] = field(default_factory=set[str])
+    acls: set[Acl] = field(default_factory=set[Acl])
+    """ACLs that were added or removed."""
 
     @staticmethod
     def of(records: Iterable[Record]) -> "MetadataDelta":
@@ -104,6 +109,8 @@ class MetadataDelta:
                 self.configs.add((record.resource_type, record.resource_name))
             case FeatureRecord():
                 self.features.add(record.name)
+            case AclRecord() | AclRemoved():
+                self.acls.add(record.acl)
             case KeyValueRecord():
                 self.keys.add(record.key)
             case _:

@@ -19,6 +19,7 @@ from base.ids import (
     StreamId,
 )
 from controller.metadata import invariants
+from controller.metadata.acls import AclsImage
 from controller.metadata.configs import TOPIC_RESOURCE, ConfigsImage
 from controller.metadata.errors import broken
 from controller.metadata.features import FeaturesImage
@@ -27,6 +28,8 @@ from controller.metadata.kv import KeyValueImage
 from controller.metadata.nodes import NodesImage
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.records import (
+    AclRecord,
+    AclRemoved,
     ClusterRecord,
     ConfigRecord,
     FeatureRecord,
@@ -86,6 +89,7 @@ class MetadataImage:
     objects: ObjectsImage = field(default_factory=ObjectsImage)
     configs: ConfigsImage = field(default_factory=ConfigsImage)
     features: FeaturesImage = field(default_factory=FeaturesImage)
+    acls: AclsImage = field(default_factory=AclsImage)
     kv: KeyValueImage = field(default_factory=KeyValueImage)
     _appliers: dict[type[Record], Callable[..., None]] = field(
         init=False, repr=False, compare=False
@@ -122,6 +126,8 @@ class MetadataImage:
             IdsReserved: self._ids,
             ConfigRecord: self.configs.set,
             FeatureRecord: self.features.set,
+            AclRecord: self.acls.add,
+            AclRemoved: self.acls.remove,
             KeyValueRecord: self.kv.set,
         }
 

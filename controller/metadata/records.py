@@ -561,6 +561,31 @@ class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
     """Value as Kafka writes it; nil: the config is not set any more."""
 
 
+class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Allow or deny one operation on the resources of one pattern to a principal from a host.
+
+    The numbers are Kafka's (`base.acls`). Two equal ACLs are the same one.
+    """
+
+    resource_type: int
+    pattern_type: int
+    resource_name: str
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+
+class AclRecord(_Record, tag="acl", frozen=True, gc=False):
+    """Adds an ACL."""
+
+    acl: Acl
+
+
+class AclRemoved(_Record, tag="acl-removed", frozen=True, gc=False):
+    acl: Acl
+
+
 class FeatureRecord(_Record, tag="feature", frozen=True, gc=False):
     """Finalizes the level of one feature; 0 switches it off."""
 
@@ -609,5 +634,7 @@ Record = (
     | IdsReserved
     | ConfigRecord
     | FeatureRecord
+    | AclRecord
+    | AclRemoved
     | KeyValueRecord
 )

@@ -20,6 +20,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
 from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import (
+    AclRecord,
     ClusterRecord,
     ConfigRecord,
     FeatureRecord,
@@ -59,7 +60,7 @@ class ImageCopy:
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Records of configs, features and keys."""
+    """Records of configs, features, ACLs and keys."""
 
     @staticmethod
     def of(image: MetadataImage) -> "ImageCopy":
@@ -79,6 +80,7 @@ class ImageCopy:
         topics += [(topic.record(), topic.partitions.copy()) for topic in image.frozen_topics]
         lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
         lasts += [FeatureRecord(name, level) for name, level in image.features.items()]
+        lasts += map(AclRecord, image.acls)
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
         return ImageCopy(
             firsts,

@@ -1,0 +1,1 @@
+"""Who may connect to a broker, and what they may do."""

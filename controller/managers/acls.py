@@ -1,0 +1,110 @@
+"""Add and remove ACLs.
+
+Invariant: every ACL of a request gets its own result, as in Kafka; those that are refused do not
+stop the others. An ACL that is there already, or is in the request twice, is added once.
+Limits: ACLS_PER_REQUEST_MAX and FILTERS_MAX per request, ACLS_MAX in the cluster.
+Source: KRaft `AclControlManager`.
+"""
+
+from enum import IntEnum
+from typing import Never
+
+from base.acls import (
+    CLUSTER_NAME,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    is_known,
+)
+from controller.api.messages import (
+    AclsDeleted,
+    CreateAcls,
+    DeleteAcls,
+    DeletedAcls,
+    ItemResult,
+    ItemResults,
+    Status,
+)
+from controller.managers.result import Refused, Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import Acl, AclRecord, AclRemoved
+
+ACLS_PER_REQUEST_MAX = 10_000
+FILTERS_MAX = 1_000
+ACLS_MAX = 100_000
+"""In the cluster. One takes about 300 bytes in each node."""
+
+_ANY = 1
+"""Of every kind of codes."""
+_PATTERNS = (PatternType.LITERAL, PatternType.PREFIXED)
+_PERMISSIONS = (Permission.DENY, Permission.ALLOW)
+
+
+def create_acls(image: MetadataImage, request: CreateAcls) -> Result[ItemResults]:
+    if len(request.acls) > ACLS_PER_REQUEST_MAX:
+        return _too_many(f"{len(request.acls)} ACLs", ACLS_PER_REQUEST_MAX)
+    added: dict[Acl, None] = {}
+    items: list[ItemResult] = []
+    for acl in request.acls:
+        reason = acl_problem(acl)
+        is_new = acl not in image.acls and acl not in added
+        if not reason and is_new and len(image.acls) + len(added) >= ACLS_MAX:
+            reason = f"the cluster has {ACLS_MAX} ACLs, which is the limit: remove some first"
+        if reason:
+            items.append(ItemResult(status=Status.INVALID_REQUEST, detail=reason))
+            continue
+        if is_new:
+            added[acl] = None
+        items.append(ItemResult())
+    return Result([AclRecord(acl) for acl in added], value=ItemResults(items=items))
+
+
+def delete_acls(image: MetadataImage, request: DeleteAcls) -> Result[AclsDeleted]:
+    """Remove what the filters match. An ACL that several filters match is in the result of each."""
+    if len(request.filters) > FILTERS_MAX:
+        return _too_many(f"{len(request.filters)} filters", FILTERS_MAX)
+    removed: dict[Acl, None] = {}
+    items: list[DeletedAcls] = []
+    for wanted in request.filters:
+        reason = wanted.problem()
+        if reason:
+            items.append(DeletedAcls(status=Status.INVALID_REQUEST, detail=reason))
+            continue
+        found = image.acls.matching(wanted)
+        removed.update(dict.fromkeys(found))
+        if len(removed) > ACLS_PER_REQUEST_MAX:
+            return _too_many("the filters match more ACLs", ACLS_PER_REQUEST_MAX)
+        items.append(DeletedAcls(acls=found))
+    return Result([AclRemoved(acl) for acl in removed], value=AclsDeleted(items=items))
+
+
+def acl_problem(acl: Acl) -> str:
+    """Return why this cannot be an ACL; empty if it can."""
+    if not is_known(ResourceType, acl.resource_type) or acl.resource_type == _ANY:
+        return f"Invalid resourceType {_shown(ResourceType, acl.resource_type)}"
+    if acl.pattern_type not in _PATTERNS:
+        return f"Invalid patternType {_shown(PatternType, acl.pattern_type)}"
+    if not is_known(Operation, acl.operation) or acl.operation == _ANY:
+        return f"Invalid operation {_shown(Operation, acl.operation)}"
+    if acl.permission not in _PERMISSIONS:
+        return f"Invalid permissionType {_shown(Permission, acl.permission)}"
+    if not acl.resource_name:
+        return "Resource name should not be empty"
+    if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    if ":" not in acl.principal:
+        return (
+            f"Could not parse principal from `{acl.principal}` (no colon is present separating the"
+            " principal type from the principal name)"
+        )
+    return ""
+
+
+def _shown(kind: type[IntEnum], code: int) -> str:
+    return kind(code).name if is_known(kind, code) else "UNKNOWN"
+
+
+def _too_many(what: str, limit: int) -> Result[Never]:
+    detail = f"{what}; at most {limit} are allowed per request"
+    return Refused(Status.INVALID_REQUEST, detail).result()

@@ -1,0 +1,87 @@
+"""Hold the ACLs of the cluster: who may do what.
+
+Invariant: an ACL is there once. Order: as they were added.
+Must not decide what is allowed (`broker.security.acls` does).
+Source: KRaft `AclsImage`; Kafka `ResourcePatternFilter`, `AccessControlEntryFilter`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType, is_known
+from controller.metadata.errors import broken
+from controller.metadata.records import Acl, AclRecord, AclRemoved
+
+
+class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Select ACLs. None, and ANY, stand for all values of a field.
+
+    Pattern type MATCH with a name selects every pattern that names this resource.
+    """
+
+    resource_type: int = int(ResourceType.ANY)
+    pattern_type: int = int(PatternType.ANY)
+    resource_name: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: int = int(Operation.ANY)
+    permission: int = int(Permission.ANY)
+
+    def problem(self) -> str:
+        """Return why this cannot be a filter; empty if it can."""
+        if not (
+            is_known(ResourceType, self.resource_type) and is_known(PatternType, self.pattern_type)
+        ):
+            return "Unknown patternFilter."
+        if not (is_known(Operation, self.operation) and is_known(Permission, self.permission)):
+            return "Unknown entryFilter."
+        return ""
+
+    def matches(self, acl: Acl) -> bool:
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        name, kind = self.resource_name, self.pattern_type
+        if kind not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        if name is None:
+            return True
+        if kind != PatternType.MATCH:
+            return name == acl.resource_name
+        if acl.pattern_type == PatternType.PREFIXED:
+            return name.startswith(acl.resource_name)
+        return acl.resource_name in (name, WILDCARD)
+
+
+@dataclass(slots=True)
+class AclsImage:
+    _acls: dict[Acl, None] = field(default_factory=dict[Acl, None])
+
+    def __iter__(self) -> Iterator[Acl]:
+        return iter(self._acls)
+
+    def __len__(self) -> int:
+        return len(self._acls)
+
+    def __contains__(self, acl: Acl) -> bool:
+        return acl in self._acls
+
+    def matching(self, wanted: AclFilter) -> list[Acl]:
+        return [acl for acl in self._acls if wanted.matches(acl)]
+
+    def add(self, record: AclRecord) -> None:
+        self._acls[record.acl] = None
+
+    def remove(self, record: AclRemoved) -> None:
+        if record.acl not in self._acls:
+            raise broken(f"{record.acl} is removed, but is not there")
+        del self._acls[record.acl]
