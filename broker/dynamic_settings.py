@@ -9,18 +9,19 @@ Source: Kafka `DynamicBrokerConfig`; KIP-226.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
 from base.settings import Field, SettingInvalid, fields_of, parse, renamed, text_of
 from broker.config import BrokerConfig
+from broker.security.config import SecurityConfig
 from controller.metadata.kafka_config import KafkaConfig
 from controller.metadata.topic_configs import ConfigType
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 
-_Part = TypeVar("_Part", BrokerConfig, StreamConfig, CompactionConfig)
+_Part = TypeVar("_Part", BrokerConfig, StreamConfig, CompactionConfig, SecurityConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +31,21 @@ class BrokerSettings:
     broker: BrokerConfig
     stream: StreamConfig
     compaction: CompactionConfig
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
-    def value(self, field: Field) -> object:
+    def value(self, setting: Field) -> object:
         return next(
-            getattr(part, field.field)
-            for part in (self.broker, self.stream, self.compaction)
-            if field in fields_of(type(part))
+            getattr(part, setting.field)
+            for part in (self.broker, self.stream, self.compaction, self.security)
+            if setting in fields_of(type(part))
         )
 
 
 @cache
 def all_settings() -> Mapping[str, Field]:
     """Return the settings of brokers by their names."""
-    parts = BrokerConfig, StreamConfig, CompactionConfig
-    return {field.name: field for part in parts for field in fields_of(part)}
+    parts = BrokerConfig, StreamConfig, CompactionConfig, SecurityConfig
+    return {setting.name: setting for part in parts for setting in fields_of(part)}
 
 
 _NO_COPIES: Final = "No effect, accepted for Kafka tools: no data move between brokers."
@@ -89,8 +91,8 @@ UNUSED: Final[Mapping[str, KafkaConfig]] = {
 
 def is_dynamic(name: str) -> bool:
     """Return whether a broker can have this config."""
-    field = all_settings().get(name)
-    return name in UNUSED or (field is not None and field.setting.is_dynamic)
+    found = all_settings().get(name)
+    return name in UNUSED or (found is not None and found.setting.is_dynamic)
 
 
 def problem(name: str, value: str) -> str:
@@ -175,25 +177,26 @@ def _with(settings: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings
         _changed(settings.broker, values),
         _changed(settings.stream, values),
         _changed(settings.compaction, values),
+        _changed(settings.security, values),
     )
 
 
 def _changed(part: _Part, values: Mapping[str, str]) -> _Part:
     changes: dict[str, Any] = {
-        field.field: parse(field.setting, values[field.name])
-        for field in fields_of(type(part))
-        if field.name in values
+        item.field: parse(item.setting, values[item.name])
+        for item in fields_of(type(part))
+        if item.name in values
     }
     return replace(part, **changes) if changes else part
 
 
 def _message(error: Exception) -> str:
-    names = {field.field: name for name, field in all_settings().items()}
+    names = {item.field: name for name, item in all_settings().items()}
     return renamed(names, str(error))
 
 
 def changed_names(before: BrokerSettings, after: BrokerSettings) -> Sequence[str]:
     """Return the names of the settings that differ."""
     return [
-        name for name, field in all_settings().items() if before.value(field) != after.value(field)
+        name for name, item in all_settings().items() if before.value(item) != after.value(item)
     ]

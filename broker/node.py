@@ -48,6 +48,8 @@ from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
 from broker.groups.share.model import ShareLimits
+from broker.handlers.audit import AuditLog
+from broker.handlers.authorizer import Authorizer
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch_sessions import FetchSessions
@@ -61,6 +63,7 @@ from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
+from broker.security.config import SecurityConfig
 from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
@@ -136,6 +139,7 @@ class Broker:
         stream_config: StreamConfig,
         compaction_config: CompactionConfig,
         *,
+        security_config: SecurityConfig | None = None,
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
         log_dir: str = "memory:",
@@ -154,7 +158,9 @@ class Broker:
         self.stream_config = stream_config
         self.compaction_config = compaction_config
         """These change with the configs of brokers in the metadata."""
-        self.static_settings = BrokerSettings(config, stream_config, compaction_config)
+        self.static_settings = BrokerSettings(
+            config, stream_config, compaction_config, security_config or SecurityConfig()
+        )
         self.store = store
         self.server = Server(config)
         self.client = ControllerClient(config.controllers, tls=tls, on_trouble=log_trouble)
@@ -184,6 +190,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self.shares: SharePartitions
+        self.authorizer: Authorizer | None = None
         self._departed = DepartedBrokers()
         self._cleanup = AsyncExitStack()
         """Cleanup steps, run last in, first out. The listener closes before all of them."""
@@ -231,6 +238,7 @@ class Broker:
         stream_config: StreamConfig | None = None,
         compaction_config: CompactionConfig | None = None,
         *,
+        security_config: SecurityConfig | None = None,
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
         log_dir: str = "memory:",
@@ -250,6 +258,7 @@ class Broker:
             store,
             streams,
             compaction,
+            security_config=security_config,
             store_stats=store_stats,
             tracing=tracing,
             log_dir=log_dir,
@@ -291,6 +300,7 @@ class Broker:
         self._start_retention()
         self._start_cleaner(metadata, cleaner)
         self._start_load_reports(me)
+        self._start_authorizer()
         self.follower.subscribe(self._on_configs)
         self._on_configs(MetadataDelta(everything=True), self.image)
         await self.server.serve(
@@ -380,6 +390,15 @@ class Broker:
             await self_check.check(advertised)
         elif self.config.advertised_check == CHECK_WARN:
             self._in_background(self_check.warn(advertised))
+
+    def _start_authorizer(self) -> None:
+        """Decide by the ACLs of the image from now on, if the settings say so."""
+        config = self.static_settings.security
+        if config.has_authorizer:
+            authorizer = Authorizer(config, AuditLog(asyncio.get_running_loop().time))
+            authorizer.on_batch(MetadataDelta(everything=True), self.image)
+            self.follower.subscribe(authorizer.on_batch)
+            self.authorizer = authorizer
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` as a task that ends with this broker at the latest."""
@@ -636,7 +655,9 @@ class Broker:
     def _settle_settings(self) -> None:
         """Take the settings that follow from the configs of brokers in the metadata."""
         configs = self.image.configs
-        before = BrokerSettings(self.config, self.stream_config, self.compaction_config)
+        before = BrokerSettings(
+            self.config, self.stream_config, self.compaction_config, self.static_settings.security
+        )
         settings, problems = settle(
             self.static_settings, configs.broker(""), configs.broker(str(self.node_id))
         )

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
+from base.acls import Operation
 from broker.errors import ErrorCode, code_of, code_of_status
 from broker.groups.configs import group_problem
 from broker.handlers.broker_configs import (
@@ -23,6 +24,7 @@ from broker.handlers.broker_configs import (
     checked_values,
     list_default,
 )
+from broker.handlers.configs import configs_denial
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -61,13 +63,25 @@ async def handle_incremental_alter_configs(node: Node, ctx: RequestContext) -> R
     request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     responses: list[wire.AlterConfigsResourceResponse] = []
     for resource in request.resources:
-        outcome = await _alter(node, resource, validate_only=request.validate_only)
+        outcome = _denial(node, ctx, resource) or await _alter(
+            node, resource, validate_only=request.validate_only
+        )
         responses.append(
             wire.AlterConfigsResourceResponse(
                 *outcome, resource.resource_type, resource.resource_name
             )
         )
     return encode_response(ctx, wire.IncrementalAlterConfigsResponse(responses=responses))
+
+
+def _denial(
+    node: Node,
+    ctx: RequestContext,
+    resource: wire.AlterConfigsResource | replacing.AlterConfigsResource,
+) -> _Outcome | None:
+    return configs_denial(
+        node, ctx, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name
+    )
 
 
 async def _alter(
@@ -188,6 +202,10 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
     asked: dict[_Resource, Sequence[tuple[str, str | None]]] = {}
     for item in request.resources:
         resource = item.resource_type, item.resource_name
+        denial = _denial(node, ctx, item)
+        if denial is not None:
+            outcomes.append(denial)
+            continue
         try:
             values = _replacement(node, item, is_repeated=named[resource] > 1)
         except _Refused as refused:

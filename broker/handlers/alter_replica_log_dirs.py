@@ -5,8 +5,10 @@ exist. The last directory that names a partition counts, as in Kafka.
 Source: KIP-113; Kafka `ReplicaManager.alterReplicaLogDirs`.
 """
 
+from base.acls import Operation
 from broker.errors import ErrorCode
 from broker.groups.offsets import TopicPartition
+from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -27,11 +29,11 @@ def handle_alter_replica_log_dirs(node: Node, ctx: RequestContext) -> Response:
         for topic in directory.topics
         for index in topic.partitions
     }
+    may_alter = allows_cluster(node, ctx, Operation.ALTER)
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for key, path in wanted.items():
-        topics.setdefault(key[0], []).append(
-            AlterReplicaLogDirPartitionResult(key[1], _code(node, key, path))
-        )
+        code = _code(node, key, path) if may_alter else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        topics.setdefault(key[0], []).append(AlterReplicaLogDirPartitionResult(key[1], code))
     results = [AlterReplicaLogDirTopicResult(name, found) for name, found in topics.items()]
     return encode_response(ctx, AlterReplicaLogDirsResponse(results=results))
 

@@ -7,7 +7,9 @@ Source: KIP-546; Kafka `ClientQuotasImage.describe`.
 from enum import IntEnum
 from typing import Final
 
+from base.acls import Operation
 from broker.errors import ErrorCode
+from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -36,6 +38,7 @@ def handle_describe_client_quotas(node: Node, ctx: RequestContext) -> Response:
     INVALID_REQUEST for a wrong filter.
     """
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     refusal = _refusal(request)
     if refusal is None:
         return encode_response(ctx, DescribeClientQuotasResponse(error_message="", entries=[]))

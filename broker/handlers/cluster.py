@@ -9,8 +9,8 @@ from typing import Final
 
 from broker.errors import ErrorCode
 from broker.handlers import advertised
+from broker.handlers.authorization import cluster_operations
 from broker.handlers.dispatch import encode_response
-from broker.handlers.metadata import CLUSTER_OPERATIONS
 from broker.handlers.node import Node
 from broker.network.request import ConnectionInfo, RequestContext, Response
 from broker.wire import framing
@@ -42,7 +42,7 @@ def handle_describe_cluster(node: Node, ctx: RequestContext) -> Response:
         brokers=_brokers(node, ctx.connection, with_fenced=request.include_fenced_brokers),
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = cluster_operations(node, ctx)
     return encode_response(ctx, response)
 
 

@@ -9,9 +9,12 @@ Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka
 """
 
 from collections.abc import Mapping
+from typing import Final
 
+from base.acls import Operation
 from broker.errors import ErrorCode
 from broker.groups.configs import group_defaults
+from broker.handlers.authorization import allows_cluster, allows_group, allows_topic
 from broker.handlers.broker_configs import (
     broker_entries,
     common_entries,
@@ -40,6 +43,10 @@ from broker.wire.gen.describe_configs import (
 from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
+
+_BROKER_LOGGER: Final = 8
+_CLIENT_METRICS: Final = 16
+_CLUSTER_RESOURCES: Final = frozenset({BROKER_RESOURCE, _BROKER_LOGGER, _CLIENT_METRICS})
 
 
 def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
@@ -82,6 +89,7 @@ def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
     results = [
         _describe(
             node,
+            ctx,
             resource,
             with_synonyms=request.include_synonyms,
             with_docs=request.include_documentation,
@@ -92,14 +100,21 @@ def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
 
 
 def _describe(
-    node: Node, resource: DescribeConfigsResource, *, with_synonyms: bool, with_docs: bool
+    node: Node,
+    ctx: RequestContext,
+    resource: DescribeConfigsResource,
+    *,
+    with_synonyms: bool,
+    with_docs: bool,
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         error_message="",
     )
-    found = _entries(node, resource.resource_type, resource.resource_name)
+    found = configs_denial(
+        node, ctx, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name
+    ) or _entries(node, resource.resource_type, resource.resource_name)
     if isinstance(found, list):
         wanted = set(resource.configuration_keys or ())
         entries = [entry for entry in found if not wanted or entry.name in wanted]
@@ -110,6 +125,27 @@ def _describe(
     else:
         result.error_code, result.error_message = found
     return result
+
+
+def configs_denial(
+    node: Node, ctx: RequestContext, operation: Operation, resource_type: int, name: str
+) -> tuple[ErrorCode, str] | None:
+    """Return why the client may not do this with the configs of a resource; None if it may, or if
+    such a resource has none.
+    """
+    if node.authorizer is None:
+        return None
+    allowed, code = True, ErrorCode.NONE
+    if resource_type == TOPIC_RESOURCE:
+        allowed = allows_topic(node, ctx, operation, name)
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif resource_type == GROUP_RESOURCE:
+        allowed = allows_group(node, ctx, operation, name)
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    elif resource_type in _CLUSTER_RESOURCES:
+        allowed = allows_cluster(node, ctx, operation)
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return None if allowed else (code, code.message)
 
 
 def _entries(

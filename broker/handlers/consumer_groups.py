@@ -9,8 +9,16 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from base.acls import Operation, ResourceType
 from broker.groups.consumer.model import Assignment, ConsumerMember, HeartbeatRequest
 from broker.groups.consumer_coordinator import ConsumerGroupDescription
+from broker.handlers.authorization import (
+    allows_group,
+    check_group,
+    check_topics,
+    denied_topics,
+    operations,
+)
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -24,6 +32,9 @@ _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 """The types of members, by the protocol that they use (KIP-1099)."""
 _NO_TOPIC: Final = UUID(int=0)
+HIDDEN_TOPICS: Final = (
+    "The group has described topic(s) that the client is not authorized to describe."
+)
 
 
 async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
@@ -36,6 +47,8 @@ async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Re
                 error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=None, member_id=None
             ),
         )
+    check_group(node, ctx, Operation.READ, request.group_id)
+    check_topics(node, ctx, Operation.DESCRIBE, request.subscribed_topic_names or ())
     await node.groups.ready(request.group_id)
     result = await node.groups.consumers.heartbeat(
         request.group_id,
@@ -101,14 +114,37 @@ async def handle_consumer_group_describe(node: Node, ctx: RequestContext) -> Res
         ]
         return encode_response(ctx, describing.ConsumerGroupDescribeResponse(groups=groups))
     for group_id in request.group_ids:
+        if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
+            groups.append(
+                describing.DescribedGroup(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id)
+            )
+            continue
         await node.groups.ready(group_id)
         found = await node.groups.consumers.describe(group_id)
-        groups.append(
-            _refused(node, group_id, found)
-            if isinstance(found, ErrorCode)
-            else _described(node, found)
-        )
+        if isinstance(found, ErrorCode):
+            groups.append(_refused(node, group_id, found))
+            continue
+        group = _described(node, found)
+        if request.include_authorized_operations:
+            group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
+        groups.append(_without_hidden_topics(node, ctx, group))
     return encode_response(ctx, describing.ConsumerGroupDescribeResponse(groups=groups))
+
+
+def _without_hidden_topics(
+    node: Node, ctx: RequestContext, group: describing.DescribedGroup
+) -> describing.DescribedGroup:
+    """Return the group, or an error if it has topics that the client may not describe."""
+    names: set[str] = set()
+    for member in group.members:
+        names.update(member.subscribed_topic_names)
+        for assignment in (member.assignment, member.target_assignment):
+            names.update(topic.topic_name for topic in assignment.topic_partitions)
+    if denied_topics(node, ctx, Operation.DESCRIBE, names):
+        group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        group.error_message = HIDDEN_TOPICS
+        group.members = []
+    return group
 
 
 def _refused(node: Node, group_id: str, code: ErrorCode) -> describing.DescribedGroup:

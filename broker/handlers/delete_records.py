@@ -16,9 +16,11 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from base.acls import Operation
 from base.ids import Offset
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode, code_of
+from broker.handlers.authorization import denied_topics
 from broker.handlers.dispatch import encode_response
 from broker.handlers.lease import still_leads, wait_led
 from broker.handlers.node import Node
@@ -54,9 +56,10 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
     deadline = ctx.received_at + timeout_ms / 1_000
     open_deadline = min(deadline, ctx.received_at + _WAIT_OPEN_S)
     wanted = _offsets(request.topics)
+    denied = denied_topics(node, ctx, Operation.DELETE, wanted)
     found = await asyncio.gather(
         *(
-            _find(node, open_deadline, name, index, offset)
+            _find(node, open_deadline, name, index, offset, is_denied=name in denied)
             for name, offsets in wanted.items()
             for index, offset in offsets.items()
         )
@@ -84,9 +87,11 @@ def _offsets(topics: Iterable[DeleteRecordsTopic]) -> dict[str, dict[int, int]]:
 
 
 async def _find(
-    node: Node, open_deadline: float, topic_name: str, index: int, offset: int
+    node: Node, open_deadline: float, topic_name: str, index: int, offset: int, *, is_denied: bool
 ) -> tuple[Partition, Offset] | ErrorCode:
     """Return the partition and the log start that it is to get."""
+    if is_denied:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = node.image.topics.by_name(topic_name)
     if topic is None or not 0 <= index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -18,7 +18,9 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from base.acls import Operation
 from broker.errors import ErrorCode
+from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -44,6 +46,7 @@ _ENTRIES_PER_SLICE_COUNT: Final = 5_000
 
 async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_cluster(node, ctx, Operation.DESCRIBE)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     measured_count = 0
     shared = await _shared_ranges(node)

@@ -15,8 +15,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import ErrorCode
+from broker.handlers.authorization import denied_topics, is_broker
 from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
@@ -49,10 +51,16 @@ async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response
     response = DescribeProducersResponse(topics=[])
     topics: list[TopicResponse] = []
     described_count = slice_count = 0
+    names = () if is_broker(node, ctx) else {topic.name for topic in request.topics}
+    denied = denied_topics(node, ctx, Operation.READ, names)
     for topic in request.topics:
         partitions: list[PartitionResponse] = []
         for index in topic.partition_indexes:
-            found = _describe(node, topic.name, index, described_count)
+            found = (
+                _refused(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                if topic.name in denied
+                else _describe(node, topic.name, index, described_count)
+            )
             partitions.append(found)
             described_count += len(found.active_producers)
             slice_count += 1 + len(found.active_producers)

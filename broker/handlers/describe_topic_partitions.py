@@ -13,12 +13,14 @@ refuses only itself.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from base.acls import Operation, ResourceType
 from base.ids import NodeId
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode
 from broker.handlers.advertised import live_nodes
+from broker.handlers.authorization import allows_topic, operations
 from broker.handlers.dispatch import encode_response
-from broker.handlers.metadata import TOPIC_OPERATIONS, is_valid_topic_name, partition_metadata
+from broker.handlers.metadata import is_valid_topic_name, partition_metadata
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
@@ -40,13 +42,27 @@ PARTITIONS_MAX: Final = 2_000
 def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     names = _names(node, request)
-    answer = (
-        DescribeTopicPartitionsResponse(
+    if names is None:
+        answer = DescribeTopicPartitionsResponse(
             topics=[_refused(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics]
         )
-        if names is None
-        else _page(node, names, request)
-    )
+        return encode_response(ctx, answer)
+    wants_all = not request.topics
+    allowed = [
+        name
+        for name in names
+        if allows_topic(node, ctx, Operation.DESCRIBE, name, logs=not wants_all)
+    ]
+    answer = _page(node, ctx, allowed, request)
+    if not wants_all and len(allowed) < len(names):
+        answer.topics = [
+            *answer.topics,
+            *(
+                _refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                for name in names
+                if name not in set(allowed)
+            ),
+        ]
     return encode_response(ctx, answer)
 
 
@@ -66,11 +82,14 @@ def _names(node: Node, request: DescribeTopicPartitionsRequest) -> list[str] | N
 
 
 def _page(
-    node: Node, names: Iterable[str], request: DescribeTopicPartitionsRequest
+    node: Node,
+    ctx: RequestContext,
+    names: Iterable[str],
+    request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse:
     left = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     cursor = request.cursor or Cursor()
-    describe = _Describe(node)
+    describe = _Describe(node, ctx)
     response = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
     found: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
@@ -96,14 +115,16 @@ class _Page(NamedTuple):
 class _Describe:
     """Describes topics as of now."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, ctx: RequestContext) -> None:
         self._node = node
+        self._ctx = ctx
         self._live = {state.node_id for state in live_nodes(node)}
         self._unnamed: NodeId | None = None if node.can_write() else node.node_id
 
     def topic(self, name: str, start: int, count: int) -> _Page:
         """Describe a topic and up to `count` of its partitions from `start` on."""
         state = self._node.image.topics.by_name(name)
+        allowed = operations(self._node, self._ctx, ResourceType.TOPIC, name)
         if state is None:
             known = is_valid_topic_name(name)
             topic = _refused(
@@ -113,7 +134,7 @@ class _Describe:
                 else ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
             topic.is_internal = name in INTERNAL_TOPICS
-            topic.topic_authorized_operations = TOPIC_OPERATIONS
+            topic.topic_authorized_operations = allowed
             return _Page(topic, None)
         end = min(start + count, len(state.partitions))
         topic = DescribeTopicPartitionsResponseTopic(
@@ -121,7 +142,7 @@ class _Describe:
             topic_id=state.topic_id,
             is_internal=name in INTERNAL_TOPICS,
             partitions=self._partitions(state.partitions[start:end]),
-            topic_authorized_operations=TOPIC_OPERATIONS,
+            topic_authorized_operations=allowed,
         )
         return _Page(topic, end if start < end < len(state.partitions) else None)
 

@@ -33,6 +33,7 @@ from broker.wire.gen import (
     api_versions,
     consumer_group_heartbeat,
     delete_share_group_offsets,
+    describe_acls,
     describe_client_quotas,
     describe_cluster,
     describe_log_dirs,
@@ -115,6 +116,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     ),
     apis.DESCRIBE_LOG_DIRS.key: lambda code: describe_log_dirs.DescribeLogDirsResponse(
         error_code=code
+    ),
+    apis.DESCRIBE_ACLS.key: lambda code: describe_acls.DescribeAclsResponse(
+        error_code=code, error_message=None
     ),
     apis.DESCRIBE_CLIENT_QUOTAS.key: lambda code: (
         describe_client_quotas.DescribeClientQuotasResponse(

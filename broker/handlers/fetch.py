@@ -26,10 +26,12 @@ from uuid import UUID
 
 import structlog
 
+from base.acls import Operation
 from base.buffers import Buffer
 from base.ids import NodeId, Offset
 from broker.config import RACK_AWARE
 from broker.errors import ErrorCode, code_of
+from broker.handlers.authorization import allows_topic
 from broker.handlers.fetch_sessions import SessionCall
 from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
@@ -87,6 +89,7 @@ class _Target:
     __slots__ = (
         "committed",
         "is_cold",
+        "is_denied",
         "is_opening",
         "partition",
         "result",
@@ -103,6 +106,7 @@ class _Target:
         self.topic_id = key if isinstance(key, UUID) else None
         self.topic_name = None if isinstance(key, UUID) else key
         self.wanted = wanted
+        self.is_denied = False
 
     def is_current(self) -> bool:
         """Return whether the partition, if it is still served, has moved none of its offsets."""
@@ -162,6 +166,8 @@ class _FetchCall:
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         self._targets = [_Target(item.key, item.wanted) for item in call.partitions]
+        if node.authorizer is not None:
+            self._deny()
         self._turns = self._targets
         if self._targets and call.session is None:
             # If the byte limit is too small for all partitions, the first ones get the bytes, so
@@ -169,15 +175,33 @@ class _FetchCall:
             first = ctx.correlation_id % len(self._targets)
             self._turns = self._targets[first:] + self._targets[:first]
 
+    def _deny(self) -> None:
+        """Find the topics that the client may not read. As in Kafka, a fetch that waits is not
+        checked again.
+        """
+        node = self._node
+        for target in self._targets:
+            name = target.topic_name
+            if target.topic_id is not None:
+                topic = node.image.topics.by_id(target.topic_id)
+                name = None if topic is None else topic.name
+            target.is_denied = name is not None and not allows_topic(
+                node, self._ctx, Operation.READ, name
+            )
+
     @property
     def is_complete(self) -> bool:
-        """Return True if the response can be sent as it is."""
+        """Return True if the response can be sent as it is. Partitions that the client may not read
+        do not end the wait for others, as in Kafka.
+        """
         if any(target.is_cold for target in self._targets):
             return False
-        if self._is_wait_over or self._size_bytes >= self._request.min_bytes or not self._targets:
+        if self._is_wait_over or self._size_bytes >= self._request.min_bytes:
+            return True
+        if all(target.is_denied for target in self._targets):
             return True
         return any(
-            (target.result.error_code and not target.is_opening)
+            (target.result.error_code and not target.is_opening and not target.is_denied)
             or target.result.preferred_read_replica != _NO_REPLICA
             for target in self._targets
         )
@@ -218,6 +242,10 @@ class _FetchCall:
         wanted, result = target.wanted, target.result
         if target.topic_name is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            return None
+        if target.is_denied:
+            result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            result.aborted_transactions = ()
             return None
         found = self._node.partitions.get(target.topic_name, wanted.partition)
         if not isinstance(found, Partition):

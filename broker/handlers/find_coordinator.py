@@ -9,6 +9,7 @@ Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699, KIP-932.
 from collections.abc import Mapping
 from typing import Final
 
+from base.acls import Operation, ResourceType
 from broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     SHARE_STATES_TOPIC,
@@ -17,6 +18,7 @@ from broker.coordination.internal_topics import (
 )
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.advertised import address_of
+from broker.handlers.authorization import allows, allows_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -53,8 +55,15 @@ async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
         )
         coordinators = [_refused(key, ErrorCode.INVALID_REQUEST, why) for key in keys]
     else:
-        await ensure_topic(node, topic_name)
-        coordinators = [_coordinator(node, ctx, key, topic_name) for key in keys]
+        denied = {key: code for key in keys if (code := _denial(node, ctx, key, topic_name))}
+        if len(denied) < len(set(keys)):
+            await ensure_topic(node, topic_name)
+        coordinators = [
+            _refused(key, denied[key], denied[key].message)
+            if key in denied
+            else _coordinator(node, ctx, key, topic_name)
+            for key in keys
+        ]
     if ctx.api_version >= 4:
         response = find_coordinator.FindCoordinatorResponse(coordinators=coordinators)
     else:
@@ -67,6 +76,19 @@ async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
             port=only.port,
         )
     return encode_response(ctx, response)
+
+
+def _denial(node: Node, ctx: RequestContext, key: str, topic_name: str) -> ErrorCode | None:
+    """Return why the client may not know who coordinates this; None if it may."""
+    if topic_name == SHARE_STATES_TOPIC:
+        allowed = allows_cluster(node, ctx, Operation.CLUSTER_ACTION)
+        return None if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    kind, code = (
+        (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if topic_name == OFFSETS_TOPIC
+        else (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    )
+    return None if allows(node, ctx, Operation.DESCRIBE, kind, key) else code
 
 
 def _coordinator(

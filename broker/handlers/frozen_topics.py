@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from base.acls import Operation
 from broker.errors import ErrorCode
+from broker.handlers.authorization import allows_topic
 from broker.handlers.node import Node
+from broker.network.request import RequestContext
 from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
 from broker.wire.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
 from controller.metadata.frozen_topics import FrozenTopic
@@ -23,20 +26,34 @@ _ENTRIES_PER_SLICE_COUNT: Final = 5_000
 
 
 async def describe_frozen_topics(
-    node: Node, requested: Sequence[MetadataRequestTopic]
+    node: Node, ctx: RequestContext, requested: Sequence[MetadataRequestTopic]
 ) -> list[MetadataResponseTopic]:
     """Return the frozen topics with these names or ids. If there are none, return all, and the
     deleted records of topics that can come back. A name is that for readers of the store:
-    `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic.
+    `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic. Answers nothing about topics that the
+    client may not describe.
     """
     image = node.image
     if not requested:
-        found = [await _info(node, topic) for topic in list(image.frozen_topics)]
+        found = [
+            await _info(node, topic)
+            for topic in list(image.frozen_topics)
+            if allows_topic(node, ctx, Operation.DESCRIBE, topic.name, logs=False)
+        ]
         frozen = [answer for answer in found if answer is not None]
-        return frozen + _deleted_records(image)
+        return frozen + [
+            answer
+            for answer in _deleted_records(image)
+            if allows_topic(node, ctx, Operation.DESCRIBE, answer.name or "", logs=False)
+        ]
     answers: list[MetadataResponseTopic] = []
     for item in requested:
         topic = _find(node.image, item.name, item.topic_id)
+        name = item.name if topic is None else topic.name
+        if name is not None and not allows_topic(node, ctx, Operation.DESCRIBE, name):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            answers.append(MetadataResponseTopic(code, item.name, item.topic_id))
+            continue
         answer = None if topic is None else await _info(node, topic)
         answers.append(_unknown(item) if answer is None else answer)
     return answers

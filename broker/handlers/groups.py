@@ -10,13 +10,25 @@ Source: Kafka `KafkaApis`.
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 from uuid import UUID
 
+from base.acls import Operation, ResourceType
 from broker.groups.coordinator import GroupDescription
 from broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import CommittedOffset
+from broker.handlers.authorization import (
+    allows_cluster,
+    allows_group,
+    check_group,
+    denied_topics,
+    describes_group,
+    is_broker,
+    operations,
+    undescribed_topics,
+)
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -34,6 +46,10 @@ from broker.wire.gen import (
     sync_group,
 )
 
+_FIRST_WITH_PROTOCOL: Final = 5
+"""The first version of SyncGroup that names the protocol."""
+_FIRST_WITHOUT_PROTOCOL: Final = 7
+"""The first version of JoinGroup in which a refusal has no protocol."""
 _FIRST_WITH_MEMBER_EPOCH: Final = 9
 """The first version of OffsetCommit for members of consumer groups (KIP-848)."""
 _FIRST_WITH_GROUP_ERROR: Final = 2
@@ -48,6 +64,12 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
     """JoinGroup (11). The coordinator parks it until the rebalance completes."""
     request = decode_body(join_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     version = ctx.api_version
+    if not allows_group(node, ctx, Operation.READ, request.group_id):
+        refused = join_group.JoinGroupResponse(
+            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            protocol_name=None if version >= _FIRST_WITHOUT_PROTOCOL else "",
+        )
+        return encode_response(ctx, refused)
     await node.groups.ready(request.group_id)
     result = await node.groups.join(
         request.group_id,
@@ -72,7 +94,9 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
         error_code=result.error,
         generation_id=result.generation,
         protocol_type=result.protocol_type,
-        protocol_name=result.protocol if version >= 7 else result.protocol or "",
+        protocol_name=result.protocol
+        if version >= _FIRST_WITHOUT_PROTOCOL
+        else result.protocol or "",
         leader=result.leader,
         skip_assignment=result.skip_assignment,
         member_id=result.member_id,
@@ -84,6 +108,11 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
 async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
     """SyncGroup (14). Followers wait until the leader's assignment is durable."""
     request = decode_body(sync_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if ctx.api_version < _FIRST_WITH_PROTOCOL or (
+        request.protocol_type is not None and request.protocol_name is not None
+    ):
+        # Kafka refuses a request without them first.
+        check_group(node, ctx, Operation.READ, request.group_id)
     await node.groups.ready(request.group_id)
     result = await node.groups.sync(
         request.group_id,
@@ -108,6 +137,7 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
 async def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
     """Heartbeat (12)."""
     request = decode_body(heartbeat.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_group(node, ctx, Operation.READ, request.group_id)
     await node.groups.ready(request.group_id)
     error = node.groups.heartbeat(
         request.group_id, request.member_id, request.group_instance_id, request.generation_id
@@ -119,6 +149,7 @@ async def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
 async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
     """LeaveGroup (13): one member up to version 2, a list from version 3."""
     request = decode_body(leave_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_group(node, ctx, Operation.READ, request.group_id)
     single = ctx.api_version < 3
     identities = (
         [(request.member_id, None)]
@@ -144,17 +175,15 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
 async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     """OffsetCommit (8). Unknown topics and partitions are refused individually."""
     request = decode_body(offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if not allows_group(node, ctx, Operation.READ, request.group_id):
+        return encode_response(ctx, _refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
     names = [_name_of(node, ctx, topic.topic_id, topic.name) for topic in request.topics]
-    offsets = _offsets_to_commit(node, request, names)
-    await node.groups.ready(request.group_id)
-    results: Mapping[TopicPartition, ErrorCode] = await node.groups.commit_offsets(
-        request.group_id,
-        request.member_id,
-        request.group_instance_id,
-        request.generation_id_or_member_epoch,
-        offsets,
-        knows_epochs=ctx.api_version >= _FIRST_WITH_MEMBER_EPOCH,
-    )
+    denied = denied_topics(node, ctx, Operation.READ, (name for name in names if name is not None))
+    offsets = _offsets_to_commit(node, request, names, denied)
+    if denied and not offsets:
+        results = {}
+    else:
+        results = await _commit(node, ctx, request, offsets)
     topics = [
         offset_commit.OffsetCommitResponseTopic(
             topic.topic_id,
@@ -162,11 +191,7 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
             [
                 offset_commit.OffsetCommitResponsePartition(
                     partition.partition_index,
-                    ErrorCode.UNKNOWN_TOPIC_ID
-                    if name is None
-                    else results.get(
-                        (name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    ),
+                    _commit_code(results, denied, name, partition.partition_index),
                 )
                 for partition in topic.partitions
             ],
@@ -175,6 +200,54 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     ]
     response = offset_commit.OffsetCommitResponse(topics=topics)
     return encode_response(ctx, response)
+
+
+async def _commit(
+    node: Node,
+    ctx: RequestContext,
+    request: offset_commit.OffsetCommitRequest,
+    offsets: dict[TopicPartition, CommittedOffset],
+) -> Mapping[TopicPartition, ErrorCode]:
+    await node.groups.ready(request.group_id)
+    return await node.groups.commit_offsets(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        offsets,
+        knows_epochs=ctx.api_version >= _FIRST_WITH_MEMBER_EPOCH,
+    )
+
+
+def _commit_code(
+    results: Mapping[TopicPartition, ErrorCode],
+    denied: AbstractSet[str],
+    name: str | None,
+    index: int,
+) -> ErrorCode:
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if name in denied:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return results.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _refused_commit(
+    request: offset_commit.OffsetCommitRequest, code: ErrorCode
+) -> offset_commit.OffsetCommitResponse:
+    return offset_commit.OffsetCommitResponse(
+        topics=[
+            offset_commit.OffsetCommitResponseTopic(
+                topic.topic_id,
+                topic.name,
+                [
+                    offset_commit.OffsetCommitResponsePartition(partition.partition_index, code)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def _name_of(node: Node, ctx: RequestContext, topic_id: UUID | None, name: str) -> str | None:
@@ -186,15 +259,18 @@ def _name_of(node: Node, ctx: RequestContext, topic_id: UUID | None, name: str) 
 
 
 def _offsets_to_commit(
-    node: Node, request: offset_commit.OffsetCommitRequest, names: Sequence[str | None]
+    node: Node,
+    request: offset_commit.OffsetCommitRequest,
+    names: Sequence[str | None],
+    denied: AbstractSet[str],
 ) -> dict[TopicPartition, CommittedOffset]:
     """Return the offsets of the request, without unknown topics and partitions. names: those of its
-    topics.
+    topics. denied: topics that the client may not read.
     """
     now_ms = node.now_ms()
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic, name in zip(request.topics, names, strict=True):
-        if name is None:
+        if name is None or name in denied:
             continue
         partition_count = _partition_count(node, name)
         for partition in topic.partitions:
@@ -234,7 +310,9 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
                         part.committed_leader_epoch,
                         part.metadata,
                         # Version 1 has no top-level error: each partition carries it.
-                        group.error_code if ctx.api_version < 2 else part.error_code,
+                        part.error_code
+                        if ctx.api_version >= _FIRST_WITH_GROUP_ERROR
+                        else group.error_code or part.error_code,
                     )
                     for part in topic.partitions
                 ],
@@ -253,8 +331,10 @@ async def _fetch_group(
     member: tuple[str | None, int],
 ) -> offset_fetch.OffsetFetchResponseGroup:
     group_id, topics = request.group_id, request.topics
-    await node.groups.ready(group_id)
-    found = node.groups.fetch_offsets(group_id, *member)
+    found: GroupOffsets | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if describes_group(node, ctx, group_id):
+        await node.groups.ready(group_id)
+        found = node.groups.fetch_offsets(group_id, *member)
     error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
     if error is not ErrorCode.NONE and ctx.api_version >= _FIRST_WITH_GROUP_ERROR:
         return offset_fetch.OffsetFetchResponseGroup(group_id, [], error)
@@ -264,19 +344,24 @@ async def _fetch_group(
         for topic, partition in offsets.committed:
             by_name.setdefault(topic, []).append(partition)
         wanted = [(_id_of(node, topic), topic, indexes) for topic, indexes in by_name.items()]
+        hidden = denied_topics(node, ctx, Operation.DESCRIBE, by_name, logs=False)
+        if hidden and not is_broker(node, ctx):
+            wanted = [item for item in wanted if item[1] not in hidden]
         if ctx.api_version >= _FIRST_WITH_TOPIC_IDS:  # a deleted topic has offsets for a moment
             wanted = [item for item in wanted if item[0] is not None]
     else:
         wanted = _requested(topics)
+    names = [_name_of(node, ctx, topic_id, name) for topic_id, name, _ in wanted]
+    denied = undescribed_topics(node, ctx, (name for name in names if name is not None))
     answers = [
         offset_fetch.OffsetFetchResponseTopics(
             topic_id,
-            name,
-            _fetched(
-                offsets, _name_of(node, ctx, topic_id, name), indexes, require_stable=require_stable
-            ),
+            requested_name,
+            _refused_offsets(indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            if name in denied
+            else _fetched(offsets, name, indexes, require_stable=require_stable),
         )
-        for topic_id, name, indexes in wanted
+        for (topic_id, requested_name, indexes), name in zip(wanted, names, strict=True)
     ]
     return offset_fetch.OffsetFetchResponseGroup(group_id, answers, error)
 
@@ -301,14 +386,18 @@ def _fetched(
     offsets: GroupOffsets, name: str | None, indexes: Sequence[int], *, require_stable: bool
 ) -> list[offset_fetch.OffsetFetchResponsePartitions]:
     if name is None:
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID
-        return [
-            offset_fetch.OffsetFetchResponsePartitions(index, -1, -1, "", unknown)
-            for index in indexes
-        ]
+        return _refused_offsets(indexes, ErrorCode.UNKNOWN_TOPIC_ID)
     return [
         _committed_partition(offsets, (name, index), require_stable=require_stable)
         for index in indexes
+    ]
+
+
+def _refused_offsets(
+    indexes: Sequence[int], code: ErrorCode
+) -> list[offset_fetch.OffsetFetchResponsePartitions]:
+    return [
+        offset_fetch.OffsetFetchResponsePartitions(index, -1, -1, "", code) for index in indexes
     ]
 
 
@@ -334,6 +423,7 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(list_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
+    sees_all = allows_cluster(node, ctx, Operation.DESCRIBE, logs=False) or is_broker(node, ctx)
     groups = [
         list_groups.ListedGroup(
             group.group_id, group.protocol_type, group.state.value, group.type.value
@@ -341,6 +431,7 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
         for group in node.groups.list_groups()
         if (not states or group.state.value.lower() in states)
         and (not types or group.type.value in types)
+        and (sees_all or allows_group(node, ctx, Operation.DESCRIBE, group.group_id, logs=False))
     ]
     response = list_groups.ListGroupsResponse(groups=groups)
     return encode_response(ctx, response)
@@ -353,11 +444,17 @@ async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
     )
     groups: list[describe_groups.DescribedGroup] = []
     for group_id in request.groups:
+        if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
+            groups.append(_described(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+            continue
         await node.groups.ready(group_id)
         described: GroupDescription | ErrorCode | str = node.groups.describe_group(group_id)
         if ctx.api_version >= _FIRST_WITH_UNKNOWN_GROUPS:
             described = node.groups.unknown_group(group_id) or described
-        groups.append(_described(group_id, described))
+        group = _described(group_id, described)
+        if request.include_authorized_operations and not group.error_code:
+            group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
+        groups.append(group)
     response = describe_groups.DescribeGroupsResponse(groups=groups)
     return encode_response(ctx, response)
 
@@ -389,6 +486,10 @@ async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(delete_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     results: list[delete_groups.DeletableGroupResult] = []
     for group_id in request.groups_names:
+        if not allows_group(node, ctx, Operation.DELETE, group_id):
+            code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            results.append(delete_groups.DeletableGroupResult(group_id, code))
+            continue
         await node.groups.ready(group_id)
         results.append(
             delete_groups.DeletableGroupResult(group_id, await node.groups.delete_group(group_id))

@@ -9,8 +9,10 @@ Source: KIP-1142 (version 1), KIP-1000 (version 0); Kafka
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from base.acls import Operation
 from broker.errors import ErrorCode
 from broker.handlers.advertised import live_nodes
+from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -33,6 +35,7 @@ _FIRST_WITH_TYPES: Final = 1
 def handle_list_config_resources(node: Node, ctx: RequestContext) -> Response:
     """Answer UNSUPPORTED_VERSION for a type that does not exist, as Kafka does. No types: all."""
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     wanted = set(request.resource_types)
     if ctx.api_version < _FIRST_WITH_TYPES:
         wanted = {_CLIENT_METRICS}

@@ -24,8 +24,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from base.acls import Operation
 from base.ids import Offset
 from broker.errors import ErrorCode, code_of
+from broker.handlers.authorization import check_cluster, undescribed_topics
 from broker.handlers.dispatch import encode_response
 from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.forks import answer_fork_points, asks_for_fork_points
@@ -70,7 +72,10 @@ _WAIT_OPEN_S: Final = 2.0
 async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if asks_for_fork_points(request.topics):
+        check_cluster(node, ctx, Operation.CLUSTER_ACTION)
         return await answer_fork_points(node, ctx, request)
+    names = {topic.name for topic in request.topics}
+    denied = undescribed_topics(node, ctx, names)
     limit = asyncio.Semaphore(_LOOKUPS_AT_ONCE_COUNT)
     # As in Kafka, replicas and debugging consumers see open transactions.
     committed = request.isolation_level == _READ_COMMITTED and request.replica_id == _CONSUMER
@@ -81,6 +86,9 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     async def answer(
         topic_name: str, wanted: Sequence[ListOffsetsPartition]
     ) -> ListOffsetsPartitionResponse:
+        if topic_name in denied:
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return ListOffsetsPartitionResponse(wanted[0].partition_index, code)
         if error := _problem(wanted, ctx.api_version):
             return ListOffsetsPartitionResponse(wanted[0].partition_index, error)
         async with limit:

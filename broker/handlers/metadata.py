@@ -18,14 +18,23 @@ Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationMa
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 from uuid import UUID
 
+from base.acls import Operation, ResourceType
 from base.ids import NodeEpoch, NodeId
 from broker.config import BrokerConfig
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode, code_of, code_of_status
 from broker.handlers import advertised
+from broker.handlers.authorization import (
+    NOT_REQUESTED,
+    allows_cluster,
+    cluster_operations,
+    denied_topics,
+    operations,
+)
 from broker.handlers.frozen_topics import describe_frozen_topics
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -46,11 +55,10 @@ from controller.api.errors import ControllerError
 from controller.metadata.image import MetadataImage
 from controller.metadata.topics import PartitionMetadata, TopicState
 
-TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-"""Bits of Kafka's AclOperation. Without an authorizer every applicable operation is allowed."""
-
-_NOT_REQUESTED: Final = -(2**31)
+_WITHOUT_RIGHTS: Final = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
+)
+"""Topics with these errors do not name authorized operations."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FIRST_WITH_EMPTY_AS_NONE: Final = 1
 
@@ -115,8 +123,8 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
         if request.frozen_topics:
             return answer.of_frozen_topics(requested or ())
         if requested is None or (not requested and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
-            return answer.encode([answer.known(topic) for topic in node.image.topics])
-        missing = _creatable(node, request, requested)
+            return answer.encode(answer.all_topics())
+        missing = answer.creatable(_creatable(node, request, requested))
         return (
             answer.after_creating(requested, missing)
             if missing
@@ -179,6 +187,36 @@ class _Answer:
         self._ctx = ctx
         self._request = request
         self._cache = cache
+        self._denied: AbstractSet[str] = frozenset()
+        """Topics that the client may not describe."""
+        self._not_creatable: AbstractSet[str] = frozenset()
+        if node.authorizer is not None and request.topics and not request.frozen_topics:
+            names = (self._name_of(topic) for topic in request.topics)
+            self._denied = denied_topics(
+                node, ctx, Operation.DESCRIBE, (name for name in names if name is not None)
+            )
+
+    def _name_of(self, topic: MetadataRequestTopic) -> str | None:
+        if topic.topic_id is None:
+            return topic.name
+        known = self._node.image.topics.by_id(topic.topic_id)
+        return None if known is None else known.name
+
+    def all_topics(self) -> list[EncodedTopic]:
+        """Return the topics that the client may describe."""
+        node, topics = self._node, self._node.image.topics
+        denied = denied_topics(
+            node, self._ctx, Operation.DESCRIBE, (topic.name for topic in topics), logs=False
+        )
+        return [self.known(topic) for topic in topics if topic.name not in denied]
+
+    def creatable(self, missing: Sequence[str]) -> list[str]:
+        """Return those of the missing topics that the client may create."""
+        node, ctx = self._node, self._ctx
+        names = [name for name in missing if name not in self._denied]
+        if names and not allows_cluster(node, ctx, Operation.CREATE, logs=False):
+            self._not_creatable = denied_topics(node, ctx, Operation.CREATE, names)
+        return [name for name in names if name not in self._not_creatable]
 
     async def after_creating(
         self, requested: Sequence[MetadataRequestTopic], names: list[str]
@@ -186,7 +224,7 @@ class _Answer:
         return self.encode(self.topics_for(requested, await _create(self._node, names)))
 
     async def of_frozen_topics(self, requested: Sequence[MetadataRequestTopic]) -> Response:
-        found = await describe_frozen_topics(self._node, requested)
+        found = await describe_frozen_topics(self._node, self._ctx, requested)
         return self.encode([EncodedTopic(head, ()) for head in found])
 
     def topics_for(
@@ -209,6 +247,10 @@ class _Answer:
                 ),
                 (),
             )
+        if topic.name in self._denied:
+            # Ids are no secrets, as in Kafka.
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return EncodedTopic(MetadataResponseTopic(code, name=None, topic_id=topic_id), ())
         return self.known(topic)
 
     def _by_name(self, name: str | None, errors: dict[str, ErrorCode]) -> EncodedTopic:
@@ -216,6 +258,10 @@ class _Answer:
             return EncodedTopic(
                 MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=None), ()
             )
+        if name in self._denied or name in self._not_creatable:
+            is_internal = name in INTERNAL_TOPICS and name not in self._denied
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return EncodedTopic(MetadataResponseTopic(code, name=name, is_internal=is_internal), ())
         topic = self._node.image.topics.by_name(name)
         if topic is not None:
             return self.known(topic)
@@ -244,9 +290,10 @@ class _Answer:
         node, ctx, request = self._node, self._ctx, self._request
         if request.include_topic_authorized_operations:
             for topic in topics:
-                topic.head.topic_authorized_operations = (
-                    _NOT_REQUESTED if topic.head.error_code else TOPIC_OPERATIONS
-                )
+                if topic.head.name is not None and topic.head.error_code not in _WITHOUT_RIGHTS:
+                    topic.head.topic_authorized_operations = operations(
+                        node, ctx, ResourceType.TOPIC, topic.head.name
+                    )
         wants_all_topics = request.topics is None or (
             not request.topics and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE
         )
@@ -260,9 +307,9 @@ class _Answer:
             ],
             cluster_id=node.cluster_id,
             controller_id=advertised.controller_id(node),
-            cluster_authorized_operations=CLUSTER_OPERATIONS
+            cluster_authorized_operations=cluster_operations(node, ctx)
             if request.include_cluster_authorized_operations
-            else _NOT_REQUESTED,
+            else NOT_REQUESTED,
         )
         message = EncodedMetadata(head, topics)
         return framing.encode_response_frame(

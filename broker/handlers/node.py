@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from broker.dynamic_settings import BrokerSettings
 from broker.groups.coordinator import GroupCoordinator
+from broker.handlers.authorizer import Authorizer
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
@@ -37,6 +38,11 @@ class Node(LocalBroker, Protocol):
     @property
     def static_settings(self) -> BrokerSettings:
         """Return the settings of the process, over which configs of brokers lie."""
+        ...
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """Return who decides what clients may do; None: they may do everything."""
         ...
 
     @property

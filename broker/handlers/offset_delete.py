@@ -4,7 +4,9 @@ Partitions that do not exist are refused one by one. An error of the group is an
 Source: KIP-496; Kafka `KafkaApis.handleOffsetDeleteRequest`.
 """
 
+from base.acls import Operation
 from broker.groups.offsets import TopicPartition
+from broker.handlers.authorization import check_group, denied_topics
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -21,8 +23,11 @@ from broker.wire.gen.offset_delete import (
 
 async def handle_offset_delete(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_group(node, ctx, Operation.DELETE, request.group_id)
+    denied = denied_topics(node, ctx, Operation.READ, (topic.name for topic in request.topics))
     await node.groups.ready(request.group_id)
-    results = await node.groups.delete_offsets(request.group_id, _existing(node, request))
+    wanted = [item for item in _existing(node, request) if item[0] not in denied]
+    results = await node.groups.delete_offsets(request.group_id, wanted)
     if isinstance(results, ErrorCode):
         return encode_response(ctx, OffsetDeleteResponse(error_code=results))
     topics = [
@@ -31,7 +36,9 @@ async def handle_offset_delete(node: Node, ctx: RequestContext) -> Response:
             [
                 OffsetDeleteResponsePartition(
                     part.partition_index,
-                    results.get(
+                    ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    if topic.name in denied
+                    else results.get(
                         (topic.name, part.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     ),
                 )

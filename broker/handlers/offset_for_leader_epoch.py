@@ -7,6 +7,7 @@ Source: KIP-101, KIP-320; Kafka `Partition.lastOffsetForLeaderEpoch`.
 from typing import Final
 
 from broker.errors import ErrorCode
+from broker.handlers.authorization import undescribed_topics
 from broker.handlers.dispatch import encode_response
 from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.lease import wait_led
@@ -31,10 +32,16 @@ a change of leader.
 async def handle_offset_for_leader_epoch(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     deadline = ctx.received_at + _WAIT_OPEN_S
+    denied = undescribed_topics(node, ctx, (topic.topic for topic in request.topics))
     topics = [
         OffsetForLeaderTopicResult(
             topic.topic,
-            [await _answer(node, deadline, topic.topic, wanted) for wanted in topic.partitions],
+            [
+                EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.partition)
+                if topic.topic in denied
+                else await _answer(node, deadline, topic.topic, wanted)
+                for wanted in topic.partitions
+            ],
         )
         for topic in request.topics
     ]

@@ -23,12 +23,15 @@ Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; 
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Set as AbstractSet
+from typing import Final, cast
 
+from base.acls import Operation, ResourceType
 from base.clock import monotonic_ms
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode
 from broker.handlers import verification
+from broker.handlers.authorization import allows, denied_topics
 from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Respond
@@ -53,6 +56,7 @@ _NOT_FOR_CLIENTS: Final = (
     "only coordinators write to this topic: commit offsets by OffsetCommit, transactions by EndTxn"
 )
 _ACKS_NONE: Final = 0
+_NONE: Final[AbstractSet[str]] = frozenset()
 _ACKS: Final = frozenset({-1, 0, 1})
 
 
@@ -77,6 +81,7 @@ class _ProduceCall:
     __slots__ = (
         "_adds",
         "_ctx",
+        "_denied",
         "_groups",
         "_guard",
         "_node",
@@ -94,6 +99,8 @@ class _ProduceCall:
         self._ctx = ctx
         self._request = request
         self._respond = respond
+        self._denied: AbstractSet[str] = _NONE
+        """Topics to which the client may not write."""
         self._results: list[tuple[str | None, TopicKey, list[ProducePartitionResult]]] = []
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
@@ -148,6 +155,9 @@ class _ProduceCall:
             if request_error is None
             else request_error
         )
+        if topic_name in self._denied:
+            self._refuse(topic_name, wanted.records, result, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return None
         if topic_name in INTERNAL_TOPICS:
             result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
             result.error_message = _NOT_FOR_CLIENTS
@@ -163,7 +173,32 @@ class _ProduceCall:
 
     def _request_error(self) -> ErrorCode | None:
         """Return the error of the request as a whole, or None."""
+        if self._node.authorizer is not None:
+            code = self._denial()
+            if code is not None:
+                return code
         return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
+
+    def _is_transactional(self) -> bool:
+        return any(
+            verification.transactional_producer(wanted.records) is not None
+            for topic in self._request.topics
+            for wanted in topic.partitions
+        )
+
+    def _denial(self) -> ErrorCode | None:
+        """Find the topics to which the client may not write. Return why the whole request is
+        refused, or None.
+        """
+        node, ctx, transactional_id = self._node, self._ctx, self._request.transactional_id
+        if self._is_transactional() and not (
+            transactional_id is not None
+            and allows(node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        ):
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        names = {self._name_of(topic.key) for topic in self._request.topics} - {None}
+        self._denied = denied_topics(node, ctx, Operation.WRITE, cast("set[str]", names))
+        return None
 
     def _append(
         self,

@@ -8,7 +8,9 @@ Source: KIP-595, KIP-836 (times), KIP-853 (directories and addresses).
 from typing import Final
 from uuid import UUID
 
+from base.acls import Operation
 from broker.errors import ErrorCode, code_of
+from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -25,6 +27,7 @@ _LISTENER: Final = "CONTROLLER"
 async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
     """Describe the only partition of the metadata log. Any other one does not exist."""
     request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_cluster(node, ctx, Operation.DESCRIBE)
     try:
         quorum = await node.client.describe_quorum(timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:

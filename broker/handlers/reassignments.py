@@ -13,8 +13,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import ErrorCode, code_of, code_of_status
+from broker.handlers.authorization import allows_cluster, check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -42,6 +44,10 @@ split.
 _PREFERRED: Final = 0
 
 Problem = tuple[ErrorCode, str | None]
+_DENIED: Final[Problem] = (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message,
+)
 _NO_UNCLEAN_ELECTION: Final[Problem] = (
     ErrorCode.ELECTION_NOT_NEEDED,
     "the controller elects leaders of leaderless partitions by itself",
@@ -81,6 +87,8 @@ async def _send_in_chunks(
 
 async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(alter.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if not allows_cluster(node, ctx, Operation.ALTER):
+        return encode_response(ctx, _refused_change(request))
     targets = [
         PartitionTarget(
             topic=topic.name,
@@ -120,6 +128,26 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
     )
 
 
+def _refused_change(
+    request: alter.AlterPartitionReassignmentsRequest,
+) -> alter.AlterPartitionReassignmentsResponse:
+    code, message = _DENIED
+    return alter.AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=message,
+        responses=[
+            alter.ReassignableTopicResponse(
+                topic.name,
+                [
+                    alter.ReassignablePartitionResponse(part.partition_index, code, message)
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
 # --- list -----------------------------------------------------------------------------------------
 
 
@@ -127,6 +155,7 @@ def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Resp
     request = framing.decode_body(
         listing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
+    check_cluster(node, ctx, Operation.DESCRIBE)
     topics = node.image.topics
     if request.topics is None:
         requested = [(topic, topic.partitions) for topic in topics]
@@ -175,6 +204,8 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     controller elects leaders of leaderless partitions by itself.
     """
     request = framing.decode_body(elect.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if not allows_cluster(node, ctx, Operation.ALTER):
+        return encode_response(ctx, _refused_election(request))
     names = _partitions_to_elect(node, request)
     if ctx.api_version > 0 and request.election_type != _PREFERRED:
         problems = [_NO_UNCLEAN_ELECTION] * len(names)
@@ -192,6 +223,18 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
         elect.ElectLeadersResponse(
             replica_election_results=[*map(elect.ReplicaElectionResult, results, results.values())]
         ),
+    )
+
+
+def _refused_election(request: elect.ElectLeadersRequest) -> elect.ElectLeadersResponse:
+    return elect.ElectLeadersResponse(
+        error_code=_DENIED[0],
+        replica_election_results=[
+            elect.ReplicaElectionResult(
+                topic.topic, [elect.PartitionResult(index, *_DENIED) for index in topic.partitions]
+            )
+            for topic in request.topic_partitions or ()
+        ],
     )
 
 

@@ -6,7 +6,9 @@ Source: KIP-554; Kafka `ScramImage.describe`.
 
 from collections import Counter
 
+from base.acls import Operation
 from broker.errors import ErrorCode
+from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -23,6 +25,7 @@ def handle_describe_user_scram_credentials(node: Node, ctx: RequestContext) -> R
     twice.
     """
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_cluster(node, ctx, Operation.DESCRIBE)
     named = Counter(user.name for user in request.users or ())
     results = [_result(name, count) for name, count in named.items()]
     return encode_response(

@@ -6,7 +6,9 @@ session gives back what its member still has.
 Source: Kafka `KafkaApis.handleShareAcknowledgeRequest`; KIP-932, KIP-1222.
 """
 
+from base.acls import Operation
 from broker.errors import ErrorCode
+from broker.handlers.authorization import allows_group
 from broker.handlers.dispatch import encode_response
 from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
@@ -17,6 +19,7 @@ from broker.handlers.share_requests import (
     acknowledge,
     are_shares_on,
     end_session,
+    unreadable_topics,
 )
 from broker.network.request import RequestContext, Response
 from broker.share.sessions import (
@@ -45,13 +48,17 @@ async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
     try:
         if not are_shares_on(node):
             raise ShareSessionRefused(ErrorCode.UNSUPPORTED_VERSION)
+        if not allows_group(node, ctx, Operation.READ, key.group_id):
+            raise ShareSessionRefused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if epoch == FIRST_EPOCH:
             raise ShareSessionRefused(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
         node.share_sessions.resume(key, epoch)
     except ShareSessionRefused as refused:
         return encode_response(ctx, _refusal(refused.code))
     may_renew = ctx.api_version >= RENEW_FROM and request.is_renew_ack
-    codes = await acknowledge(node, key, _wanted(request), may_renew=may_renew)
+    wanted = _wanted(request)
+    denied = unreadable_topics(node, ctx, (item for item, _ in wanted))
+    codes = await acknowledge(node, key, wanted, may_renew=may_renew, denied=denied)
     if epoch == FINAL_EPOCH:
         await end_session(node, key)
     return encode_response(ctx, _response(node, ctx, key, codes))

@@ -20,9 +20,11 @@ from typing import Final
 
 import structlog
 
+from base.acls import Operation
 from base.buffers import Buffer
 from base.ids import Offset
 from broker.errors import ErrorCode, code_of
+from broker.handlers.authorization import allows_group
 from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
 from broker.handlers.share_requests import (
@@ -33,6 +35,7 @@ from broker.handlers.share_requests import (
     are_shares_on,
     end_session,
     find_partition,
+    unreadable_topics,
 )
 from broker.network.request import RequestContext, Response
 from broker.partition.delayed_fetch import FetchWait
@@ -71,6 +74,8 @@ def handle_share_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[
     try:
         if not are_shares_on(node):
             raise ShareSessionRefused(ErrorCode.UNSUPPORTED_VERSION)
+        if not allows_group(node, ctx, Operation.READ, request.group_id or ""):
+            raise ShareSessionRefused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         call = _ShareFetchCall(node, ctx, request)
     except ShareSessionRefused as refused:
         ctx.meter.failed(ctx.api_key, refused.code)
@@ -131,6 +136,7 @@ class _ShareFetchCall:
         "_codes",
         "_ctx",
         "_deadline",
+        "_denied",
         "_is_final",
         "_is_wait_over",
         "_key",
@@ -167,6 +173,9 @@ class _ShareFetchCall:
         )
         self._size_bytes = 0
         self._min_bytes = min(request.min_bytes, _READ_BYTES_MAX)
+        self._denied = unreadable_topics(
+            node, ctx, [*self._session.partitions, *(item for item, _ in self.wanted)]
+        )
         reads = not self._is_final and not request.is_renew_ack
         self._targets = [_ShareTarget(item) for item in self._session.partitions] if reads else []
         self._turns = self._targets
@@ -216,7 +225,9 @@ class _ShareFetchCall:
 
     async def acknowledge_and_finish(self) -> Response:
         may_renew = self._ctx.api_version >= RENEW_FROM and self._request.is_renew_ack
-        self._codes = await acknowledge(self._node, self._key, self.wanted, may_renew=may_renew)
+        self._codes = await acknowledge(
+            self._node, self._key, self.wanted, may_renew=may_renew, denied=self._denied
+        )
         if self._is_final:
             await end_session(self._node, self._key)
         if not self._targets:
@@ -248,6 +259,9 @@ class _ShareFetchCall:
 
     def _locate(self, target: _ShareTarget) -> bool:
         """Return whether the share partition has something to give."""
+        if target.item.topic_id in self._denied:
+            target.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return False
         found = find_partition(self._node, target.item)
         if not isinstance(found, Partition):
             target.fail(found)

@@ -4,10 +4,19 @@ rules.
 Source: Kafka `KafkaApis`; KIP-932.
 """
 
+from base.acls import Operation, ResourceType
 from broker.groups.consumer.model import Assignment
 from broker.groups.share.assignor import SIMPLE
 from broker.groups.share.model import ShareHeartbeatRequest, ShareMember
 from broker.groups.share_groups import ShareGroupDescription
+from broker.handlers.authorization import (
+    allows_group,
+    check_group,
+    check_topics,
+    denied_topics,
+    operations,
+)
+from broker.handlers.consumer_groups import HIDDEN_TOPICS
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.handlers.share_requests import are_shares_on
@@ -28,8 +37,10 @@ async def handle_share_group_heartbeat(node: Node, ctx: RequestContext) -> Respo
                 error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=None, member_id=None
             ),
         )
-    await node.groups.ready(request.group_id)
     names = request.subscribed_topic_names
+    check_group(node, ctx, Operation.READ, request.group_id)
+    check_topics(node, ctx, Operation.DESCRIBE, names or ())
+    await node.groups.ready(request.group_id)
     result = await node.groups.shares.heartbeat(
         request.group_id,
         ShareHeartbeatRequest(
@@ -73,14 +84,36 @@ async def handle_share_group_describe(node: Node, ctx: RequestContext) -> Respon
         return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
     groups = list[describing.DescribedGroup]()
     for group_id in request.group_ids:
+        if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
+            groups.append(
+                describing.DescribedGroup(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id)
+            )
+            continue
         await node.groups.ready(group_id)
         found = await node.groups.shares.describe(group_id)
-        groups.append(
-            _refused(node, group_id, found)
-            if isinstance(found, ErrorCode)
-            else _described(node, found)
-        )
+        if isinstance(found, ErrorCode):
+            groups.append(_refused(node, group_id, found))
+            continue
+        group = _described(node, found)
+        if request.include_authorized_operations:
+            group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
+        groups.append(_without_hidden_topics(node, ctx, group))
     return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
+
+
+def _without_hidden_topics(
+    node: Node, ctx: RequestContext, group: describing.DescribedGroup
+) -> describing.DescribedGroup:
+    """Return the group, or an error if it has topics that the client may not describe."""
+    names: set[str] = set()
+    for member in group.members:
+        names.update(member.subscribed_topic_names)
+        names.update(topic.topic_name for topic in member.assignment.topic_partitions)
+    if denied_topics(node, ctx, Operation.DESCRIBE, names):
+        group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        group.error_message = HIDDEN_TOPICS
+        group.members = []
+    return group
 
 
 def _refused(node: Node, group_id: str, code: ErrorCode) -> describing.DescribedGroup:

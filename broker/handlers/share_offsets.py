@@ -10,7 +10,13 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from base.acls import Operation
 from broker.groups.consumer.model import Assignment, HeartbeatRefused
+from broker.handlers.authorization import (
+    allows_group,
+    check_group,
+    denied_topics,
+)
 from broker.handlers.dispatch import encode_response
 from broker.handlers.end_offsets import end_offsets
 from broker.handlers.node import Node
@@ -37,7 +43,7 @@ async def handle_describe_share_group_offsets(node: Node, ctx: RequestContext) -
     request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     code = ErrorCode.UNSUPPORTED_VERSION
     groups = [
-        await _describe(node, group)
+        await _describe(node, ctx, group)
         if are_shares_on(node)
         else describing.DescribeShareGroupOffsetsResponseGroup(group.group_id, error_code=code)
         for group in request.groups
@@ -46,9 +52,14 @@ async def handle_describe_share_group_offsets(node: Node, ctx: RequestContext) -
 
 
 async def _describe(
-    node: Node, group: describing.DescribeShareGroupOffsetsRequestGroup
+    node: Node, ctx: RequestContext, group: describing.DescribeShareGroupOffsetsRequestGroup
 ) -> describing.DescribeShareGroupOffsetsResponseGroup:
     group_id = group.group_id
+    if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return describing.DescribeShareGroupOffsetsResponseGroup(
+            group_id, error_code=code, error_message=code.message
+        )
     await node.groups.ready(group_id)
     initialized = node.groups.shares.initialized(group_id)
     if isinstance(initialized, ErrorCode):
@@ -62,6 +73,21 @@ async def _describe(
             (topic.topic_name, node.groups.topics.id_of(topic.topic_name), list(topic.partitions))
             for topic in group.topics
         ]
+    denied = denied_topics(
+        node,
+        ctx,
+        Operation.DESCRIBE,
+        (name for name, _, _ in wanted),
+        logs=group.topics is not None,
+    )
+    refused = [
+        describing.DescribeShareGroupOffsetsResponseTopic(
+            name, None, [_refused_partition(index) for index in indexes]
+        )
+        for name, _, indexes in wanted
+        if name in denied and group.topics is not None
+    ]
+    wanted = [item for item in wanted if item[0] not in denied]
     keys = [
         SharePartitionKey(group_id, topic_id, index)
         for _, topic_id, indexes in wanted
@@ -86,7 +112,15 @@ async def _describe(
                 ],
             )
             for name, topic_id, indexes in wanted
-        ],
+        ]
+        + refused,
+    )
+
+
+def _refused_partition(index: int) -> describing.DescribeShareGroupOffsetsResponsePartition:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return describing.DescribeShareGroupOffsetsResponsePartition(
+        index, start_offset=NO_START_OFFSET, error_code=code, error_message=code.message
     )
 
 
@@ -148,12 +182,15 @@ async def handle_alter_share_group_offsets(node: Node, ctx: RequestContext) -> R
     if not are_shares_on(node):
         off = altering.AlterShareGroupOffsetsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return encode_response(ctx, off)
+    check_group(node, ctx, Operation.READ, request.group_id)
+    names = (topic.topic_name for topic in request.topics)
+    denied = denied_topics(node, ctx, Operation.READ, names)
     await node.groups.ready(request.group_id)
     topics = node.groups.topics
     chosen: dict[UUID, tuple[str, frozenset[int]]] = {}
     offsets: dict[tuple[UUID, int], int] = {}
     for topic in request.topics:
-        topic_id = topics.id_of(topic.topic_name)
+        topic_id = None if topic.topic_name in denied else topics.id_of(topic.topic_name)
         for part in topic.partitions:
             is_valid = topic_id is not None and _problem(node, topic_id, part) is ErrorCode.NONE
             if topic_id is not None and is_valid:
@@ -169,7 +206,9 @@ async def handle_alter_share_group_offsets(node: Node, ctx: RequestContext) -> R
         )
         return encode_response(ctx, response)
     responses = [
-        altering.AlterShareGroupOffsetsResponseTopic(
+        _denied_change(topic)
+        if topic.topic_name in denied
+        else altering.AlterShareGroupOffsetsResponseTopic(
             topic.topic_name,
             topics.id_of(topic.topic_name),
             [
@@ -180,6 +219,22 @@ async def handle_alter_share_group_offsets(node: Node, ctx: RequestContext) -> R
         for topic in request.topics
     ]
     return encode_response(ctx, altering.AlterShareGroupOffsetsResponse(responses=responses))
+
+
+def _denied_change(
+    topic: altering.AlterShareGroupOffsetsRequestTopic,
+) -> altering.AlterShareGroupOffsetsResponseTopic:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return altering.AlterShareGroupOffsetsResponseTopic(
+        topic.topic_name,
+        None,
+        [
+            altering.AlterShareGroupOffsetsResponsePartition(
+                part.partition_index, code, code.message
+            )
+            for part in topic.partitions
+        ],
+    )
 
 
 def _problem(
@@ -210,9 +265,11 @@ async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> 
     if not are_shares_on(node):
         off = deleting.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return encode_response(ctx, off)
-    await node.groups.ready(request.group_id)
+    check_group(node, ctx, Operation.DELETE, request.group_id)
     names = dict.fromkeys(topic.topic_name for topic in request.topics)
-    known = {name: node.groups.topics.id_of(name) for name in names}
+    denied = denied_topics(node, ctx, Operation.READ, names)
+    await node.groups.ready(request.group_id)
+    known = {name: None if name in denied else node.groups.topics.id_of(name) for name in names}
     wanted = [topic_id for topic_id in known.values() if topic_id is not None]
     try:
         codes = await node.groups.shares.delete_offsets(request.group_id, wanted)
@@ -222,8 +279,17 @@ async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> 
             error_code=result.error, error_message=result.message
         )
         return encode_response(ctx, response)
-    responses = [_deleted(name, topic_id, codes) for name, topic_id in known.items()]
+    responses = [
+        _refused_topic(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if name in denied
+        else _deleted(name, topic_id, codes)
+        for name, topic_id in known.items()
+    ]
     return encode_response(ctx, deleting.DeleteShareGroupOffsetsResponse(responses=responses))
+
+
+def _refused_topic(name: str, code: ErrorCode) -> deleting.DeleteShareGroupOffsetsResponseTopic:
+    return deleting.DeleteShareGroupOffsetsResponseTopic(name, None, code, code.message)
 
 
 def _deleted(
@@ -231,7 +297,7 @@ def _deleted(
 ) -> deleting.DeleteShareGroupOffsetsResponseTopic:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic_id is None:
-        return deleting.DeleteShareGroupOffsetsResponseTopic(name, None, unknown, unknown.message)
+        return _refused_topic(name, unknown)
     code = codes.get(topic_id)
     if code is None:
         return deleting.DeleteShareGroupOffsetsResponseTopic(name, None, unknown, _NO_DELETED)

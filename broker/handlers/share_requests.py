@@ -4,12 +4,16 @@ Source: Kafka `KafkaApis.handleAcknowledgements`, `validateAcknowledgementBatche
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
+from base.acls import Operation
 from broker.errors import ErrorCode
+from broker.handlers.authorization import allows_topic
 from broker.handlers.node import Node
+from broker.network.request import RequestContext
 from broker.partition.partition import Partition
 from broker.share.partition import Outcome
 from broker.share.sessions import ShareSession, ShareSessionKey, TopicIdPartition
@@ -39,13 +43,38 @@ class AcknowledgementBatch(Protocol):
 Wanted: TypeAlias = Sequence[tuple[TopicIdPartition, Sequence[AcknowledgementBatch]]]
 
 
+def unreadable_topics(
+    node: Node, ctx: RequestContext, items: Iterable[TopicIdPartition]
+) -> AbstractSet[UUID]:
+    """Return the topics of these partitions that the client may not read."""
+    if node.authorizer is None:
+        return frozenset()
+    found = {item.topic_id: node.image.topics.by_id(item.topic_id) for item in items}
+    return {
+        topic_id
+        for topic_id, topic in found.items()
+        if topic is not None and not allows_topic(node, ctx, Operation.READ, topic.name)
+    }
+
+
 async def acknowledge(
-    node: Node, key: ShareSessionKey, wanted: Wanted, *, may_renew: bool
+    node: Node,
+    key: ShareSessionKey,
+    wanted: Wanted,
+    *,
+    may_renew: bool,
+    denied: AbstractSet[UUID] = frozenset(),
 ) -> dict[TopicIdPartition, ErrorCode]:
-    """Return the outcome for each partition when all of them are stored."""
+    """Return the outcome for each partition when all of them are stored. denied: topics that the
+    client may not read.
+    """
     outcomes: dict[TopicIdPartition, Outcome] = {}
     for item, batches in wanted:
-        outcomes[item] = _begin(node, key, item, batches, may_renew=may_renew)
+        outcomes[item] = (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if item.topic_id in denied
+            else _begin(node, key, item, batches, may_renew=may_renew)
+        )
     return {
         item: outcome if isinstance(outcome, ErrorCode) else await asyncio.shield(outcome)
         for item, outcome in outcomes.items()

@@ -7,9 +7,11 @@ Source: Kafka `KafkaApis`, ShareCoordinatorService; KIP-932.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from base.acls import Operation
+from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -25,6 +27,13 @@ from broker.wire.gen import write_share_group_state as writing
 _Result = TypeVar("_Result")
 
 
+class _Request(Protocol):
+    """Any of the requests."""
+
+    group_id: str
+    topics: Sequence[Any]
+
+
 async def handle_initialize_share_group_state(node: Node, ctx: RequestContext) -> Response:
     """InitializeShareGroupState (83)."""
     request = decode_body(initializing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
@@ -37,7 +46,7 @@ async def handle_initialize_share_group_state(node: Node, ctx: RequestContext) -
         )
         return initializing.PartitionResult(key.partition)
 
-    found = await _run_all(request.group_id, request.topics, run, initializing.PartitionResult)
+    found = await _run_all(node, ctx, request, run, initializing.PartitionResult)
     results = [initializing.InitializeStateResult(*result) for result in found]
     return encode_response(ctx, initializing.InitializeShareGroupStateResponse(results))
 
@@ -60,7 +69,7 @@ async def handle_read_share_group_state(node: Node, ctx: RequestContext) -> Resp
             ],
         )
 
-    found = await _run_all(request.group_id, request.topics, run, reading.PartitionResult)
+    found = await _run_all(node, ctx, request, run, reading.PartitionResult)
     results = [reading.ReadStateResult(*result) for result in found]
     return encode_response(ctx, reading.ReadShareGroupStateResponse(results))
 
@@ -83,7 +92,7 @@ async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Res
         )
         return writing.PartitionResult(key.partition)
 
-    found = await _run_all(request.group_id, request.topics, run, writing.PartitionResult)
+    found = await _run_all(node, ctx, request, run, writing.PartitionResult)
     results = [writing.WriteStateResult(*result) for result in found]
     return encode_response(ctx, writing.WriteShareGroupStateResponse(results))
 
@@ -96,7 +105,7 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
         await node.share_coordinator.delete(key)
         return deleting.PartitionResult(key.partition)
 
-    found = await _run_all(request.group_id, request.topics, run, deleting.PartitionResult)
+    found = await _run_all(node, ctx, request, run, deleting.PartitionResult)
     results = [deleting.DeleteStateResult(*result) for result in found]
     return encode_response(ctx, deleting.DeleteShareGroupStateResponse(results))
 
@@ -115,29 +124,40 @@ async def handle_read_share_group_state_summary(node: Node, ctx: RequestContext)
             delivery_complete_count=summary.delivery_complete_count,
         )
 
-    found = await _run_all(request.group_id, request.topics, run, summing.PartitionResult)
+    found = await _run_all(node, ctx, request, run, summing.PartitionResult)
     results = [summing.ReadStateSummaryResult(*result) for result in found]
     return encode_response(ctx, summing.ReadShareGroupStateSummaryResponse(results))
 
 
 async def _run_all(
-    group_id: str,
-    topics: Sequence[Any],
+    node: Node,
+    ctx: RequestContext,
+    request: _Request,
     run: Callable[[SharePartitionKey, Any], Awaitable[_Result]],
     refused: Callable[[int, int, str], _Result],
 ) -> list[tuple[UUID | None, list[_Result]]]:
-    """Run a step for each partition at the same time. Returns the results by topic."""
+    """Run a step for each partition at the same time, for brokers only. Returns the results by
+    topic.
+    """
+    may_run = allows_cluster(node, ctx, Operation.CLUSTER_ACTION)
 
     async def run_one(topic_id: UUID | None, data: Any) -> _Result:  # noqa: ANN401 - of any of the APIs
-        if topic_id is None or not group_id:
+        if not may_run:
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return refused(data.partition, code, code.message)
+        if topic_id is None or not request.group_id:
             what = "The group id must be specified." if topic_id else "The topic id cannot be null."
             return refused(data.partition, ErrorCode.INVALID_REQUEST, what)
-        key = SharePartitionKey(group_id, topic_id, data.partition)
+        key = SharePartitionKey(request.group_id, topic_id, data.partition)
         try:
             return await run(key, data)
         except ShareStateError as error:
             return refused(data.partition, error.code, str(error))
 
-    steps = [[run_one(topic.topic_id, data) for data in topic.partitions] for topic in topics]
+    steps = [
+        [run_one(topic.topic_id, data) for data in topic.partitions] for topic in request.topics
+    ]
     results = await asyncio.gather(*(asyncio.gather(*some) for some in steps))
-    return [(topic.topic_id, list(some)) for topic, some in zip(topics, results, strict=True)]
+    return [
+        (topic.topic_id, list(some)) for topic, some in zip(request.topics, results, strict=True)
+    ]

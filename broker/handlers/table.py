@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.handlers import (
+    acls,
     alter_configs,
     alter_replica_log_dirs,
     client_quotas,
@@ -65,6 +66,9 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.END_TXN.key: transactions.handle_end_txn,
     apis.TXN_OFFSET_COMMIT.key: transactions.handle_txn_offset_commit,
     apis.WRITE_TXN_MARKERS.key: txn_markers.handle_write_txn_markers,
+    apis.DESCRIBE_ACLS.key: acls.handle_describe_acls,
+    apis.CREATE_ACLS.key: acls.handle_create_acls,
+    apis.DELETE_ACLS.key: acls.handle_delete_acls,
     apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
     apis.ALTER_CONFIGS.key: alter_configs.handle_alter_configs,
     apis.ALTER_REPLICA_LOG_DIRS.key: alter_replica_log_dirs.handle_alter_replica_log_dirs,

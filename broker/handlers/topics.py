@@ -16,11 +16,14 @@ from uuid import UUID
 
 import msgspec
 
+from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers import configs, forks, snapshot_groups
+from broker.handlers.authorization import denied_topics
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
@@ -53,9 +56,14 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, _Created] = {}
     wanted: list[messages.NewTopic] = []
+    denied = not_creatable(node, ctx, request.topics, counts)
     for topic in request.topics:
         assignment = _assignment(topic.assignments)
-        problem = _problem(topic, assignment, counts[topic.name])
+        problem = (
+            (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+            if topic.name in denied
+            else _problem(topic, assignment, counts[topic.name])
+        )
         if problem is not None:
             code, message = problem
             results[topic.name] = _Created(topic.name, error_code=code, error_message=message)
@@ -75,6 +83,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
         wanted = [topic for topic in wanted if results[topic.name].error_code == _MOVED]
         if not wanted:
             break
+    hide_configs(node, ctx, results)
     return encode_response(
         ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts])
     )
@@ -293,6 +302,7 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
     results: list[delete_topics.DeletableTopicResult] = []
     for (name, topic_id), count in Counter(requested).items():
         result = _find(node, name, topic_id, count)
+        refuse_undeletable(node, ctx, result, is_named=name is not None)
         first = None if result.error_code else found.get(result.topic_id or NO_TOPIC_ID)
         if first is not None:
             _refuse(first, "the request has this topic by its name and by its id")
@@ -384,11 +394,17 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     wanted: list[messages.NewPartitions] = []
+    denied = denied_topics(node, ctx, Operation.ALTER, counts)
     for topic in request.topics:
         if counts[topic.name] > 1:
             message = "the request names this topic more than once"
             results[topic.name] = create_partitions.CreatePartitionsTopicResult(
                 topic.name, ErrorCode.INVALID_REQUEST, message
+            )
+            continue
+        if topic.name in denied:
+            results[topic.name] = create_partitions.CreatePartitionsTopicResult(
+                topic.name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
             )
             continue
         assignment = (

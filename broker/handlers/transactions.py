@@ -13,9 +13,11 @@ Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664, KIP-890.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, TypeAlias
 
+from base.acls import Operation, ResourceType
 from broker.coordination.connection_order import LateRequest
 from broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
 from broker.coordination.log import TransactionalProducer
@@ -23,6 +25,14 @@ from broker.errors import ErrorCode
 from broker.groups.offsets import TopicPartition
 from broker.groups.records import CommittedOffset
 from broker.handlers import verification
+from broker.handlers.authorization import (
+    allows,
+    allows_cluster,
+    allows_group,
+    check_group,
+    check_transactional_id,
+    denied_topics,
+)
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.handlers.txn_markers import led_partition
@@ -75,6 +85,18 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(
         init_producer_id.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
+    if request.transactional_id is not None:
+        allowed = allows(
+            node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+        )
+        denial = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    else:
+        allowed = _may_be_idempotent(node, ctx)
+        denial = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if not allowed:
+        return encode_response(
+            ctx, init_producer_id.InitProducerIdResponse(error_code=denial, producer_epoch=NO_EPOCH)
+        )
     if request.transactional_id is None:
         producer_id = await node.producer_ids.allocate()
         return encode_response(
@@ -107,12 +129,27 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, response)
 
 
+def _may_be_idempotent(node: Node, ctx: RequestContext) -> bool:
+    """Return whether the client may be an idempotent producer: it may write to some topic, or it
+    has IdempotentWrite (KIP-679).
+    """
+    authorizer = node.authorizer
+    if authorizer is None or authorizer.allows_any(ctx, Operation.WRITE, ResourceType.TOPIC):
+        return True
+    return allows_cluster(node, ctx, Operation.IDEMPOTENT_WRITE)
+
+
 async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Response:
     """AddPartitionsToTxn (24)."""
     request = decode_body(
         add_partitions_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     if ctx.api_version >= _FIRST_OF_BROKERS:
+        if not allows_cluster(node, ctx, Operation.CLUSTER_ACTION):
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return encode_response(
+                ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(error_code=code)
+            )
         results = await asyncio.gather(
             *(_add_for_broker(node, item) for item in request.transactions)
         )
@@ -120,7 +157,9 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
             ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_transaction=results)
         )
     wanted = _partitions(request.v3_and_below_topics)
-    codes = _unknown(node, wanted)
+    codes = _denied_partitions(
+        node, ctx, request.v3_and_below_transactional_id, wanted
+    ) or _unknown(node, wanted)
     if not codes:
         producer = ProducerIdentity(
             request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
@@ -133,6 +172,26 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
         results_by_topic_v3_and_below=_topic_results(request.v3_and_below_topics, codes)
     )
     return encode_response(ctx, response)
+
+
+def _denied_partitions(
+    node: Node, ctx: RequestContext, transactional_id: str, wanted: Sequence[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    """Return the codes of all partitions if the client may not write to one, else nothing."""
+    if node.authorizer is None:
+        return {}
+    if not allows(node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    denied = denied_topics(node, ctx, Operation.WRITE, (name for name, _ in wanted))
+    if not denied:
+        return {}
+    codes = dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    for partition in wanted:
+        if partition[0] in denied:
+            codes[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not _exists(node, partition):
+            codes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return codes
 
 
 async def _add_for_broker(
@@ -208,6 +267,8 @@ async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response
     request = decode_body(
         add_offsets_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
+    check_transactional_id(node, ctx, Operation.WRITE, request.transactional_id)
+    check_group(node, ctx, Operation.READ, request.group_id)
     await ensure_topic(node, OFFSETS_TOPIC)
     partition = node.groups.partition_of(request.group_id)
     if partition is None:
@@ -225,6 +286,7 @@ async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response
 async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
     """EndTxn (26)."""
     request = decode_body(end_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_transactional_id(node, ctx, Operation.WRITE, request.transactional_id)
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     if ctx.api_version >= _FIRST_WITH_NEXT_EPOCH:
         return encode_response(ctx, await _end_epoch(node, request, producer))
@@ -262,15 +324,24 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(
         txn_offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
-    offsets = _offsets_to_commit(node, request)
-    await node.groups.ready(request.group_id)
-    try:
-        node.groups.transactional_commits.admit(
-            request.group_id, request.producer_id, request.producer_epoch, ctx.connection.id
-        )
-    except LateRequest as error:
-        raise CannotAnswer(str(error)) from None
-    results = await _commit_offsets(node, ctx, request, offsets)
+    refused = _denied_commit(node, ctx, request)
+    denied = denied_topics(node, ctx, Operation.READ, (topic.name for topic in request.topics))
+    offsets = _offsets_to_commit(node, request, denied)
+    results: dict[TopicPartition, ErrorCode] = {}
+    if refused is None and (offsets or not denied):
+        await node.groups.ready(request.group_id)
+        try:
+            node.groups.transactional_commits.admit(
+                request.group_id, request.producer_id, request.producer_epoch, ctx.connection.id
+            )
+        except LateRequest as error:
+            raise CannotAnswer(str(error)) from None
+        results = await _commit_offsets(node, ctx, request, offsets)
+    for topic in request.topics:
+        if refused is not None or topic.name in denied:
+            code = refused or ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            for partition in topic.partitions:
+                results[topic.name, partition.partition_index] = code
     topics = [
         txn_offset_commit.TxnOffsetCommitResponseTopic(
             topic.name,
@@ -285,6 +356,19 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
         for topic in request.topics
     ]
     return encode_response(ctx, txn_offset_commit.TxnOffsetCommitResponse(topics=topics))
+
+
+def _denied_commit(
+    node: Node, ctx: RequestContext, request: txn_offset_commit.TxnOffsetCommitRequest
+) -> ErrorCode | None:
+    """Return why the client may not commit offsets in this transaction; None if it may."""
+    if not allows(
+        node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+    ):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not allows_group(node, ctx, Operation.READ, request.group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return None
 
 
 async def _commit_offsets(
@@ -326,9 +410,11 @@ async def _commit_offsets(
 
 
 def _offsets_to_commit(
-    node: Node, request: txn_offset_commit.TxnOffsetCommitRequest
+    node: Node, request: txn_offset_commit.TxnOffsetCommitRequest, denied: AbstractSet[str]
 ) -> dict[TopicPartition, CommittedOffset]:
-    """Return the offsets of the request, without unknown topics and partitions."""
+    """Return the offsets of the request, without unknown topics and partitions. denied: topics that
+    the client may not read.
+    """
     now_ms = node.now_ms()
     return {
         (topic.name, partition.partition_index): CommittedOffset(
@@ -339,7 +425,7 @@ def _offsets_to_commit(
         )
         for topic in request.topics
         for partition in topic.partitions
-        if _exists(node, (topic.name, partition.partition_index))
+        if topic.name not in denied and _exists(node, (topic.name, partition.partition_index))
     }
 
 
@@ -358,8 +444,18 @@ async def handle_describe_transactions(node: Node, ctx: RequestContext) -> Respo
     )
     states: list[describe_transactions.TransactionState] = []
     for transactional_id in request.transactional_ids:
-        found = await node.transactions.describe(transactional_id)
-        states.append(_described(transactional_id, found))
+        if not allows(
+            node, ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
+        ):
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            states.append(_described(transactional_id, code))
+            continue
+        state = _described(transactional_id, await node.transactions.describe(transactional_id))
+        hidden = denied_topics(
+            node, ctx, Operation.DESCRIBE, (topic.topic for topic in state.topics)
+        )
+        state.topics = [topic for topic in state.topics if topic.topic not in hidden]
+        states.append(state)
     return encode_response(
         ctx, describe_transactions.DescribeTransactionsResponse(transaction_states=states)
     )
@@ -404,6 +500,13 @@ def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
     if pattern:
         ids = matching(pattern, (item.transactional_id for item in found))
         found = [item for item in found if item.transactional_id in ids]
+    found = [
+        item
+        for item in found
+        if allows(
+            node, ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, item.transactional_id
+        )
+    ]
     response = list_transactions.ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in labels],
         transaction_states=[

@@ -20,8 +20,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from base.acls import Operation
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.errors import ErrorCode
+from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -45,6 +47,14 @@ Codes: TypeAlias = dict[TopicPartition, ErrorCode]
 
 async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if not allows_cluster(node, ctx, Operation.ALTER, logs=False) and not allows_cluster(
+        node, ctx, Operation.CLUSTER_ACTION
+    ):
+        results = [
+            _result(item, dict.fromkeys(_partitions(item), ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+            for item in request.markers
+        ]
+        return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
     started = [
         (
             item,

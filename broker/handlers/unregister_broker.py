@@ -10,8 +10,10 @@ Source: KIP-631; Kafka `ReplicationControlManager.unregisterBroker`.
 
 from typing import Final
 
+from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import code_of
+from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -25,6 +27,7 @@ _TIMEOUT_S: Final = 20.0
 
 async def handle_unregister_broker(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_cluster(node, ctx, Operation.ALTER)
     response = UnregisterBrokerResponse(error_message="")
     try:
         await node.client.remove_broker(

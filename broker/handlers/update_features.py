@@ -9,7 +9,9 @@ Source: KIP-584, KIP-1022; Kafka `FeatureControlManager`.
 
 from typing import Final
 
+from base.acls import Operation
 from broker.errors import ErrorCode, code_of
+from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -29,6 +31,7 @@ _LAST_WITH_RESULTS: Final = 1
 
 async def handle_update_features(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    check_cluster(node, ctx, Operation.ALTER)
     response = UpdateFeaturesResponse(error_message=None)
     try:
         await node.client.update_features(_updates(request), timeout_s=_TIMEOUT_S)

@@ -66,6 +66,9 @@ ADD_OFFSETS_TO_TXN: Final = _api(25, "AddOffsetsToTxn", "add_offsets_to_txn", (0
 END_TXN: Final = _api(26, "EndTxn", "end_txn", (0, 5), 3)
 WRITE_TXN_MARKERS: Final = _api(27, "WriteTxnMarkers", "write_txn_markers", (1, 2), 1)
 TXN_OFFSET_COMMIT: Final = _api(28, "TxnOffsetCommit", "txn_offset_commit", (0, 5), 3)
+DESCRIBE_ACLS: Final = _api(29, "DescribeAcls", "describe_acls", (1, 3), 2)
+CREATE_ACLS: Final = _api(30, "CreateAcls", "create_acls", (1, 3), 2)
+DELETE_ACLS: Final = _api(31, "DeleteAcls", "delete_acls", (1, 3), 2)
 DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4), 4)
 ALTER_CONFIGS: Final = _api(33, "AlterConfigs", "alter_configs", (0, 2), 2)
 ALTER_REPLICA_LOG_DIRS: Final = _api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", (1, 2), 2)
@@ -160,6 +163,9 @@ APIS: Final[dict[int, ApiSpec]] = {
         END_TXN,
         WRITE_TXN_MARKERS,
         TXN_OFFSET_COMMIT,
+        DESCRIBE_ACLS,
+        CREATE_ACLS,
+        DELETE_ACLS,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
         ALTER_REPLICA_LOG_DIRS,

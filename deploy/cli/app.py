@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli import (
+    acls,
     balance,
     compact,
     config,
@@ -76,6 +77,7 @@ app.add_typer(nodes.app, name="nodes")
 app.add_typer(reassign.app, name="reassign")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(features.app, name="features")
+app.add_typer(acls.app, name="acls")
 app.command("elect")(elect.elect)
 app.command("balance")(balance.balance)
 app.add_typer(controller.app, name="controller")

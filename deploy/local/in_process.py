@@ -14,6 +14,7 @@ from typing import Any
 
 from broker.config import BrokerConfig
 from broker.node import Broker
+from broker.security.config import SecurityConfig
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from deploy.clients.state_file import ProcessState
@@ -68,6 +69,7 @@ async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncEx
         store,
         config.part(StreamConfig),
         config.part(CompactionConfig),
+        security_config=config.part(SecurityConfig),
         tracing=tracing,
     )
 

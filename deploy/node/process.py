@@ -37,6 +37,7 @@ def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] =
 def _run_broker(config: "Effective") -> int:
     from broker.config import BrokerConfig
     from broker.main import run as run_broker
+    from broker.security.config import SecurityConfig
     from deploy.node.config.definition import ProcessConfig
     from deploy.node.traces.set_up import of_requests
     from stream.compaction.plan import CompactionConfig
@@ -51,6 +52,7 @@ def _run_broker(config: "Effective") -> int:
             stream,
             compaction,
             _serve_health(process),
+            security_config=config.part(SecurityConfig),
             tracing=tracing,
             tls=open_tls(config),
         )

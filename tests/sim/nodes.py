@@ -141,6 +141,7 @@ class SimBroker:
         )
         self.stream_config = world.limits.stream
         self.compaction_config = world.limits.compaction
+        self.authorizer = None
         self.static_settings = BrokerSettings(
             self.config, self.stream_config, self.compaction_config
         )

@@ -3,6 +3,7 @@ its requests.
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,22 +14,28 @@ from base.listeners import SecurityProtocol
 from base.principal import ANONYMOUS, Principal
 from broker.config import BrokerConfig
 from broker.dynamic_settings import BrokerSettings
+from broker.handlers.audit import AuditLog
+from broker.handlers.authorizer import Authorizer
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.node import Handler, Node
 from broker.handlers.table import INLINE, make_handlers
 from broker.network.request import Response
 from broker.network.server import CannotAnswer
+from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.gen import metadata
 from controller.api import messages
 from controller.api.errors import refusal
-from controller.managers import configs, features
+from controller.managers import acls, configs, features
+from controller.metadata.delta import MetadataDelta
 from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
+    Acl,
+    AclRecord,
     NodeRecord,
     PartitionRecord,
     Record,
@@ -67,6 +74,7 @@ class FakeClient:
     asked: list[Any] = field(default_factory=list[Any])
     fail_with: Exception | None = None
     status: messages.Status = messages.Status.OK
+    on_batch: Callable[[MetadataDelta, MetadataImage], None] | None = None
 
     async def create_topics(
         self, request: messages.CreateTopics, *, timeout_s: float
@@ -123,6 +131,31 @@ class FakeClient:
         if result.status is not messages.Status.OK:
             raise refusal(result.status, result.detail)
         self.image.apply_all(result.records)
+
+    async def create_acls(
+        self, request: messages.CreateAcls, *, timeout_s: float
+    ) -> messages.ItemResults:
+        self._note(request)
+        result = acls.create_acls(self.image, request)
+        if result.value is None:
+            raise refusal(result.status, result.detail)
+        self._apply(result.records)
+        return result.value
+
+    async def delete_acls(
+        self, request: messages.DeleteAcls, *, timeout_s: float
+    ) -> messages.AclsDeleted:
+        self._note(request)
+        result = acls.delete_acls(self.image, request)
+        if result.value is None:
+            raise refusal(result.status, result.detail)
+        self._apply(result.records)
+        return result.value
+
+    def _apply(self, records: list[Record]) -> None:
+        self.image.apply_all(records)
+        if self.on_batch is not None:
+            self.on_batch(MetadataDelta.of(records), self.image)
 
     async def allocate_producer_ids(
         self, request: messages.AllocateProducerIds, *, timeout_s: float
@@ -195,6 +228,7 @@ class Fixture:
             node_epoch=1,
             cluster_id="c-1",
             log_dir="memory:",
+            authorizer=None,
             image=self.image,
             client=self.client,
             config=BrokerConfig(**settings),
@@ -212,6 +246,16 @@ class Fixture:
         self.node.producer_ids = ProducerIds(cast("Node", self.node))
         self.connection = FakeConnection()
         self.use(make_handlers())
+
+    def authorize(self, *allowed: Acl, **settings: Any) -> Authorizer:
+        """Let an authorizer with these ACLs decide from now on."""
+        self.image.apply_all([AclRecord(acl) for acl in allowed])
+        config = SecurityConfig(authorizer=STANDARD_AUTHORIZER, **settings)
+        authorizer = Authorizer(config, AuditLog(lambda: 0.0))
+        authorizer.on_batch(MetadataDelta(everything=True), self.image)
+        self.client.on_batch = authorizer.on_batch
+        self.node.authorizer = authorizer
+        return authorizer
 
     def use(self, handlers: dict[int, Handler]) -> None:
         self.dispatcher = RequestDispatcher(cast("Node", self.node), handlers, INLINE)

@@ -15,6 +15,7 @@ from base.ids import StreamEpoch
 from base.listeners import SecurityProtocol
 from base.principal import ANONYMOUS
 from broker.config import BrokerConfig
+from broker.handlers.authorizer import Authorizer
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.list_offsets import handle_list_offsets
@@ -259,6 +260,7 @@ class Broker:
         self.harness, self.me = harness, me
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
         # Its transactions have no coordinator.
+        self.authorizer: Authorizer | None = None
         self.config = BrokerConfig(transaction_partition_verification_enable=False)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
         self.log_dir = "memory:"

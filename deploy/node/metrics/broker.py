@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 
+from base.acls import Operation, ResourceType
 from broker.errors import ErrorCode
 from broker.groups.model import GroupState
 from broker.health import BrokerHealth
@@ -59,6 +60,10 @@ def _clients(broker: Broker) -> Iterator[Reading]:
     yield table.PRODUCED_RECORDS, (), traffic.records_in
     yield table.FETCHED_BYTES, (), traffic.bytes_out
     yield table.FETCHED_RECORDS, (), traffic.records_out
+    if broker.authorizer is not None:
+        for (operation, kind), count in broker.authorizer.audit.denied.items():
+            labels = (Operation(operation).name, ResourceType(kind).name)
+            yield table.DENIALS, labels, count
     yield table.CONNECTIONS, (), server.connection_count
     yield table.CONNECTIONS_OPENED, (), server.accepted_count
     yield table.CONNECTIONS_DROPPED, (), server.closed_count

@@ -107,6 +107,13 @@ REQUEST_ERRORS: Final = _of_broker(
     "api",
     "error",
 )
+DENIALS: Final = _of_broker(
+    "counter",
+    "penstock_broker_authorization_denials_total",
+    "Requests, or parts of them, that ACLs denied.",
+    "operation",
+    "resource",
+)
 REQUEST_LATENCY: Final = _of_broker(
     "histogram",
     "penstock_broker_request_seconds",

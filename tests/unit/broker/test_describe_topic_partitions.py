@@ -8,7 +8,8 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.handlers.describe_topic_partitions import PARTITIONS_MAX
-from broker.handlers.metadata import TOPIC_OPERATIONS
+from base.acls import ResourceType
+from broker.handlers.authorization import ALL_OPERATIONS
 from broker.wire import apis
 from broker.wire.gen.describe_topic_partitions import (
     Cursor,
@@ -100,7 +101,9 @@ async def test_missing_topics_take_no_room_on_a_page(fixture: Fixture) -> None:
         ("nope", missing, False),
         ("ta", ErrorCode.NONE, False),
     ]
-    assert {topic.topic_authorized_operations for topic in answer.topics} == {TOPIC_OPERATIONS}
+    assert {topic.topic_authorized_operations for topic in answer.topics} == {
+        ALL_OPERATIONS[ResourceType.TOPIC]
+    }
     assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("zz", 0)
 
 

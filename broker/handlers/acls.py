@@ -1,0 +1,187 @@
+"""DescribeAcls, CreateAcls, DeleteAcls: answer from the image, and change ACLs at the controller.
+
+Without an authorizer every request is refused with SECURITY_DISABLED, as in Kafka. With one they
+need Describe or Alter on the cluster. After an answer this broker decides by the new ACLs (read
+your writes); other brokers follow as fast as they follow the metadata, and a broker without a
+session stops to serve within its lease (`controller.api.lease`).
+Limits: an answer of the controller takes at most _TIMEOUT_S.
+Source: Kafka `AclApis`, `AclControlManager`; KIP-140, KIP-290.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from base.acls import Operation
+from broker.errors import ErrorCode, code_of, code_of_status
+from broker.handlers.authorization import allows_cluster
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.network.server import CannotAnswer
+from broker.wire import framing
+from broker.wire.gen import create_acls, delete_acls, describe_acls
+from controller.api.errors import ControllerError
+from controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status
+from controller.metadata.acls import AclFilter
+from controller.metadata.records import Acl
+
+_TIMEOUT_S: Final = 30.0
+_DISABLED: Final = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+_DENIED: Final = (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message,
+)
+
+_Refusal = tuple[ErrorCode, str]
+
+
+def _refusal(node: Node, ctx: RequestContext, operation: Operation) -> _Refusal | None:
+    if node.authorizer is None:
+        return _DISABLED
+    return None if allows_cluster(node, ctx, operation) else _DENIED
+
+
+# --- describe -------------------------------------------------------------------------------------
+
+
+def handle_describe_acls(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(
+        describe_acls.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
+    refusal = _refusal(node, ctx, Operation.DESCRIBE)
+    if refusal is _DISABLED:
+        refusal = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker"
+    if refusal is not None:
+        return encode_response(ctx, describe_acls.DescribeAclsResponse(0, *refusal))
+    wanted = AclFilter(
+        request.resource_type_filter,
+        request.pattern_type_filter,
+        request.resource_name_filter,
+        request.principal_filter,
+        request.host_filter,
+        request.operation,
+        request.permission_type,
+    )
+    if problem := wanted.problem():
+        raise CannotAnswer(f"a DescribeAcls request is not valid: {problem}")
+    patterns: dict[tuple[int, str, int], list[describe_acls.AclDescription]] = {}
+    for acl in node.image.acls.matching(wanted):
+        pattern = acl.resource_type, acl.resource_name, acl.pattern_type
+        patterns.setdefault(pattern, []).append(
+            describe_acls.AclDescription(acl.principal, acl.host, acl.operation, acl.permission)
+        )
+    resources = [
+        describe_acls.DescribeAclsResource(*pattern, acls) for pattern, acls in patterns.items()
+    ]
+    return encode_response(
+        ctx, describe_acls.DescribeAclsResponse(error_message=None, resources=resources)
+    )
+
+
+# --- create ---------------------------------------------------------------------------------------
+
+
+async def handle_create_acls(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(
+        create_acls.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
+    refusal = _refusal(node, ctx, Operation.ALTER)
+    acls = [_wanted(creation) for creation in request.creations]
+    results = (
+        await _create(node, ctx, acls)
+        if refusal is None
+        else [create_acls.AclCreationResult(*refusal)] * len(acls)
+    )
+    return encode_response(ctx, create_acls.CreateAclsResponse(results=results))
+
+
+def _wanted(creation: create_acls.AclCreation) -> Acl:
+    return Acl(
+        creation.resource_type,
+        creation.resource_pattern_type,
+        creation.resource_name,
+        creation.principal,
+        creation.host,
+        creation.operation,
+        creation.permission_type,
+    )
+
+
+async def _create(
+    node: Node, ctx: RequestContext, acls: list[Acl]
+) -> Sequence[create_acls.AclCreationResult]:
+    known = [acl in node.image.acls for acl in acls]
+    try:
+        items = (await node.client.create_acls(CreateAcls(acls=acls), timeout_s=_TIMEOUT_S)).items
+    except (ControllerError, TimeoutError) as error:
+        return [create_acls.AclCreationResult(code_of(error), str(error))] * len(acls)
+    for acl, was_known, item in zip(acls, known, items, strict=True):
+        if item.status is Status.OK and not was_known and node.authorizer is not None:
+            node.authorizer.audit.acl_changed(ctx, "acl_added", acl)
+    return [create_acls.AclCreationResult(*_problem(item)) for item in items]
+
+
+def _problem(item: ItemResult | DeletedAcls) -> tuple[ErrorCode, str | None]:
+    if item.status is Status.OK:
+        return ErrorCode.NONE, None
+    return code_of_status(item.status), item.detail
+
+
+# --- delete ---------------------------------------------------------------------------------------
+
+
+async def handle_delete_acls(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(
+        delete_acls.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
+    refusal = _refusal(node, ctx, Operation.ALTER)
+    filters = [
+        AclFilter(
+            item.resource_type_filter,
+            item.pattern_type_filter,
+            item.resource_name_filter,
+            item.principal_filter,
+            item.host_filter,
+            item.operation,
+            item.permission_type,
+        )
+        for item in request.filters
+    ]
+    results = (
+        await _delete(node, ctx, filters)
+        if refusal is None
+        else [delete_acls.DeleteAclsFilterResult(*refusal)] * len(filters)
+    )
+    return encode_response(ctx, delete_acls.DeleteAclsResponse(filter_results=results))
+
+
+async def _delete(
+    node: Node, ctx: RequestContext, filters: list[AclFilter]
+) -> Sequence[delete_acls.DeleteAclsFilterResult]:
+    try:
+        request = DeleteAcls(filters=filters)
+        items = (await node.client.delete_acls(request, timeout_s=_TIMEOUT_S)).items
+    except (ControllerError, TimeoutError) as error:
+        return [delete_acls.DeleteAclsFilterResult(code_of(error), str(error))] * len(filters)
+    removed = dict.fromkeys(acl for item in items for acl in item.acls)
+    for acl in removed:
+        if node.authorizer is not None:
+            node.authorizer.audit.acl_changed(ctx, "acl_removed", acl)
+    return [
+        delete_acls.DeleteAclsFilterResult(*_problem(item), [_matching(acl) for acl in item.acls])
+        for item in items
+    ]
+
+
+def _matching(acl: Acl) -> delete_acls.DeleteAclsMatchingAcl:
+    return delete_acls.DeleteAclsMatchingAcl(
+        ErrorCode.NONE,
+        None,
+        acl.resource_type,
+        acl.resource_name,
+        acl.pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission,
+    )

@@ -1,0 +1,140 @@
+"""Ask the authorizer, if there is one, what a request may do.
+
+Without an authorizer everything is allowed, at the cost of one attribute check.
+Source: Kafka `AuthHelper`.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from base.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.errors import ErrorCode, kafka_error
+from broker.handlers.node import Node
+from broker.network.request import RequestContext
+from broker.security.acls import SUPPORTED
+from stream.format.manifest.model import SNAPSHOT_SEPARATOR
+
+NOT_REQUESTED: Final = -(2**31)
+"""Stands for authorized operations that the client did not ask for."""
+
+_NONE: Final[AbstractSet[str]] = frozenset()
+ALL_OPERATIONS: Final = {
+    resource_type: sum(1 << operation for operation in operations)
+    for resource_type, operations in SUPPORTED.items()
+}
+
+
+def allows(
+    node: Node,
+    ctx: RequestContext,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    logs: bool = True,
+) -> bool:
+    authorizer = node.authorizer
+    return authorizer is None or authorizer.allows(ctx, operation, resource_type, name, logs=logs)
+
+
+def allows_topic(
+    node: Node, ctx: RequestContext, operation: Operation, name: str, *, logs: bool = True
+) -> bool:
+    """Return whether the client may do this with the topic. Frozen topics have the ACLs of the
+    topic whose log they have: those of `orders` count for its snapshot `orders@before`.
+    """
+    if node.authorizer is None:
+        return True
+    name = name.partition(SNAPSHOT_SEPARATOR)[0]
+    return allows(node, ctx, operation, ResourceType.TOPIC, name, logs=logs)
+
+
+def allows_group(
+    node: Node, ctx: RequestContext, operation: Operation, name: str, *, logs: bool = True
+) -> bool:
+    return allows(node, ctx, operation, ResourceType.GROUP, name, logs=logs)
+
+
+def allows_cluster(
+    node: Node, ctx: RequestContext, operation: Operation, *, logs: bool = True
+) -> bool:
+    return allows(node, ctx, operation, ResourceType.CLUSTER, CLUSTER_NAME, logs=logs)
+
+
+def is_broker(node: Node, ctx: RequestContext) -> bool:
+    """Return whether the client may act as a broker."""
+    return allows_cluster(node, ctx, Operation.CLUSTER_ACTION, logs=False)
+
+
+def check_cluster(node: Node, ctx: RequestContext, operation: Operation) -> None:
+    """Raise KafkaError if the client may not do this with the cluster."""
+    if not allows_cluster(node, ctx, operation):
+        raise kafka_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def check_group(node: Node, ctx: RequestContext, operation: Operation, group_id: str) -> None:
+    """Raise KafkaError if the client may not do this with the group."""
+    if not allows_group(node, ctx, operation, group_id):
+        raise kafka_error(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+def check_topics(
+    node: Node, ctx: RequestContext, operation: Operation, names: Iterable[str]
+) -> None:
+    """Raise KafkaError if the client may not do this with all of the topics."""
+    if denied_topics(node, ctx, operation, names):
+        raise kafka_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def check_transactional_id(
+    node: Node, ctx: RequestContext, operation: Operation, transactional_id: str
+) -> None:
+    """Raise KafkaError if the client may not do this with the transactional id."""
+    if not allows(node, ctx, operation, ResourceType.TRANSACTIONAL_ID, transactional_id):
+        raise kafka_error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+def denied_topics(
+    node: Node,
+    ctx: RequestContext,
+    operation: Operation,
+    names: Iterable[str],
+    *,
+    logs: bool = True,
+) -> AbstractSet[str]:
+    """Return the topics with which the client may not do this."""
+    if node.authorizer is None:
+        return _NONE
+    return {name for name in set(names) if not allows_topic(node, ctx, operation, name, logs=logs)}
+
+
+def operations(node: Node, ctx: RequestContext, resource_type: ResourceType, name: str) -> int:
+    """Return what the client may do with the resource, as a bit field."""
+    authorizer = node.authorizer
+    if authorizer is None:
+        return ALL_OPERATIONS[resource_type]
+    return authorizer.operations(ctx, resource_type, name)
+
+
+def cluster_operations(node: Node, ctx: RequestContext) -> int:
+    """Return what the client may do with the cluster, as a bit field; 0 if it may not describe
+    it.
+    """
+    if not allows_cluster(node, ctx, Operation.DESCRIBE):
+        return 0
+    return operations(node, ctx, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def describes_group(node: Node, ctx: RequestContext, group_id: str) -> bool:
+    """Return whether the client may describe the group. Brokers may: they read the offsets of all
+    groups for snapshots.
+    """
+    return is_broker(node, ctx) or allows_group(node, ctx, Operation.DESCRIBE, group_id)
+
+
+def undescribed_topics(node: Node, ctx: RequestContext, names: Iterable[str]) -> AbstractSet[str]:
+    """Return the topics that the client may not describe. Brokers may describe all."""
+    if node.authorizer is None or is_broker(node, ctx):
+        return _NONE
+    return denied_topics(node, ctx, Operation.DESCRIBE, names)

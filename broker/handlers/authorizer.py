@@ -1,0 +1,69 @@
+"""Decide what the requests of clients may do, and report what they may not.
+
+The authorizer of a broker follows the ACLs of its metadata image: a change counts from the moment
+at which this broker's image has it.
+Must not: know what an API needs (`broker.handlers` does).
+Source: Kafka `AuthHelper`, `StandardAuthorizer`.
+"""
+
+from broker.handlers.audit import AuditLog
+from broker.network.request import RequestContext
+from broker.security.acls import SUPPORTED, AclIndex
+from broker.security.config import SecurityConfig
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+
+
+class Authorizer:
+    def __init__(self, config: SecurityConfig, audit: AuditLog) -> None:
+        self.index = AclIndex(
+            super_users=config.super_user_names(),
+            allows_without_acl=config.allow_everyone_if_no_acl_found,
+        )
+        self.audit = audit
+
+    def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take the ACLs that have changed."""
+        if delta.everything:
+            self.index.replace(image.acls)
+            return
+        for acl in delta.acls:
+            if acl in image.acls:
+                self.index.add(acl)
+            else:
+                self.index.remove(acl)
+
+    def allows(
+        self,
+        ctx: RequestContext,
+        operation: int,
+        resource_type: int,
+        name: str,
+        *,
+        logs: bool = True,
+    ) -> bool:
+        """Return whether the client may do this. logs: whether a denial is reported; not if it only
+        shortens an answer.
+        """
+        connection = ctx.connection
+        allowed = self.index.allows(
+            connection.principal, connection.peer_host, operation, resource_type, name
+        )
+        if not allowed and logs:
+            self.audit.denied_access(ctx, operation, resource_type, name)
+        return allowed
+
+    def allows_any(self, ctx: RequestContext, operation: int, resource_type: int) -> bool:
+        """Return whether the client may do this with at least one resource of the type."""
+        connection = ctx.connection
+        return self.index.allows_any(
+            connection.principal, connection.peer_host, operation, resource_type
+        )
+
+    def operations(self, ctx: RequestContext, resource_type: int, name: str) -> int:
+        """Return the operations that the client may do, as a bit field."""
+        return sum(
+            1 << operation
+            for operation in SUPPORTED[resource_type]
+            if self.allows(ctx, operation, resource_type, name, logs=False)
+        )

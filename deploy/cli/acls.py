@@ -1,0 +1,236 @@
+"""Run `penstock acls`: list, add and remove ACLs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from base.acls import ResourceType
+    from deploy.clients.acls import AclSelection, AclView
+
+app = typer.Typer(
+    help="List, add and remove ACLs: which principals may do what with which resources.",
+    no_args_is_help=True,
+)
+
+Topic = Annotated[str | None, typer.Option("--topic", help="A topic, or * for all topics.")]
+Group = Annotated[str | None, typer.Option("--group", help="A group, or * for all groups.")]
+TransactionalId = Annotated[
+    str | None, typer.Option("--transactional-id", help="A transactional id, or * for all.")
+]
+OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+Prefix = Annotated[
+    bool, typer.Option("--prefix", help="The name stands for all names that begin with it.")
+]
+PrincipalName = Annotated[
+    str | None, typer.Option("--principal", help="Who: User:NAME, or User:* for everyone.")
+]
+Host = Annotated[
+    str | None, typer.Option("--host", help="The address of the client.", show_default="all hosts")
+]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operation",
+        help=(
+            "What: read, write, create, delete, alter, describe, cluster-action, describe-configs,"
+            " alter-configs, idempotent-write, or all. May be repeated."
+        ),
+    ),
+]
+Deny = Annotated[bool, typer.Option("--deny", help="Deny the operation. Denials come first.")]
+
+
+@app.command("list")
+def list_acls(
+    *,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    cluster: OnCluster = False,
+    principal: PrincipalName = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List ACLs. With a resource: those that count for it, also by prefixes and wildcards.
+
+    For example: penstock acls list --topic orders
+    """
+    from deploy.clients.acls import AclSelection, listed_acls
+    from deploy.clients.wire import WireClient
+    from deploy.output import print_json
+
+    found = _resource(topic, group, transactional_id, is_cluster=cluster)
+    wanted = (
+        AclSelection(principal=principal)
+        if found is None
+        else AclSelection(found[0], found[1], principal=principal, matches=True)
+    )
+    with WireClient(bootstrap) as client:
+        acls = listed_acls(client, wanted)
+    if as_json:
+        print_json(acls)
+    else:
+        _print(acls)
+
+
+@app.command("add")
+def add(
+    *,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    cluster: OnCluster = False,
+    prefix: Prefix = False,
+    principal: PrincipalName = None,
+    host: Host = None,
+    operation: Operations = None,
+    deny: Deny = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Allow operations on a resource to a principal, or deny them.
+
+    For example: penstock acls add --topic orders --principal User:alice --operation write
+
+    penstock acls add --group billing- --prefix --principal User:bob --operation read
+    """
+    from deploy.clients.acls import add_acls, listed_acls
+    from deploy.clients.wire import WireClient
+    from deploy.output import print_json
+
+    resource = _resource(topic, group, transactional_id, is_cluster=cluster)
+    if resource is None:
+        raise UsageError("name the resource: --topic, --group, --transactional-id or --cluster")
+    if principal is None or not operation:
+        raise UsageError("say who may do what: --principal User:NAME --operation OPERATION")
+    wanted = _selections(
+        resource, (principal, host or "*"), operation, is_prefix=prefix, is_denied=deny
+    )
+    with WireClient(bootstrap) as client:
+        add_acls(client, wanted)
+        added = [acl for item in wanted for acl in listed_acls(client, item)]
+    if as_json:
+        print_json(added)
+    else:
+        _print(added)
+
+
+@app.command("remove")
+def remove(
+    *,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    cluster: OnCluster = False,
+    prefix: Prefix = False,
+    principal: PrincipalName = None,
+    host: Host = None,
+    operation: Operations = None,
+    deny: Deny = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the ACLs of a resource or of a principal, and print them. Other options limit what is
+    removed.
+
+    For example: penstock acls remove --topic orders --principal User:alice
+    """
+    from deploy.clients.acls import remove_acls
+    from deploy.clients.wire import WireClient
+    from deploy.output import print_json
+
+    resource = _resource(topic, group, transactional_id, is_cluster=cluster)
+    if resource is None and principal is None:
+        raise UsageError("name the resource or the --principal whose ACLs go")
+    wanted = _selections(
+        resource, (principal, host), operation or [None], is_prefix=prefix, is_denied=deny
+    )
+    with WireClient(bootstrap) as client:
+        removed = [acl for item in wanted for acl in remove_acls(client, item)]
+    if as_json:
+        print_json(removed)
+    else:
+        _print(removed)
+
+
+def _resource(
+    topic: str | None, group: str | None, transactional_id: str | None, *, is_cluster: bool
+) -> "tuple[ResourceType, str] | None":
+    """Return the resource that the options name; None if they name none. Raises UsageError."""
+    from base.acls import CLUSTER_NAME, ResourceType
+
+    named = {
+        ResourceType.TOPIC: topic,
+        ResourceType.GROUP: group,
+        ResourceType.TRANSACTIONAL_ID: transactional_id,
+        ResourceType.CLUSTER: CLUSTER_NAME if is_cluster else None,
+    }
+    found = [(kind, name) for kind, name in named.items() if name is not None]
+    if len(found) > 1:
+        raise UsageError("name one resource: --topic, --group, --transactional-id or --cluster")
+    if found and not found[0][1]:
+        raise UsageError("the name of the resource is empty")
+    return found[0] if found else None
+
+
+def _selections(
+    resource: "tuple[ResourceType, str] | None",
+    who: tuple[str | None, str | None],
+    operations: Sequence[str | None],
+    *,
+    is_prefix: bool,
+    is_denied: bool,
+) -> "list[AclSelection]":
+    """Return one selection per operation. Raises UsageError."""
+    from base.acls import PatternType, Permission
+    from base.principal import Principal
+    from deploy.clients.acls import OPERATIONS, AclSelection
+
+    principal, host = who
+    if principal is not None:
+        try:
+            Principal.parse(principal)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+    kind, name = resource or (None, None)
+    pattern = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
+    selections: list[AclSelection] = []
+    for word in operations:
+        if word is not None and word not in OPERATIONS:
+            raise UsageError(f"{word!r} is no operation; known are {', '.join(OPERATIONS)}")
+        selections.append(
+            AclSelection(
+                kind,
+                name,
+                None if resource is None else pattern,
+                principal,
+                host,
+                None if word is None else OPERATIONS[word],
+                Permission.DENY if is_denied else None if word is None else Permission.ALLOW,
+            )
+        )
+    return selections
+
+
+def _print(acls: "list[AclView]") -> None:
+    from deploy.output import print_table
+
+    columns = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
+    rows = [
+        (
+            acl.resource,
+            acl.name,
+            acl.pattern,
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission,
+        )
+        for acl in acls
+    ]
+    print_table("", columns, rows)

@@ -1,0 +1,170 @@
+"""List, add and remove ACLs.
+
+Invariant: every failure is a KafkaFailed.
+Source: KIP-140, KIP-290.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from base.acls import Operation, PatternType, Permission, ResourceType
+from broker.wire import apis
+from broker.wire.error_codes import explain
+from broker.wire.gen import create_acls, delete_acls, describe_acls
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+
+RESOURCES: Final = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "cluster": ResourceType.CLUSTER,
+    "transactional-id": ResourceType.TRANSACTIONAL_ID,
+    "user": ResourceType.USER,
+}
+"""The words of the command line."""
+OPERATIONS: Final = {
+    operation.name.lower().replace("_", "-"): operation
+    for operation in Operation
+    if operation not in (Operation.UNKNOWN, Operation.ANY)
+}
+_RESOURCE_WORDS: Final = {kind: word for word, kind in RESOURCES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AclView:
+    """One ACL, in the words of the command line."""
+
+    resource: str
+    name: str
+    pattern: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+@dataclass(frozen=True, slots=True)
+class AclSelection:
+    """The ACLs that a command is about. None: all values of the field. matches: also patterns that
+    cover the resource `name` without being equal to it.
+    """
+
+    resource: ResourceType | None = None
+    name: str | None = None
+    pattern: PatternType | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation | None = None
+    permission: Permission | None = None
+    matches: bool = False
+
+    def codes(self) -> tuple[int, str | None, int, str | None, str | None, int, int]:
+        pattern = PatternType.MATCH if self.matches else self.pattern or PatternType.ANY
+        return (
+            self.resource or ResourceType.ANY,
+            self.name,
+            pattern,
+            self.principal,
+            self.host,
+            self.operation or Operation.ANY,
+            self.permission or Permission.ANY,
+        )
+
+
+def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
+    """Return the ACLs in order. Raises KafkaFailed."""
+    answer = client.ask(
+        apis.DESCRIBE_ACLS,
+        describe_acls.DescribeAclsRequest(*wanted.codes()),
+        describe_acls.encode_request,
+        describe_acls.decode_response,
+    )
+    if answer.error_code:
+        raise KafkaFailed(explain(answer.error_code, answer.error_message))
+    return _sorted(
+        _view(
+            resource.resource_type,
+            resource.resource_name,
+            resource.pattern_type,
+            (acl.principal, acl.host, acl.operation, acl.permission_type),
+        )
+        for resource in answer.resources
+        for acl in resource.acls
+    )
+
+
+def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
+    """Add ACLs, none of whose fields is None. Raises KafkaFailed for the first that is refused."""
+    creations: list[create_acls.AclCreation] = []
+    for item in wanted:
+        kind, name, pattern, principal, host, operation, permission = item.codes()
+        assert name is not None, item
+        assert principal is not None, item
+        creations.append(
+            create_acls.AclCreation(
+                kind, name, pattern, principal, host or "*", operation, permission
+            )
+        )
+    answer = client.ask(
+        apis.CREATE_ACLS,
+        create_acls.CreateAclsRequest(creations),
+        create_acls.encode_request,
+        create_acls.decode_response,
+    )
+    for result in answer.results:
+        if result.error_code:
+            raise KafkaFailed(explain(result.error_code, result.error_message))
+
+
+def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
+    """Remove ACLs, and return them in order. Raises KafkaFailed."""
+    answer = client.ask(
+        apis.DELETE_ACLS,
+        delete_acls.DeleteAclsRequest([delete_acls.DeleteAclsFilter(*wanted.codes())]),
+        delete_acls.encode_request,
+        delete_acls.decode_response,
+    )
+    (result,) = answer.filter_results
+    if result.error_code:
+        raise KafkaFailed(explain(result.error_code, result.error_message))
+    return _sorted(
+        _view(
+            acl.resource_type,
+            acl.resource_name,
+            acl.pattern_type,
+            (acl.principal, acl.host, acl.operation, acl.permission_type),
+        )
+        for acl in result.matching_acls
+    )
+
+
+def _view(
+    resource_type: int, name: str, pattern_type: int, entry: tuple[str, str, int, int]
+) -> AclView:
+    principal, host, operation, permission = entry
+    kind = ResourceType(resource_type)
+    return AclView(
+        _RESOURCE_WORDS.get(kind, kind.name.lower()),
+        name,
+        PatternType(pattern_type).name.lower(),
+        principal,
+        host,
+        Operation(operation).name.lower().replace("_", "-"),
+        Permission(permission).name.lower(),
+    )
+
+
+def _sorted(views: Iterable[AclView]) -> list[AclView]:
+    return sorted(
+        views,
+        key=lambda view: (
+            view.resource,
+            view.name,
+            view.pattern,
+            view.principal,
+            view.host,
+            view.operation,
+            view.permission,
+        ),
+    )

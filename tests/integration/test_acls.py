@@ -1,0 +1,268 @@
+"""ACLs over real sockets: clients of one principal are told apart by their hosts, changes reach all
+brokers, and a broker that has lost its controller does not serve on old ACLs.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from base.acls import Operation, PatternType, Permission
+from base.acls import ResourceType as Resource
+from broker.errors import ErrorCode
+from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from broker.wire import apis
+from broker.wire.gen import create_acls, delete_acls, fetch, metadata, produce
+from deploy.errors import KafkaFailed, UsageError
+from tests.support import clients
+from tests.support.cli import Cli
+from tests.support.clients import TIMEOUT_S
+from tests.support.cluster import Cluster
+from tests.support.host_client import ADMIN_HOST, CLIENT_HOST, HostClient
+from tests.support.waiting import until
+
+ANYONE = "User:ANONYMOUS"
+CLUSTER = "kafka-cluster"
+SECURITY = SecurityConfig(authorizer=STANDARD_AUTHORIZER, allow_everyone_if_no_acl_found=True)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2, security=SECURITY) as cluster:
+        names = ((Resource.TOPIC, "*"), (Resource.GROUP, "*"), (Resource.CLUSTER, CLUSTER))
+        await create(
+            cluster, *(creation(kind, name, Operation.ALL, ADMIN_HOST) for kind, name in names)
+        )
+        yield cluster
+
+
+def creation(
+    kind: Resource, name: str, operation: Operation, host: str = CLIENT_HOST
+) -> create_acls.AclCreation:
+    return create_acls.AclCreation(
+        kind, name, PatternType.LITERAL, ANYONE, host, operation, Permission.ALLOW
+    )
+
+
+def address_of(cluster: Cluster, node_id: int) -> str:
+    return f"127.0.0.1:{cluster.brokers[node_id].port}"
+
+
+async def create(cluster: Cluster, *acls: create_acls.AclCreation) -> None:
+    def ask() -> list[int]:
+        with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
+            answer = admin.ask(apis.CREATE_ACLS, create_acls.CreateAclsRequest(acls))
+        return [result["error_code"] for result in answer["results"]]
+
+    assert await asyncio.to_thread(ask) == [0] * len(acls)
+
+
+async def remove(cluster: Cluster, host: str = CLIENT_HOST) -> None:
+    def ask() -> int:
+        wanted = delete_acls.DeleteAclsFilter(
+            Resource.ANY, None, PatternType.ANY, None, host, Operation.ANY, Permission.ANY
+        )
+        with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
+            request = delete_acls.DeleteAclsRequest([wanted])
+            (result,) = admin.ask(apis.DELETE_ACLS, request)["filter_results"]
+        return len(result["matching_acls"])
+
+    assert await asyncio.to_thread(ask)
+
+
+async def described(address: str, topic: str, host: str = CLIENT_HOST) -> ErrorCode:
+    def ask() -> int:
+        wanted = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=topic)], False)
+        with HostClient(address, host) as client:
+            (found,) = client.ask(apis.METADATA, wanted, 12)["topics"]
+        return int(found["error_code"])
+
+    return ErrorCode(await asyncio.to_thread(ask))
+
+
+async def test_a_change_reaches_all_brokers(cluster: Cluster) -> None:
+    await create_topic(cluster, "t")
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    for node_id in cluster.brokers:
+        assert await described(address_of(cluster, node_id), "t") is denied
+    await create(cluster, creation(Resource.TOPIC, "t", Operation.READ))
+    for node_id in cluster.brokers:
+        await until_code(cluster, node_id, ErrorCode.NONE)
+    await remove(cluster)
+    assert await described(address_of(cluster, 0), "t") is denied, "the broker that was asked"
+    await until_code(cluster, 1, denied)
+    assert await described(address_of(cluster, 1), "t", ADMIN_HOST) is ErrorCode.NONE
+
+
+async def create_topic(cluster: Cluster, name: str) -> None:
+    await asyncio.to_thread(clients.create_topic, cluster.bootstrap, name, 1)
+
+
+async def until_code(cluster: Cluster, node_id: int, code: ErrorCode) -> None:
+    address = address_of(cluster, node_id)
+
+    async def is_answered() -> bool:
+        return await described(address, "t") is code
+
+    await until(is_answered)
+
+
+async def test_a_broker_without_a_controller_does_not_serve_on_old_acls(cluster: Cluster) -> None:
+    """It cannot know that its ACLs are old. It neither takes nor gives records then."""
+    await create_topic(cluster, "t")
+    await create(
+        cluster,
+        creation(Resource.TOPIC, "t", Operation.READ),
+        creation(Resource.TOPIC, "t", Operation.WRITE),
+    )
+    leader = cluster.leader_of("t")
+    broker = cluster.brokers[leader]
+    await until_code(cluster, leader, ErrorCode.NONE)
+    await cluster.stop_controller()
+    await until(lambda: not broker.can_write())
+    codes = await asyncio.to_thread(codes_without_session, address_of(cluster, leader))
+    assert codes == (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), "closed")
+    await cluster.start_controller()
+
+
+def codes_without_session(address: str) -> tuple[int, str]:
+    with HostClient(address) as client:
+        partition = fetch.FetchPartition(0, partition_max_bytes=1_000)
+        wanted = fetch.FetchRequest(topics=[fetch.FetchTopic(None, "t", [partition])])
+        (found,) = client.ask(apis.FETCH, wanted, 12)["responses"]
+        code = found["partitions"][0]["error_code"]
+        data = [produce.TopicProduceData("t", [produce.PartitionProduceData(0, b"")])]
+        try:
+            client.ask(apis.PRODUCE, produce.ProduceRequest(None, -1, 1_000, data), 12)
+        except EOFError:
+            return code, "closed"
+        return code, "answered"
+
+
+async def test_librdkafka_changes_acls(cluster: Cluster) -> None:
+    def talk() -> list[str]:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        binding = AclBinding(
+            ResourceType.TOPIC,
+            "t-",
+            ResourcePatternType.PREFIXED,
+            "User:x",
+            "*",
+            AclOperation.WRITE,
+            AclPermissionType.DENY,
+        )
+        for done in admin.create_acls([binding]).values():
+            done.result(TIMEOUT_S)
+        wanted = AclBindingFilter(
+            ResourceType.TOPIC,
+            "t-1",
+            ResourcePatternType.MATCH,
+            "User:x",
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        found = admin.describe_acls(wanted).result(TIMEOUT_S)
+        removed = [
+            acl for done in admin.delete_acls([wanted]).values() for acl in done.result(TIMEOUT_S)
+        ]
+        assert found == removed == [binding]
+        return [str(acl.name) for acl in found]
+
+    assert await asyncio.to_thread(talk) == ["t-"]
+
+
+async def test_a_client_learns_that_it_may_not_write(tmp_path: Path) -> None:
+    security = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
+    async with Cluster(tmp_path, security=security) as cluster:
+        errors: list[KafkaError] = []
+
+        def produce_one() -> None:
+            producer = Producer({"bootstrap.servers": cluster.bootstrap})
+            producer.produce("t", b"x", on_delivery=lambda error, _: errors.append(error))
+            assert not producer.flush(TIMEOUT_S)
+
+        await asyncio.to_thread(produce_one)
+        assert [error.code() for error in errors] == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+
+        def change() -> None:
+            binding = AclBinding(
+                ResourceType.TOPIC,
+                "t",
+                ResourcePatternType.LITERAL,
+                "User:x",
+                "*",
+                AclOperation.READ,
+                AclPermissionType.ALLOW,
+            )
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+            (done,) = admin.create_acls([binding]).values()
+            done.result(TIMEOUT_S)
+
+        with pytest.raises(KafkaException) as failed:
+            await asyncio.to_thread(change)
+        code = failed.value.args[0].code()
+        assert code == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+async def test_penstock_acls(cluster: Cluster, tmp_path: Path) -> None:
+    cli = Cli(cluster, tmp_path)
+    who = ("--principal", "User:alice")
+    added = json.loads(
+        await cli.run(
+            *("acls", "add", "--topic", "or", "--prefix", *who, "--json"),
+            *("--operation", "read", "--operation", "describe-configs"),
+        )
+    )
+    assert [item["operation"] for item in added] == ["read", "describe-configs"]
+    await cli.run("acls", "add", "--topic", "orders", *who, "--operation", "all", "--deny")
+    await cli.run("acls", "add", "--cluster", *who, "--operation", "alter", "--host", "10.0.0.1")
+    shown = await cli.run("acls", "list", "--topic", "orders", *who)
+    assert "prefixed" in shown
+    assert "deny" in shown
+    listed = json.loads(await cli.run("acls", "list", *who, "--json"))
+    assert len(listed) == 4
+    assert {item["host"] for item in listed} == {"*", "10.0.0.1"}
+    removed = json.loads(await cli.run("acls", "remove", "--topic", "orders", *who, "--json"))
+    assert [(item["name"], item["permission"]) for item in removed] == [("orders", "deny")]
+    removed = json.loads(await cli.run("acls", "remove", *who, "--json"))
+    assert len(removed) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("add", "--principal", "User:a", "--operation", "read"),
+        ("add", "--topic", "t", "--operation", "read"),
+        ("add", "--topic", "t", "--principal", "User:a", "--operation", "fly"),
+        ("add", "--topic", "t", "--principal", "alice", "--operation", "read"),
+        ("add", "--topic", "t", "--cluster", "--principal", "User:a", "--operation", "read"),
+        ("remove",),
+    ],
+)
+async def test_wrong_options_are_explained(
+    cluster: Cluster, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError):
+        await Cli(cluster, tmp_path).run("acls", *arguments)
+
+
+async def test_without_an_authorizer_the_command_says_so(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        with pytest.raises(KafkaFailed, match="No Authorizer is configured"):
+            await Cli(cluster, tmp_path).run("acls", "list")

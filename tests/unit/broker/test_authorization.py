@@ -1,0 +1,318 @@
+"""What handlers do with the answers of the authorizer, and what is logged of denials."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from base.principal import USER, Principal
+from base.settings import SettingInvalid
+from broker.errors import ErrorCode
+from broker.handlers import audit
+from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from broker.wire import apis
+from broker.wire.gen import (
+    create_acls,
+    create_topics,
+    delete_acls,
+    delete_topics,
+    describe_acls,
+    describe_cluster,
+    metadata,
+)
+from controller.api import messages
+from controller.api.errors import refusal
+from controller.metadata.records import Acl
+from tests.support.handlers import Fixture
+
+ALICE = Principal(USER, "alice")
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def acl(
+    kind: ResourceType,
+    name: str,
+    operation: Operation,
+    *,
+    pattern: PatternType = PatternType.LITERAL,
+    permission: Permission = Permission.ALLOW,
+) -> Acl:
+    return Acl(kind, pattern, name, "User:alice", "*", operation, permission)
+
+
+def topic(name: str, operation: Operation) -> Acl:
+    return acl(ResourceType.TOPIC, name, operation)
+
+
+def cluster(operation: Operation) -> Acl:
+    return acl(ResourceType.CLUSTER, CLUSTER_NAME, operation)
+
+
+@pytest.fixture
+async def fixture() -> Fixture:
+    fixture = Fixture()
+    fixture.connection.principal = ALICE
+    return fixture
+
+
+async def create(fixture: Fixture, name: str, **configs: str) -> ErrorCode:
+    wanted = create_topics.CreatableTopic(
+        name,
+        -1,
+        -1,
+        configs=[
+            create_topics.CreatableTopicConfig(key.replace("_", "."), value)
+            for key, value in configs.items()
+        ],
+    )
+    answer = await fixture.ask(
+        apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([wanted], validate_only=True)
+    )
+    return ErrorCode(answer.topics[0].error_code)
+
+
+async def test_only_topics_that_the_client_may_describe_are_listed(fixture: Fixture) -> None:
+    for name in ("mine", "other"):
+        fixture.topic(name)
+    fixture.authorize(topic("mine", Operation.READ))
+    answer = await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(None))
+    assert [item.name for item in answer.topics] == ["mine"]
+    known, hidden, absent = (await fixture.metadata("mine", "other", "none")).topics
+    assert known.error_code == ErrorCode.NONE
+    assert hidden.error_code == absent.error_code == DENIED
+    assert hidden.topic_id == absent.topic_id
+
+
+async def test_super_users_and_everyone_without_an_acl(fixture: Fixture) -> None:
+    fixture.topic("t")
+    fixture.authorize(super_users="User:root; User:alice")
+    assert (await fixture.metadata("t")).topics[0].error_code == ErrorCode.NONE
+    fixture.connection.principal = Principal(USER, "bob")
+    assert (await fixture.metadata("t")).topics[0].error_code == DENIED
+    fixture.authorize(allow_everyone_if_no_acl_found=True)
+    assert (await fixture.metadata("t")).topics[0].error_code == ErrorCode.NONE
+    fixture.authorize(topic("t", Operation.READ), allow_everyone_if_no_acl_found=True)
+    assert (await fixture.metadata("t")).topics[0].error_code == DENIED
+
+
+async def test_topics_are_created_on_first_use_only_with_the_right(fixture: Fixture) -> None:
+    fixture.authorize(topic("new", Operation.DESCRIBE), topic("free", Operation.ALL))
+    refused, created = (await fixture.metadata("new", "free", auto=True)).topics
+    assert refused.error_code == DENIED
+    assert created.error_code == ErrorCode.NONE
+    assert [item.name for request in fixture.client.asked for item in request.topics] == ["free"]
+
+
+async def test_a_fork_needs_read_on_its_source(fixture: Fixture) -> None:
+    fixture.authorize(topic("fork", Operation.CREATE))
+    fork = {"penstock_fork_source": "source"}
+    assert await create(fixture, "fork", **fork) is DENIED
+    fixture.authorize(topic("source", Operation.READ))
+    assert await create(fixture, "other", **fork) is DENIED
+    assert fixture.client.asked == []
+
+
+async def test_snapshots_have_the_acls_of_their_topic(fixture: Fixture) -> None:
+    fixture.authorize(topic("orders", Operation.DESCRIBE))
+    snapshot = {"penstock_fork_source": "orders"}
+    assert await create(fixture, "orders@before", **snapshot) is DENIED
+    shown = metadata.MetadataRequest(
+        [metadata.MetadataRequestTopic(name=name) for name in ("orders@before", "other@before")],
+        frozen_topics=True,
+    )
+    absent, hidden = (await fixture.ask(apis.METADATA, 12, shown)).topics
+    assert absent.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert hidden.error_code == DENIED
+
+
+async def test_undeletion_needs_read_on_the_deleted_topic(fixture: Fixture) -> None:
+    fixture.authorize(topic("new", Operation.CREATE))
+    assert await create(fixture, "new", penstock_undelete="old") is DENIED
+    fixture.authorize(topic("old", Operation.READ))
+    assert await create(fixture, "new", penstock_undelete="old") is ErrorCode.NONE
+
+
+async def test_a_deletion_by_id_does_not_tell_the_name(fixture: Fixture) -> None:
+    topic_id = fixture.topic("t")
+
+    async def delete(name: str | None, wanted: UUID | None) -> Any:
+        state = delete_topics.DeleteTopicState(name, wanted)
+        request = delete_topics.DeleteTopicsRequest([state], timeout_ms=1_000)
+        return (await fixture.ask(apis.DELETE_TOPICS, 6, request)).responses[0]
+
+    fixture.authorize()
+    hidden = await delete(None, topic_id)
+    assert (hidden.error_code, hidden.name, hidden.topic_id) == (DENIED, None, topic_id)
+    hidden, absent = await delete("t", None), await delete("none", None)
+    assert (hidden.error_code, hidden.topic_id) == (absent.error_code, absent.topic_id)
+    assert hidden.error_code == DENIED
+    fixture.authorize(topic("t", Operation.DESCRIBE))
+    shown = await delete(None, topic_id)
+    assert (shown.error_code, shown.name) == (DENIED, "t")
+    assert fixture.client.asked == []
+
+
+async def test_operations_are_those_of_the_acls(fixture: Fixture) -> None:
+    fixture.topic("t")
+    request = metadata.MetadataRequest(
+        [metadata.MetadataRequestTopic(name="t")], include_topic_authorized_operations=True
+    )
+    cluster_request = describe_cluster.DescribeClusterRequest(True)
+    fixture.authorize(topic("t", Operation.WRITE), cluster(Operation.ALTER_CONFIGS))
+    (shown,) = (await fixture.ask(apis.METADATA, 12, request)).topics
+    assert shown.topic_authorized_operations == 1 << Operation.WRITE | 1 << Operation.DESCRIBE
+    answer = await fixture.ask(apis.DESCRIBE_CLUSTER, 1, cluster_request)
+    assert answer.cluster_authorized_operations == 0
+    fixture.authorize(cluster(Operation.DESCRIBE))
+    answer = await fixture.ask(apis.DESCRIBE_CLUSTER, 1, cluster_request)
+    expected = (Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS, Operation.DESCRIBE)
+    assert answer.cluster_authorized_operations == sum(1 << operation for operation in expected)
+
+
+# --- the APIs of ACLs -----------------------------------------------------------------------------
+
+
+def creation(name: str) -> create_acls.AclCreation:
+    return create_acls.AclCreation(
+        ResourceType.TOPIC,
+        name,
+        PatternType.LITERAL,
+        "User:bob",
+        "*",
+        Operation.READ,
+        Permission.ALLOW,
+    )
+
+
+def of_topic(name: str | None) -> delete_acls.DeleteAclsFilter:
+    return delete_acls.DeleteAclsFilter(
+        ResourceType.TOPIC,
+        name,
+        PatternType.ANY,
+        None,
+        None,
+        Operation.ANY,
+        Permission.ANY,
+    )
+
+
+async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
+    fixture.authorize(cluster(Operation.ALTER))
+    with capture_logs() as logs:
+        for _ in range(2):
+            answer = await fixture.ask(
+                apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t"), creation("")])
+            )
+            assert [result.error_code for result in answer.results] == [
+                ErrorCode.NONE,
+                ErrorCode.INVALID_REQUEST,
+            ]
+    changes = [entry for entry in logs if entry["event"] == "admin_change"]
+    assert [(entry["change"], entry["principal"]) for entry in changes] == [
+        ("acl_added", "User:alice")
+    ]
+    wanted = describe_acls.DescribeAclsRequest(
+        ResourceType.TOPIC, "t", PatternType.MATCH, None, None, Operation.ANY, Permission.ANY
+    )
+    (resource,) = (await fixture.ask(apis.DESCRIBE_ACLS, 3, wanted)).resources
+    assert [entry.principal for entry in resource.acls] == ["User:bob"]
+    with capture_logs() as logs:
+        answer = await fixture.ask(
+            apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t"), of_topic("none")])
+        )
+    assert [len(result.matching_acls) for result in answer.filter_results] == [1, 0]
+    assert [entry["change"] for entry in logs] == ["acl_removed"]
+    assert not (await fixture.ask(apis.DESCRIBE_ACLS, 3, wanted)).resources
+
+
+async def test_a_change_counts_from_its_answer_on(fixture: Fixture) -> None:
+    fixture.topic("t")
+    fixture.authorize(cluster(Operation.ALTER))
+    bob = Principal(USER, "bob")
+
+    async def code_of_bob() -> int:
+        fixture.connection.principal = bob
+        code = (await fixture.metadata("t")).topics[0].error_code
+        fixture.connection.principal = ALICE
+        return int(code)
+
+    assert await code_of_bob() == DENIED
+    await fixture.ask(apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t")]))
+    assert await code_of_bob() == ErrorCode.NONE
+    await fixture.ask(apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t")]))
+    assert await code_of_bob() == DENIED
+
+
+async def test_acls_are_refused_without_an_authorizer_and_without_rights(fixture: Fixture) -> None:
+    async def codes() -> list[int]:
+        created = await fixture.ask(
+            apis.CREATE_ACLS, 3, create_acls.CreateAclsRequest([creation("t")])
+        )
+        deleted = await fixture.ask(
+            apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic(None)])
+        )
+        wanted = describe_acls.DescribeAclsRequest(
+            ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
+        )
+        described = await fixture.ask(apis.DESCRIBE_ACLS, 3, wanted)
+        return [
+            created.results[0].error_code,
+            deleted.filter_results[0].error_code,
+            described.error_code,
+        ]
+
+    assert await codes() == [ErrorCode.SECURITY_DISABLED] * 3
+    fixture.authorize()
+    assert await codes() == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 3
+    assert fixture.client.asked == []
+    fixture.authorize(cluster(Operation.ALL))
+    fixture.client.fail_with = refusal(messages.Status.CONTROLLER_BUSY, "busy")
+    assert await codes() == [ErrorCode.REQUEST_TIMED_OUT] * 2 + [ErrorCode.NONE]
+
+
+# --- the audit log --------------------------------------------------------------------------------
+
+
+async def test_a_denial_is_logged_once_and_counted_always(fixture: Fixture) -> None:
+    authorizer = fixture.authorize()
+    with capture_logs() as logs:
+        for _ in range(5):
+            await fixture.metadata("t\nevent=authorization_allowed")
+    denied = [entry for entry in logs if entry["event"] == "authorization_denied"]
+    (entry,) = denied
+    assert entry["principal"] == "User:alice"
+    assert entry["host"] == fixture.connection.peer_host
+    assert entry["api"] == "Metadata"
+    assert (entry["operation"], entry["resource_type"]) == ("DESCRIBE", "TOPIC")
+    assert entry["resource_name"] == "t\\nevent=authorization_allowed"
+    assert authorizer.audit.denied[Operation.DESCRIBE, ResourceType.TOPIC] == 5
+
+
+async def test_what_only_shortens_an_answer_is_no_denial(fixture: Fixture) -> None:
+    fixture.topic("t")
+    authorizer = fixture.authorize()
+    with capture_logs() as logs:
+        await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(None))
+    assert not logs
+    assert not authorizer.audit.denied
+
+
+def test_texts_of_clients_cannot_pass_for_other_lines() -> None:
+    assert audit.shown("a\r\nb\x1b[31m\u2028c") == "a\\r\\nb\\x1b[31m\\u2028c"
+    assert len(audit.shown("x" * 10_000)) < 300
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_settings_are_checked() -> None:
+    assert not SecurityConfig().has_authorizer
+    assert SecurityConfig(authorizer="StandardAuthorizer").has_authorizer
+    names = SecurityConfig(super_users="User:a;User:CN=b,O=c; ").super_user_names()
+    assert names == {"User:a", "User:CN=b,O=c"}
+    for settings in ({"authorizer": "Other"}, {"super_users": "alice"}):
+        with pytest.raises(SettingInvalid):
+            SecurityConfig(**settings)
+    assert SecurityConfig(authorizer=STANDARD_AUTHORIZER).has_authorizer
