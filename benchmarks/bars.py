@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import (
+    acls,
     classic_groups,
     clients,
     compaction,
@@ -516,6 +517,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "classic-groups": classic_groups.classic_groups,
     "transactions": transactions.transactions,
     "control": control.control,
+    "acls": acls.acls,
     "plugin": plugin.plugin,
     "ready": starts.ready,
 }

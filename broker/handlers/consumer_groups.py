@@ -139,7 +139,8 @@ def _without_hidden_topics(
     for member in group.members:
         names.update(member.subscribed_topic_names)
         for assignment in (member.assignment, member.target_assignment):
-            names.update(topic.topic_name for topic in assignment.topic_partitions)
+            if assignment is not None:
+                names.update(topic.topic_name for topic in assignment.topic_partitions)
     if denied_topics(node, ctx, Operation.DESCRIBE, names):
         group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         group.error_message = HIDDEN_TOPICS

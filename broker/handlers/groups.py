@@ -180,9 +180,8 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     names = [_name_of(node, ctx, topic.topic_id, topic.name) for topic in request.topics]
     denied = denied_topics(node, ctx, Operation.READ, (name for name in names if name is not None))
     offsets = _offsets_to_commit(node, request, names, denied)
-    if denied and not offsets:
-        results = {}
-    else:
+    results: Mapping[TopicPartition, ErrorCode] = {}
+    if offsets or not denied:
         results = await _commit(node, ctx, request, offsets)
     topics = [
         offset_commit.OffsetCommitResponseTopic(

@@ -108,7 +108,8 @@ def _without_hidden_topics(
     names: set[str] = set()
     for member in group.members:
         names.update(member.subscribed_topic_names)
-        names.update(topic.topic_name for topic in member.assignment.topic_partitions)
+        if member.assignment is not None:
+            names.update(topic.topic_name for topic in member.assignment.topic_partitions)
     if denied_topics(node, ctx, Operation.DESCRIBE, names):
         group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         group.error_message = HIDDEN_TOPICS

@@ -14,7 +14,7 @@ of its name. They count for a principal if they name it or `User:*`, and if they
 Hosts are compared as addresses, so every spelling of an IPv6 address is the same one.
 Invariant: answers are those of the ACLs at the time of the call: a change forgets all answers.
 Limits: ANSWERS_MAX answers are remembered; then all are forgotten.
-Budget: 1 us for a remembered answer, 20 us for another one with 10,000 ACLs
+Budget: 1 us for a remembered answer, 40 us for another one with 10,000 ACLs
 (`benchmarks/acls.py`).
 Must not: log, or know requests.
 Source: Kafka `StandardAuthorizerData`, `Authorizer.authorizeByResourceType`; KIP-11, KIP-290.
@@ -35,13 +35,16 @@ ANSWERS_MAX: Final = 100_000
 REMEMBERED_CHARS_MAX: Final = 256
 """Answers about longer names are not remembered. Names of topics are shorter."""
 
-_IMPLYING: Final[Mapping[int, frozenset[int]]] = {
-    Operation.DESCRIBE: frozenset(
-        {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
-    ),
-    Operation.DESCRIBE_CONFIGS: frozenset({Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS}),
+_ALL: Final = int(Operation.ALL)
+_IMPLYING: Final[Mapping[Operation, Sequence[Operation]]] = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""The operations whose ALLOW allows the operation."""
+_ALLOWING: Final[Mapping[int, frozenset[int]]] = {
+    operation: frozenset(map(int, (operation, Operation.ALL, *_IMPLYING.get(operation, ()))))
+    for operation in Operation
+}
+"""The operations whose ALLOW allows an operation."""
 
 _PROBE_NAME: Final = "hardcode"
 """Stands for any resource, as in Kafka."""
@@ -50,8 +53,11 @@ _Question = tuple[int, int, str]
 """Operation, resource type and resource name. A negative type: any resource of it."""
 
 
-_Acls = dict[Acl, str]
-"""ACLs with their canonical hosts."""
+_Rule = tuple[str, int, bool]
+"""The canonical host, the operation, and whether it is denied. Plain values: this is the inner
+loop.
+"""
+_Rules = dict[Acl, _Rule]
 
 
 class _Pattern:
@@ -60,10 +66,10 @@ class _Pattern:
     __slots__ = ("by_principal",)
 
     def __init__(self) -> None:
-        self.by_principal: dict[str, _Acls] = {}
+        self.by_principal: dict[str, _Rules] = {}
 
-    def add(self, acl: Acl, host: str) -> None:
-        self.by_principal.setdefault(acl.principal, {})[acl] = host
+    def add(self, acl: Acl, rule: _Rule) -> None:
+        self.by_principal.setdefault(acl.principal, {})[acl] = rule
 
     def remove(self, acl: Acl) -> None:
         acls = self.by_principal[acl.principal]
@@ -80,7 +86,7 @@ class _Patterns:
     prefixed: dict[str, _Pattern] = field(default_factory=dict[str, _Pattern])
     lengths: dict[int, int] = field(default_factory=dict[int, int])
     """How many prefixes have a length."""
-    by_principal: dict[str, _Acls] = field(default_factory=dict[str, _Acls])
+    by_principal: dict[str, _Rules] = field(default_factory=dict[str, _Rules])
 
     def add(self, acl: Acl) -> None:
         patterns, name = self._of(acl), acl.resource_name
@@ -88,9 +94,9 @@ class _Patterns:
             patterns[name] = _Pattern()
             if patterns is self.prefixed:
                 self.lengths[len(name)] = self.lengths.get(len(name), 0) + 1
-        host = canonical_host(acl.host)
-        patterns[name].add(acl, host)
-        self.by_principal.setdefault(acl.principal, {})[acl] = host
+        rule = canonical_host(acl.host), acl.operation, acl.permission == Permission.DENY
+        patterns[name].add(acl, rule)
+        self.by_principal.setdefault(acl.principal, {})[acl] = rule
 
     def remove(self, acl: Acl) -> None:
         patterns, name = self._of(acl), acl.resource_name
@@ -225,12 +231,15 @@ class AclIndex:
         if not found:
             return self._allows_without_acl
         allowed = False
+        allowing = _ALLOWING[operation]
         for pattern in found:
-            for acl in _counting(pattern.by_principal, principal, host):
-                if acl.permission == Permission.DENY:
-                    if acl.operation in (operation, Operation.ALL):
+            for by_host, by_operation, is_denied in _counting(pattern.by_principal, principal):
+                if by_host not in (WILDCARD, host):
+                    continue
+                if is_denied:
+                    if by_operation in (operation, _ALL):
                         return False
-                elif _allows(acl, operation):
+                elif by_operation in allowing:
                     allowed = True
         return allowed
 
@@ -239,13 +248,13 @@ class AclIndex:
         Kafka.
         """
         patterns = self._types.get(resource_type)
-        acls = [
-            acl
-            for acl in _counting({} if patterns is None else patterns.by_principal, principal, host)
-            if acl.operation in (operation, Operation.ALL)
-        ]
-        denied = {_pattern(acl) for acl in acls if acl.permission == Permission.DENY}
-        allowed = {_pattern(acl) for acl in acls if acl.permission == Permission.ALLOW}
+        denied: set[tuple[int, str]] = set()
+        allowed: set[tuple[int, str]] = set()
+        by_principal = {} if patterns is None else patterns.by_principal
+        for named in dict.fromkeys((principal, WILDCARD_PRINCIPAL)):
+            for acl, (by_host, by_operation, is_denied) in by_principal.get(named, {}).items():
+                if by_host in (WILDCARD, host) and by_operation in (operation, _ALL):
+                    (denied if is_denied else allowed).add((acl.pattern_type, acl.resource_name))
         everything = PatternType.LITERAL, WILDCARD
         if everything in denied:
             return False
@@ -266,22 +275,15 @@ def canonical_host(text: str) -> str:
     return str(address)
 
 
-def _counting(by_principal: Mapping[str, _Acls], principal: str, host: str) -> Iterator[Acl]:
-    """Yield the ACLs that name the principal, or all of them, and the host, or all of them."""
-    for named in {principal: None, WILDCARD_PRINCIPAL: None}:
-        for acl, allowed_host in by_principal.get(named, {}).items():
-            if allowed_host in (WILDCARD, host):
-                yield acl
-
-
-def _allows(acl: Acl, operation: int) -> bool:
-    return acl.operation in (Operation.ALL, operation) or acl.operation in _IMPLYING.get(
-        operation, ()
-    )
-
-
-def _pattern(acl: Acl) -> tuple[int, str]:
-    return acl.pattern_type, acl.resource_name
+def _counting(by_principal: Mapping[str, _Rules], principal: str) -> Iterator[_Rule]:
+    """Yield the rules that name the principal, and those that name all of them."""
+    rules = by_principal.get(principal)
+    if rules is not None:
+        yield from rules.values()
+    if principal != WILDCARD_PRINCIPAL:
+        rules = by_principal.get(WILDCARD_PRINCIPAL)
+        if rules is not None:
+            yield from rules.values()
 
 
 def _has_denied_prefix(name: str, denied: set[tuple[int, str]]) -> bool:

@@ -90,7 +90,7 @@ def acl_problem(acl: Acl) -> str:
     if acl.permission not in _PERMISSIONS:
         return f"Invalid permissionType {_shown(Permission, acl.permission)}"
     if not acl.resource_name:
-        return "Resource name should not be empty"
+        return "Invalid empty resource name"
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if ":" not in acl.principal:

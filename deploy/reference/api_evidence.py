@@ -14,6 +14,8 @@ AIOKAFKA: Final = "aiokafka"
 REQUESTS: Final = "requests"
 
 
+_ACLS: Final = "tests/integration/test_acls.py"
+_ACL_COMMANDS: Final = "tests/interop/test_interop_acls.py"
 _ADMIN_APIS: Final = "tests/interop/test_interop_admin_apis.py"
 _CLIENTS_ADMIN: Final = "tests/integration/test_clients_admin.py"
 _CLIENTS_CONSUMER_GROUPS: Final = "tests/integration/test_clients_consumer_groups.py"
@@ -165,6 +167,21 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _TRANSACTIONS,
         AIOKAFKA: _TRANSACTIONS,
         REQUESTS: _TRANSACTIONS,
+    },
+    "DescribeAcls": {
+        JAVA: _ACL_COMMANDS,
+        LIBRDKAFKA: _ACLS,
+        REQUESTS: _ACL_COMMANDS,
+    },
+    "CreateAcls": {
+        JAVA: _ACL_COMMANDS,
+        LIBRDKAFKA: _ACLS,
+        REQUESTS: _ACL_COMMANDS,
+    },
+    "DeleteAcls": {
+        JAVA: _ACL_COMMANDS,
+        LIBRDKAFKA: _ACLS,
+        REQUESTS: _ACL_COMMANDS,
     },
     "DescribeConfigs": {
         JAVA: _COMMANDS,

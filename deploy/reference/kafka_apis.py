@@ -74,10 +74,6 @@ DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConf
 """
 ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("SaslHandshake", "SaslAuthenticate"), "No authentication: listeners are `PLAINTEXT`."),
-    (
-        ("DescribeAcls", "CreateAcls", "DeleteAcls"),
-        "No ACLs: every client that reaches a listener has all rights.",
-    ),
     (("AlterClientQuotas",), "No quotas: DescribeClientQuotas finds none."),
     (
         ("StreamsGroupHeartbeat", "StreamsGroupDescribe"),

@@ -128,7 +128,6 @@ _CAPABILITIES: Final = (
 WORDS: Final = "the error has words of Penstock"
 _PLACES: Final = "candidates may be more than there are brokers; none of them stores records"
 _LOGGER_CONFIGS: Final = "loggers have no configs"
-_NO_ACLS: Final = "no ACLs"
 _CONTROLLERS: Final = "controllers have ids of their own"
 _NO_STREAMS: Final = "no streams groups (KIP-1071)"
 
@@ -363,12 +362,14 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-consumer-groups --describe --group tools-copier"),
     Command("kafka-topics --create --topic tools-f"),
     Command(
-        f"ClientCompatibilityTest --topic tools-f {_CAPABILITIES} --describe-acls-supported False",
-        _NO_ACLS,
-        "SUCCESS",
+        f"ClientCompatibilityTest --topic tools-f {_CAPABILITIES} --describe-acls-supported True",
         figures=True,
     ),
     Command("kafka-topics --delete --topic tools-f"),
+    # Without an authorizer.
+    Command("kafka-acls --list"),
+    Command(f"kafka-acls --add --allow-principal User:a --operation Read {_TOPIC}"),
+    Command(f"kafka-acls --remove --force --allow-principal User:a {_TOPIC} --operation Read"),
     # What brokers do not have.
     Command("kafka-client-metrics --list"),
     Command("kafka-client-metrics --describe --name tools"),
@@ -376,12 +377,6 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "kafka-client-metrics --alter --name tools --interval 60000",
         "brokers do not collect metrics of clients",
         "resource type 16 has no configs that can be altered",
-    ),
-    Command("kafka-acls --list", _NO_ACLS, "does not support DESCRIBE_ACLS"),
-    Command(
-        f"kafka-acls --add --allow-principal User:a --operation Read {_TOPIC}",
-        _NO_ACLS,
-        "does not support DESCRIBE_ACLS",
     ),
     Command(
         "kafka-delegation-tokens --describe --command-config %/empty.properties",

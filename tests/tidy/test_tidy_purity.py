@@ -121,6 +121,8 @@ CORES = (
     "broker/coordination/connection_order.py",
     "broker/config.py",
     "broker/dynamic_settings.py",
+    "broker/security",
+    "base/acls.py",
     "broker/handlers/departed.py",
     "broker/partition/load_meter.py",
     "broker/store_rates.py",

@@ -63,7 +63,7 @@ def test_an_acl_is_added_once(cluster: ManagersCluster) -> None:
         ({"pattern_type": 2}, "Invalid patternType MATCH"),
         ({"operation": 1}, "Invalid operation ANY"),
         ({"permission": 1}, "Invalid permissionType ANY"),
-        ({"resource_name": ""}, "Resource name should not be empty"),
+        ({"resource_name": ""}, "Invalid empty resource name"),
         ({"resource_type": 4}, "The only valid name for the CLUSTER resource is kafka-cluster"),
         ({"principal": "alice"}, "Could not parse principal from `alice`"),
     ],
