@@ -13,7 +13,8 @@ from typing import Final
 
 from base.acls import Operation
 from broker.errors import ErrorCode, code_of, code_of_status
-from broker.handlers.authorization import allows_cluster
+from broker.handlers.audit import acl_text
+from broker.handlers.authorization import allows_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -115,9 +116,12 @@ async def _create(
         items = (await node.client.create_acls(CreateAcls(acls=acls), timeout_s=_TIMEOUT_S)).items
     except (ControllerError, TimeoutError) as error:
         return [create_acls.AclCreationResult(code_of(error), str(error))] * len(acls)
-    for acl, was_known, item in zip(acls, known, items, strict=True):
-        if item.status is Status.OK and not was_known and node.authorizer is not None:
-            node.authorizer.audit.acl_changed(ctx, "acl_added", acl)
+    added = [
+        acl_text(acl)
+        for acl, was_known, item in zip(acls, known, items, strict=True)
+        if item.status is Status.OK and not was_known
+    ]
+    note_change(node, ctx, "acls_added", added)
     return [create_acls.AclCreationResult(*_problem(item)) for item in items]
 
 
@@ -164,9 +168,7 @@ async def _delete(
     except (ControllerError, TimeoutError) as error:
         return [delete_acls.DeleteAclsFilterResult(code_of(error), str(error))] * len(filters)
     removed = dict.fromkeys(acl for item in items for acl in item.acls)
-    for acl in removed:
-        if node.authorizer is not None:
-            node.authorizer.audit.acl_changed(ctx, "acl_removed", acl)
+    note_change(node, ctx, "acls_removed", [acl_text(acl) for acl in removed])
     return [
         delete_acls.DeleteAclsFilterResult(*_problem(item), [_matching(acl) for acl in item.acls])
         for item in items

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from base.acls import Operation
 from broker.errors import ErrorCode, code_of, code_of_status
 from broker.groups.configs import group_problem
+from broker.handlers.authorization import note_change
 from broker.handlers.broker_configs import (
     BrokerConfigRefused,
     check_altered_name,
@@ -44,7 +45,9 @@ _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _Resource: TypeAlias = tuple[int, str]
 _DONE: Final = ErrorCode.NONE, None
-_ALTERED: Final = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE})
+_SHOWN: Final = {TOPIC_RESOURCE: "topic", BROKER_RESOURCE: "broker", GROUP_RESOURCE: "group"}
+"""How the audit log names what can be altered."""
+_ALTERED: Final = frozenset(_SHOWN)
 _NO_DEFAULTS: Final = {
     TOPIC_RESOURCE: "there are no configs for all topics: name one",
     GROUP_RESOURCE: "Default group resources are not allowed.",
@@ -71,6 +74,8 @@ async def handle_incremental_alter_configs(node: Node, ctx: RequestContext) -> R
                 *outcome, resource.resource_type, resource.resource_name
             )
         )
+    if not request.validate_only:
+        _note(node, ctx, responses)
     return encode_response(ctx, wire.IncrementalAlterConfigsResponse(responses=responses))
 
 
@@ -82,6 +87,19 @@ def _denial(
     return configs_denial(
         node, ctx, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name
     )
+
+
+def _note(
+    node: Node,
+    ctx: RequestContext,
+    responses: Sequence[wire.AlterConfigsResourceResponse | replacing.AlterConfigsResourceResponse],
+) -> None:
+    altered = [
+        f"{_SHOWN[item.resource_type]} {item.resource_name}"
+        for item in responses
+        if not item.error_code
+    ]
+    note_change(node, ctx, "configs_altered", altered)
 
 
 async def _alter(
@@ -222,6 +240,8 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
         )
         for item, outcome in zip(request.resources, outcomes, strict=True)
     ]
+    if not request.validate_only:
+        _note(node, ctx, responses)
     return encode_response(ctx, replacing.AlterConfigsResponse(responses=responses))
 
 

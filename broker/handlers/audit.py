@@ -3,13 +3,13 @@
 Two structured events: `authorization_denied` and `admin_change`. What clients chose is written with
 its control characters escaped and at a limited length, so that nothing can pass for another line.
 Limits: a denial of the same principal, host, operation and resource type is logged once in
-REPEAT_S; in all, LogLimit applies to denials. Changes are rare, and all of them are logged.
-Counters count every denial.
+REPEAT_S; in all, LogLimit applies to denials. Changes are rare, and all of them are logged, up to
+RESOURCES_PER_LINE_MAX in a line. Counters count every denial.
 Must not: decide anything.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -24,6 +24,7 @@ log = structlog.get_logger()
 
 REPEAT_S: Final = 10.0
 SHOWN_CHARS_MAX: Final = 256
+RESOURCES_PER_LINE_MAX: Final = 20
 _KINDS_MAX: Final = 10_000
 """Kinds of denials whose time is remembered; then all are forgotten."""
 
@@ -68,16 +69,18 @@ class AuditLog:
             suppressed_count=suppressed,
         )
 
-    def acl_changed(self, ctx: RequestContext, change: str, acl: Acl) -> None:
-        """change: `acl_added` or `acl_removed`."""
-        log.info(
-            "admin_change",
-            change=change,
-            principal=shown(str(ctx.connection.principal)),
-            host=ctx.connection.peer_host,
-            api=apis.APIS[ctx.api_key].name,
-            acl=shown(acl_text(acl)),
-        )
+    def changed(self, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
+        """Log what a client has changed, for example `acls_added`, with all its resources."""
+        for at in range(0, len(resources), RESOURCES_PER_LINE_MAX):
+            log.info(
+                "admin_change",
+                change=change,
+                principal=shown(str(ctx.connection.principal)),
+                host=ctx.connection.peer_host,
+                api=apis.APIS[ctx.api_key].name,
+                resources=[shown(text) for text in resources[at : at + RESOURCES_PER_LINE_MAX]],
+                client_id=shown(ctx.client_id or ""),
+            )
 
 
 def acl_text(acl: Acl) -> str:

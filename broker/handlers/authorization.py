@@ -4,7 +4,7 @@ Without an authorizer everything is allowed, at the cost of one attribute check.
 Source: Kafka `AuthHelper`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -138,3 +138,9 @@ def undescribed_topics(node: Node, ctx: RequestContext, names: Iterable[str]) ->
     if node.authorizer is None or is_broker(node, ctx):
         return _NONE
     return denied_topics(node, ctx, Operation.DESCRIBE, names)
+
+
+def note_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
+    """Report what the client has changed, if there is an authorizer."""
+    if node.authorizer is not None and resources:
+        node.authorizer.audit.changed(ctx, change, resources)

@@ -20,7 +20,7 @@ from base.acls import Operation
 from base.ids import Offset
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import denied_topics
+from broker.handlers.authorization import denied_topics, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.lease import still_leads, wait_led
 from broker.handlers.node import Node
@@ -74,6 +74,13 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
         )
         for name, offsets in wanted.items()
     ]
+    trimmed = [
+        f"{topic.name}-{part.partition_index} to {part.low_watermark}"
+        for topic in topics
+        for part in topic.partitions
+        if not part.error_code
+    ]
+    note_change(node, ctx, "records_deleted", trimmed)
     return encode_response(ctx, DeleteRecordsResponse(topics=topics))
 
 

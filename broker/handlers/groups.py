@@ -26,6 +26,7 @@ from broker.handlers.authorization import (
     denied_topics,
     describes_group,
     is_broker,
+    note_change,
     operations,
     undescribed_topics,
 )
@@ -493,6 +494,8 @@ async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
         results.append(
             delete_groups.DeletableGroupResult(group_id, await node.groups.delete_group(group_id))
         )
+    deleted = [result.group_id for result in results if not result.error_code]
+    note_change(node, ctx, "groups_deleted", deleted)
     response = delete_groups.DeleteGroupsResponse(results=results)
     return encode_response(ctx, response)
 

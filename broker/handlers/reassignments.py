@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import ErrorCode, code_of, code_of_status
-from broker.handlers.authorization import allows_cluster, check_cluster
+from broker.handlers.authorization import allows_cluster, check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -118,6 +118,13 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
         )
         for topic in request.topics
     ]
+    changed = [
+        f"{topic.name}-{part.partition_index}"
+        for topic in answers
+        for part in topic.partitions
+        if not part.error_code
+    ]
+    note_change(node, ctx, "partitions_reassigned", changed)
     return encode_response(
         ctx,
         alter.AlterPartitionReassignmentsResponse(

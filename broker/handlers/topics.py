@@ -20,7 +20,7 @@ from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers import configs, forks, snapshot_groups
-from broker.handlers.authorization import denied_topics
+from broker.handlers.authorization import denied_topics, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
@@ -83,6 +83,9 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
         wanted = [topic for topic in wanted if results[topic.name].error_code == _MOVED]
         if not wanted:
             break
+    if not request.validate_only:
+        created = [name for name, result in results.items() if not result.error_code]
+        note_change(node, ctx, "topics_created", created)
     hide_configs(node, ctx, results)
     return encode_response(
         ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts])
@@ -313,6 +316,8 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
     found = {topic_id: result for topic_id, result in found.items() if not result.error_code}
     if found:
         await _delete(node, found, _timeout_s(node, request.timeout_ms))
+        deleted = [result.name or "" for result in found.values() if not result.error_code]
+        note_change(node, ctx, "topics_deleted", deleted)
     return encode_response(ctx, delete_topics.DeleteTopicsResponse(responses=results))
 
 
@@ -418,6 +423,9 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
     if wanted:
         change = messages.CreatePartitions(topics=wanted, validate_only=request.validate_only)
         results |= await _add_partitions(node, change, _timeout_s(node, request.timeout_ms))
+        if not request.validate_only:
+            added = [name for name, result in results.items() if not result.error_code]
+            note_change(node, ctx, "partitions_added", added)
     return encode_response(
         ctx, create_partitions.CreatePartitionsResponse(results=[results[name] for name in counts])
     )

@@ -504,7 +504,12 @@ def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
         item
         for item in found
         if allows(
-            node, ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, item.transactional_id
+            node,
+            ctx,
+            Operation.DESCRIBE,
+            ResourceType.TRANSACTIONAL_ID,
+            item.transactional_id,
+            logs=False,
         )
     ]
     response = list_transactions.ListTransactionsResponse(

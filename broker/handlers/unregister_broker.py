@@ -13,7 +13,7 @@ from typing import Final
 from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import code_of
-from broker.handlers.authorization import check_cluster
+from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -36,4 +36,6 @@ async def handle_unregister_broker(node: Node, ctx: RequestContext) -> Response:
     except (ControllerError, TimeoutError) as error:
         response.error_code = code_of(error)
         response.error_message = error.detail if isinstance(error, RequestRefused) else str(error)
+    if not response.error_code:
+        note_change(node, ctx, "broker_unregistered", [str(request.broker_id)])
     return encode_response(ctx, response)

@@ -11,7 +11,7 @@ from typing import Final
 
 from base.acls import Operation
 from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import check_cluster
+from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -38,6 +38,11 @@ async def handle_update_features(node: Node, ctx: RequestContext) -> Response:
     except (ControllerError, TimeoutError) as error:
         response.error_code, response.error_message = code_of(error), _reason(error)
     else:
+        if not request.validate_only:
+            levels = [
+                f"{item.feature}={item.max_version_level}" for item in request.feature_updates
+            ]
+            note_change(node, ctx, "features_updated", levels)
         if ctx.api_version <= _LAST_WITH_RESULTS:
             response.results = [
                 UpdatableFeatureResult(name, ErrorCode.NONE, ErrorCode.NONE.name)

@@ -25,7 +25,9 @@ from broker.errors import ErrorCode
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.wire import apis
 from broker.wire.error_codes import known_code
-from broker.wire.gen import create_acls, delete_acls, fetch, metadata, produce
+from broker.wire.gen import create_acls, create_topics, delete_acls, fetch, metadata, produce
+from controller.api.messages import CreateAcls, CreateTopics, NewTopic
+from controller.metadata.records import Acl
 from deploy.errors import KafkaFailed, UsageError
 from tests.support import clients
 from tests.support.cli import Cli
@@ -111,11 +113,11 @@ async def create_topic(cluster: Cluster, name: str) -> None:
     await asyncio.to_thread(clients.create_topic, cluster.bootstrap, name, 1)
 
 
-async def until_code(cluster: Cluster, node_id: int, code: ErrorCode) -> None:
+async def until_code(cluster: Cluster, node_id: int, code: ErrorCode, topic: str = "t") -> None:
     address = address_of(cluster, node_id)
 
     async def is_answered() -> bool:
-        return await described(address, "t") is code
+        return await described(address, topic) is code
 
     await until(is_answered)
 
@@ -150,6 +152,67 @@ def codes_without_session(address: str) -> tuple[int, str]:
         except EOFError:
             return code, "closed"
         return code, "answered"
+
+
+async def test_a_denied_topic_does_not_end_the_wait_for_others(cluster: Cluster) -> None:
+    for name in ("mine", "other"):
+        await create_topic(cluster, name)
+        await until(lambda name=name: cluster.leader_of(name) >= 0)
+    await create(cluster, creation(Resource.TOPIC, "mine", Operation.READ))
+    leader = address_of(cluster, cluster.leader_of("mine"))
+
+    def fetch_both() -> dict[str, tuple[int, bool]]:
+        partition = fetch.FetchPartition(0, partition_max_bytes=1_000)
+        wanted = [fetch.FetchTopic(None, name, [partition]) for name in ("mine", "other")]
+        with HostClient(leader) as client:
+            client.send(
+                apis.FETCH, fetch.FetchRequest(None, None, -1, 20_000, 1, topics=wanted), 12
+            )
+            producer = Producer({"bootstrap.servers": cluster.bootstrap})
+            producer.produce("mine", b"late")
+            assert not producer.flush(TIMEOUT_S)
+            answer = client.receive(apis.FETCH, 12)
+        return {
+            topic["topic"]: (part["error_code"], bool(part["records"]))
+            for topic in answer["responses"]
+            for part in topic["partitions"]
+        }
+
+    await until_code(cluster, cluster.leader_of("mine"), ErrorCode.NONE, "mine")
+    assert await asyncio.to_thread(fetch_both) == {
+        "mine": (0, True),
+        "other": (int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), False),
+    }
+
+
+async def test_brokers_with_cluster_action_take_a_snapshot(tmp_path: Path) -> None:
+    """They ask each other for ends of logs, groups and their offsets."""
+    security = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
+    async with Cluster(tmp_path, brokers=2, security=security) as cluster:
+        rights = [
+            (Resource.CLUSTER, CLUSTER, Operation.CLUSTER_ACTION, ADMIN_HOST),
+            *(
+                (Resource.TOPIC, "t", operation, CLIENT_HOST)
+                for operation in (Operation.CREATE, Operation.READ)
+            ),
+        ]
+        acls = [
+            Acl(kind, PatternType.LITERAL, name, ANYONE, host, operation, Permission.ALLOW)
+            for kind, name, operation, host in rights
+        ]
+        wanted = NewTopic(name="t", partitions=4, replication_factor=2)
+        await cluster.broker.client.create_acls(CreateAcls(acls=acls))
+        await cluster.broker.client.create_topics(CreateTopics(topics=[wanted]))
+
+        def take_snapshot() -> int:
+            source = create_topics.CreatableTopicConfig("penstock.fork.source", "t")
+            topic = create_topics.CreatableTopic("t@before", -1, -1, configs=[source])
+            with HostClient(address_of(cluster, 0)) as client:
+                request = create_topics.CreateTopicsRequest([topic], timeout_ms=30_000)
+                (result,) = client.ask(apis.CREATE_TOPICS, request)["topics"]
+            return int(result["error_code"])
+
+        assert await asyncio.to_thread(take_snapshot) == ErrorCode.NONE
 
 
 async def test_librdkafka_changes_acls(cluster: Cluster) -> None:

@@ -295,6 +295,7 @@ ACLS = "org.apache.kafka.tools.AclCommand"
 """What `kafka-acls.sh` runs."""
 
 
+@pytest.mark.timeout(400)
 async def test_kafka_acls_prints_the_same(
     java: JavaHome, authorizing: str, cluster: Cluster
 ) -> None:
@@ -340,6 +341,7 @@ def first_error(text: str) -> str:
     return next((line for line in text.splitlines() if not line[:1].isdigit()), "")
 
 
+@pytest.mark.timeout(400)
 async def test_without_an_authorizer_acls_are_refused_as_by_kafka(
     java: JavaHome, peer: str, tmp_path: Path
 ) -> None:
@@ -358,6 +360,7 @@ async def test_without_an_authorizer_acls_are_refused_as_by_kafka(
             assert first_error(shown.stderr) == first_error(expected.stderr), command
 
 
+@pytest.mark.timeout(400)
 async def test_a_waiting_fetch_is_not_checked_again(authorizing: str, cluster: Cluster) -> None:
     """The next request of the session is."""
     outcomes: list[tuple[int, bool, int]] = []

@@ -212,7 +212,7 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
             ]
     changes = [entry for entry in logs if entry["event"] == "admin_change"]
     assert [(entry["change"], entry["principal"]) for entry in changes] == [
-        ("acl_added", "User:alice")
+        ("acls_added", "User:alice")
     ]
     wanted = describe_acls.DescribeAclsRequest(
         ResourceType.TOPIC, "t", PatternType.MATCH, None, None, Operation.ANY, Permission.ANY
@@ -224,7 +224,9 @@ async def test_acls_are_changed_listed_and_logged(fixture: Fixture) -> None:
             apis.DELETE_ACLS, 3, delete_acls.DeleteAclsRequest([of_topic("t"), of_topic("none")])
         )
     assert [len(result.matching_acls) for result in answer.filter_results] == [1, 0]
-    assert [entry["change"] for entry in logs] == ["acl_removed"]
+    (removed,) = logs
+    assert removed["change"] == "acls_removed"
+    assert removed["resources"] == ["ALLOW User:bob READ from * on TOPIC LITERAL t"]
     assert not (await fixture.ask(apis.DESCRIBE_ACLS, 3, wanted)).resources
 
 
@@ -298,6 +300,20 @@ async def test_what_only_shortens_an_answer_is_no_denial(fixture: Fixture) -> No
         await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(None))
     assert not logs
     assert not authorizer.audit.denied
+
+
+async def test_changes_are_logged_with_all_their_resources(fixture: Fixture) -> None:
+    fixture.authorize(cluster(Operation.CREATE))
+    names = [f"t{number}" for number in range(audit.RESOURCES_PER_LINE_MAX + 1)]
+    with capture_logs() as logs:
+        await create(fixture, "only-checked")
+        request = create_topics.CreateTopicsRequest(
+            [create_topics.CreatableTopic(name, 1, 1) for name in names]
+        )
+        await fixture.ask(apis.CREATE_TOPICS, 7, request)
+    changes = [entry for entry in logs if entry["event"] == "admin_change"]
+    assert [entry["change"] for entry in changes] == ["topics_created"] * 2
+    assert [name for entry in changes for name in entry["resources"]] == names
 
 
 def test_texts_of_clients_cannot_pass_for_other_lines() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.errors import ErrorCode
-from broker.handlers.describe_topic_partitions import PARTITIONS_MAX
 from base.acls import ResourceType
+from broker.errors import ErrorCode
 from broker.handlers.authorization import ALL_OPERATIONS
+from broker.handlers.describe_topic_partitions import PARTITIONS_MAX
 from broker.wire import apis
 from broker.wire.gen.describe_topic_partitions import (
     Cursor,
