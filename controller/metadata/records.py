@@ -568,22 +568,36 @@ class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     resource_type: int
+    """2 topic, 3 group, 4 cluster, 5 transactional id, 6 delegation token, 7 user."""
     pattern_type: int
+    """3: the name is that of a resource, or `*` for all. 4: it is a prefix of names."""
     resource_name: str
+    """Name or prefix; `kafka-cluster` for the cluster."""
     principal: str
+    """Who, for example `User:alice`; `User:*` for everyone."""
     host: str
+    """Address of the client; `*` for all."""
     operation: int
+    """2 all, 3 read, 4 write, 5 create, 6 delete, 7 alter, 8 describe, 9 cluster action, 10
+    describe configs, 11 alter configs, 12 idempotent write, 13 create tokens, 14 describe tokens,
+    15 two-phase commit.
+    """
     permission: int
+    """2 deny, 3 allow."""
 
 
 class AclRecord(_Record, tag="acl", frozen=True, gc=False):
     """Adds an ACL."""
 
     acl: Acl
+    """What is added."""
 
 
 class AclRemoved(_Record, tag="acl-removed", frozen=True, gc=False):
+    """Removes an ACL."""
+
     acl: Acl
+    """What is removed; it is there."""
 
 
 class FeatureRecord(_Record, tag="feature", frozen=True, gc=False):
