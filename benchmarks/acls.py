@@ -16,7 +16,7 @@ from broker.handlers.audit import AuditLog
 from broker.handlers.authorization import allows_topic
 from broker.handlers.authorizer import Authorizer
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from controller.metadata.records import Acl
+from controller.metadata.records import AclEntry
 
 ACLS: Final = 10_000
 TOPICS: Final = 1_000
@@ -55,11 +55,11 @@ def acls() -> list[Measure]:
     ]
 
 
-def _acl(number: int) -> Acl:
+def _acl(number: int) -> AclEntry:
     """Return one of many ACLs: of 100 users, half of them for prefixes of 20 lengths."""
     is_prefix = number % 2 == 0
     name = f"team-{number % _USERS}-topic-{number}"
-    return Acl(
+    return AclEntry(
         ResourceType.TOPIC,
         PatternType.PREFIXED if is_prefix else PatternType.LITERAL,
         name[: 4 + number % 20] if is_prefix else name,

@@ -24,7 +24,7 @@ from broker.wire.gen import create_acls, delete_acls, describe_acls
 from controller.api.errors import ControllerError
 from controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status
 from controller.metadata.acls import AclFilter
-from controller.metadata.records import Acl
+from controller.metadata.records import AclEntry
 
 _TIMEOUT_S: Final = 30.0
 _DISABLED: Final = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
@@ -96,8 +96,8 @@ async def handle_create_acls(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, create_acls.CreateAclsResponse(results=results))
 
 
-def _wanted(creation: create_acls.AclCreation) -> Acl:
-    return Acl(
+def _wanted(creation: create_acls.AclCreation) -> AclEntry:
+    return AclEntry(
         creation.resource_type,
         creation.resource_pattern_type,
         creation.resource_name,
@@ -109,7 +109,7 @@ def _wanted(creation: create_acls.AclCreation) -> Acl:
 
 
 async def _create(
-    node: Node, ctx: RequestContext, acls: list[Acl]
+    node: Node, ctx: RequestContext, acls: list[AclEntry]
 ) -> Sequence[create_acls.AclCreationResult]:
     known = [acl in node.image.acls for acl in acls]
     try:
@@ -175,7 +175,7 @@ async def _delete(
     ]
 
 
-def _matching(acl: Acl) -> delete_acls.DeleteAclsMatchingAcl:
+def _matching(acl: AclEntry) -> delete_acls.DeleteAclsMatchingAcl:
     return delete_acls.DeleteAclsMatchingAcl(
         ErrorCode.NONE,
         None,

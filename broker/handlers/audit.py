@@ -18,7 +18,7 @@ from base.acls import Operation, PatternType, Permission, ResourceType
 from broker.network.log_limit import LogLimit
 from broker.network.request import RequestContext
 from broker.wire import apis
-from controller.metadata.records import Acl
+from controller.metadata.records import AclEntry
 
 log = structlog.get_logger()
 
@@ -83,7 +83,7 @@ class AuditLog:
             )
 
 
-def acl_text(acl: Acl) -> str:
+def acl_text(acl: AclEntry) -> str:
     """Describe an ACL in one line, as a person would say it."""
     return (
         f"{Permission(acl.permission).name} {acl.principal} {Operation(acl.operation).name}"

@@ -27,7 +27,7 @@ from typing import Final
 
 from base.acls import WILDCARD, WILDCARD_PRINCIPAL, Operation, PatternType, Permission, ResourceType
 from base.principal import Principal
-from controller.metadata.records import Acl
+from controller.metadata.records import AclEntry
 
 ANSWERS_MAX: Final = 100_000
 """An answer takes about 200 bytes."""
@@ -57,7 +57,7 @@ _Rule = tuple[str, int, bool]
 """The canonical host, the operation, and whether it is denied. Plain values: this is the inner
 loop.
 """
-_Rules = dict[Acl, _Rule]
+_Rules = dict[AclEntry, _Rule]
 
 
 class _Pattern:
@@ -68,10 +68,10 @@ class _Pattern:
     def __init__(self) -> None:
         self.by_principal: dict[str, _Rules] = {}
 
-    def add(self, acl: Acl, rule: _Rule) -> None:
+    def add(self, acl: AclEntry, rule: _Rule) -> None:
         self.by_principal.setdefault(acl.principal, {})[acl] = rule
 
-    def remove(self, acl: Acl) -> None:
+    def remove(self, acl: AclEntry) -> None:
         acls = self.by_principal[acl.principal]
         del acls[acl]
         if not acls:
@@ -88,7 +88,7 @@ class _Patterns:
     """How many prefixes have a length."""
     by_principal: dict[str, _Rules] = field(default_factory=dict[str, _Rules])
 
-    def add(self, acl: Acl) -> None:
+    def add(self, acl: AclEntry) -> None:
         patterns, name = self._of(acl), acl.resource_name
         if name not in patterns:
             patterns[name] = _Pattern()
@@ -98,7 +98,7 @@ class _Patterns:
         patterns[name].add(acl, rule)
         self.by_principal.setdefault(acl.principal, {})[acl] = rule
 
-    def remove(self, acl: Acl) -> None:
+    def remove(self, acl: AclEntry) -> None:
         patterns, name = self._of(acl), acl.resource_name
         patterns[name].remove(acl)
         if not patterns[name].by_principal:
@@ -111,7 +111,7 @@ class _Patterns:
         if not self.by_principal[acl.principal]:
             del self.by_principal[acl.principal]
 
-    def _of(self, acl: Acl) -> dict[str, _Pattern]:
+    def _of(self, acl: AclEntry) -> dict[str, _Pattern]:
         return self.prefixed if acl.pattern_type == PatternType.PREFIXED else self.literal
 
     def matching(self, name: str) -> list[_Pattern]:
@@ -135,7 +135,7 @@ class AclIndex:
 
     def __init__(
         self,
-        acls: Iterable[Acl] = (),
+        acls: Iterable[AclEntry] = (),
         *,
         super_users: Iterable[str] = (),
         allows_without_acl: bool = False,
@@ -143,7 +143,7 @@ class AclIndex:
         self._super_users = frozenset(super_users)
         self._allows_without_acl = allows_without_acl
         self._types: dict[int, _Patterns] = {}
-        self._acls: dict[Acl, None] = {}
+        self._acls: dict[AclEntry, None] = {}
         self._answers: dict[tuple[Principal, str], dict[_Question, bool]] = {}
         self.remembered_count = 0
         """Remembered answers."""
@@ -153,24 +153,24 @@ class AclIndex:
     def __len__(self) -> int:
         return len(self._acls)
 
-    def __iter__(self) -> Iterator[Acl]:
+    def __iter__(self) -> Iterator[AclEntry]:
         return iter(self._acls)
 
-    def add(self, acl: Acl) -> None:
+    def add(self, acl: AclEntry) -> None:
         """Add an ACL. Nothing happens if it is there."""
         if acl not in self._acls:
             self._acls[acl] = None
             self._types.setdefault(acl.resource_type, _Patterns()).add(acl)
             self._forget()
 
-    def remove(self, acl: Acl) -> None:
+    def remove(self, acl: AclEntry) -> None:
         """Remove an ACL. Nothing happens if it is not there."""
         if acl in self._acls:
             del self._acls[acl]
             self._types[acl.resource_type].remove(acl)
             self._forget()
 
-    def replace(self, acls: Iterable[Acl]) -> None:
+    def replace(self, acls: Iterable[AclEntry]) -> None:
         """Hold these ACLs and no others."""
         self._types, self._acls = {}, {}
         self._forget()

@@ -26,7 +26,7 @@ from base.ids import (
 )
 from controller.metadata.acls import AclFilter
 from controller.metadata.records import (
-    Acl,
+    AclEntry,
     ControllerEpoch,
     FeatureRange,
     GroupOffsets,
@@ -548,7 +548,7 @@ class UpdateFeatures(Message, frozen=True, kw_only=True):
 class CreateAcls(Message, frozen=True, kw_only=True):
     """Add ACLs. At most 10,000. -> ItemResults, one per ACL."""
 
-    acls: list[Acl]
+    acls: list[AclEntry]
 
 
 class DeleteAcls(Message, frozen=True, kw_only=True):
@@ -564,7 +564,7 @@ class DeletedAcls(Message, frozen=True, kw_only=True):
 
     status: Status = Status.OK
     detail: str = ""
-    acls: list[Acl] = []
+    acls: list[AclEntry] = []
 
 
 class AclsDeleted(Message, frozen=True, kw_only=True):

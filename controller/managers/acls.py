@@ -28,7 +28,7 @@ from controller.api.messages import (
 )
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import Acl, AclRecord, AclRemoved
+from controller.metadata.records import AclEntry, AclRecord, AclRemoved
 
 ACLS_PER_REQUEST_MAX = 10_000
 FILTERS_MAX = 1_000
@@ -44,7 +44,7 @@ _PERMISSIONS = (Permission.DENY, Permission.ALLOW)
 def create_acls(image: MetadataImage, request: CreateAcls) -> Result[ItemResults]:
     if len(request.acls) > ACLS_PER_REQUEST_MAX:
         return _too_many(f"{len(request.acls)} ACLs", ACLS_PER_REQUEST_MAX)
-    added: dict[Acl, None] = {}
+    added: dict[AclEntry, None] = {}
     items: list[ItemResult] = []
     for acl in request.acls:
         reason = acl_problem(acl)
@@ -64,7 +64,7 @@ def delete_acls(image: MetadataImage, request: DeleteAcls) -> Result[AclsDeleted
     """Remove what the filters match. An ACL that several filters match is in the result of each."""
     if len(request.filters) > FILTERS_MAX:
         return _too_many(f"{len(request.filters)} filters", FILTERS_MAX)
-    removed: dict[Acl, None] = {}
+    removed: dict[AclEntry, None] = {}
     items: list[DeletedAcls] = []
     for wanted in request.filters:
         reason = wanted.problem()
@@ -79,7 +79,7 @@ def delete_acls(image: MetadataImage, request: DeleteAcls) -> Result[AclsDeleted
     return Result([AclRemoved(acl) for acl in removed], value=AclsDeleted(items=items))
 
 
-def acl_problem(acl: Acl) -> str:
+def acl_problem(acl: AclEntry) -> str:
     """Return why this cannot be an ACL; empty if it can."""
     if not is_known(ResourceType, acl.resource_type) or acl.resource_type == _ANY:
         return f"Invalid resourceType {_shown(ResourceType, acl.resource_type)}"

@@ -12,7 +12,7 @@ import msgspec
 
 from base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType, is_known
 from controller.metadata.errors import broken
-from controller.metadata.records import Acl, AclRecord, AclRemoved
+from controller.metadata.records import AclEntry, AclRecord, AclRemoved
 
 
 class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,7 +39,7 @@ class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return "Unknown entryFilter."
         return ""
 
-    def matches(self, acl: Acl) -> bool:
+    def matches(self, acl: AclEntry) -> bool:
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.principal in (None, acl.principal)
@@ -49,7 +49,7 @@ class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
             and self._matches_pattern(acl)
         )
 
-    def _matches_pattern(self, acl: Acl) -> bool:
+    def _matches_pattern(self, acl: AclEntry) -> bool:
         name, kind = self.resource_name, self.pattern_type
         if kind not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
             return False
@@ -64,18 +64,18 @@ class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(slots=True)
 class AclsImage:
-    _acls: dict[Acl, None] = field(default_factory=dict[Acl, None])
+    _acls: dict[AclEntry, None] = field(default_factory=dict[AclEntry, None])
 
-    def __iter__(self) -> Iterator[Acl]:
+    def __iter__(self) -> Iterator[AclEntry]:
         return iter(self._acls)
 
     def __len__(self) -> int:
         return len(self._acls)
 
-    def __contains__(self, acl: Acl) -> bool:
+    def __contains__(self, acl: AclEntry) -> bool:
         return acl in self._acls
 
-    def matching(self, wanted: AclFilter) -> list[Acl]:
+    def matching(self, wanted: AclFilter) -> list[AclEntry]:
         return [acl for acl in self._acls if wanted.matches(acl)]
 
     def add(self, record: AclRecord) -> None:

@@ -16,7 +16,7 @@ from base.ids import (
     StreamId,
 )
 from controller.metadata.records import (
-    Acl,
+    AclEntry,
     AclRecord,
     AclRemoved,
     ConfigRecord,
@@ -75,7 +75,7 @@ class MetadataDelta:
     """Pairs of resource type and resource name."""
     keys: set[str] = field(default_factory=set[str])
     features: set[str] = field(default_factory=set[str])
-    acls: set[Acl] = field(default_factory=set[Acl])
+    acls: set[AclEntry] = field(default_factory=set[AclEntry])
     """ACLs that were added or removed."""
 
     @staticmethod

@@ -561,7 +561,7 @@ class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
     """Value as Kafka writes it; nil: the config is not set any more."""
 
 
-class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AclEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Allow or deny one operation on the resources of one pattern to a principal from a host.
 
     The numbers are Kafka's (`base.acls`). Two equal ACLs are the same one.
@@ -589,14 +589,14 @@ class Acl(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class AclRecord(_Record, tag="acl", frozen=True, gc=False):
     """Adds an ACL."""
 
-    acl: Acl
+    acl: AclEntry
     """What is added."""
 
 
 class AclRemoved(_Record, tag="acl-removed", frozen=True, gc=False):
     """Removes an ACL."""
 
-    acl: Acl
+    acl: AclEntry
     """What is removed; it is there."""
 
 

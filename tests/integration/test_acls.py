@@ -27,7 +27,7 @@ from broker.wire import apis
 from broker.wire.error_codes import known_code
 from broker.wire.gen import create_acls, create_topics, delete_acls, fetch, metadata, produce
 from controller.api.messages import CreateAcls, CreateTopics, NewTopic
-from controller.metadata.records import Acl
+from controller.metadata.records import AclEntry
 from deploy.errors import KafkaFailed, UsageError
 from tests.support import clients
 from tests.support.cli import Cli
@@ -197,7 +197,7 @@ async def test_brokers_with_cluster_action_take_a_snapshot(tmp_path: Path) -> No
             ),
         ]
         acls = [
-            Acl(kind, PatternType.LITERAL, name, ANYONE, host, operation, Permission.ALLOW)
+            AclEntry(kind, PatternType.LITERAL, name, ANYONE, host, operation, Permission.ALLOW)
             for kind, name, operation, host in rights
         ]
         wanted = NewTopic(name="t", partitions=4, replication_factor=2)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType
 from base.principal import USER, Principal
 from broker.security.acls import AclIndex
-from controller.metadata.records import Acl
+from controller.metadata.records import AclEntry
 
 NAMES = ("a", "ab", "abc", "b", "*", "ba")
 PRINCIPALS = ("User:x", "User:y", "User:*")
@@ -30,7 +30,7 @@ IMPLYING = {
 }
 
 acls = st.builds(
-    Acl,
+    AclEntry,
     st.sampled_from(TYPES).map(int),
     st.sampled_from((PatternType.LITERAL, PatternType.PREFIXED)).map(int),
     st.sampled_from(NAMES),
@@ -48,14 +48,14 @@ questions = st.tuples(
 )
 
 
-def covers(acl: Acl, name: str) -> bool:
+def covers(acl: AclEntry, name: str) -> bool:
     if acl.pattern_type == PatternType.PREFIXED:
         return name.startswith(acl.resource_name)
     return acl.resource_name in (name, WILDCARD)
 
 
 def allowed(
-    known: Sequence[Acl],
+    known: Sequence[AclEntry],
     question: tuple[str, str, Operation, ResourceType, str],
     *,
     default: bool,
@@ -82,7 +82,7 @@ def allowed(
 
 
 def allowed_any(
-    known: Sequence[Acl],
+    known: Sequence[AclEntry],
     question: tuple[str, str, Operation, ResourceType, str],
     *,
     default: bool,
@@ -122,12 +122,12 @@ def allowed_any(
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.booleans(), acls), max_size=24), st.lists(questions), st.booleans())
 def test_the_index_decides_as_the_rules(
-    changes: list[tuple[bool, Acl]],
+    changes: list[tuple[bool, AclEntry]],
     asked: list[tuple[str, str, Operation, ResourceType, str]],
     default: bool,
 ) -> None:
     index = AclIndex(super_users={"User:z"}, allows_without_acl=default)
-    known: list[Acl] = []
+    known: list[AclEntry] = []
     for is_added, acl in [*changes, (True, changes[0][1]) if changes else (False, None)]:
         if acl is None:
             continue

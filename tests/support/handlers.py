@@ -34,7 +34,7 @@ from controller.metadata.delta import MetadataDelta
 from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
-    Acl,
+    AclEntry,
     AclRecord,
     NodeRecord,
     PartitionRecord,
@@ -247,7 +247,7 @@ class Fixture:
         self.connection = FakeConnection()
         self.use(make_handlers())
 
-    def authorize(self, *allowed: Acl, **settings: Any) -> Authorizer:
+    def authorize(self, *allowed: AclEntry, **settings: Any) -> Authorizer:
         """Let an authorizer with these ACLs decide from now on."""
         self.image.apply_all([AclRecord(acl) for acl in allowed])
         config = SecurityConfig(authorizer=STANDARD_AUTHORIZER, **settings)

@@ -8,7 +8,7 @@ from base.acls import Operation, PatternType, Permission, ResourceType
 from base.principal import ANONYMOUS, USER, Principal
 from broker.security import acls
 from broker.security.acls import AclIndex, canonical_host
-from controller.metadata.records import Acl
+from controller.metadata.records import AclEntry
 
 ALICE = Principal(USER, "alice")
 TOPIC, READ = ResourceType.TOPIC, Operation.READ
@@ -22,8 +22,8 @@ def allow(
     operation: Operation = READ,
     pattern: PatternType = PatternType.LITERAL,
     permission: Permission = Permission.ALLOW,
-) -> Acl:
-    return Acl(TOPIC, pattern, name, principal, host, operation, permission)
+) -> AclEntry:
+    return AclEntry(TOPIC, pattern, name, principal, host, operation, permission)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from broker.wire.gen import (
 )
 from controller.api import messages
 from controller.api.errors import refusal
-from controller.metadata.records import Acl
+from controller.metadata.records import AclEntry
 from tests.support.handlers import Fixture
 
 ALICE = Principal(USER, "alice")
@@ -39,15 +39,15 @@ def acl(
     *,
     pattern: PatternType = PatternType.LITERAL,
     permission: Permission = Permission.ALLOW,
-) -> Acl:
-    return Acl(kind, pattern, name, "User:alice", "*", operation, permission)
+) -> AclEntry:
+    return AclEntry(kind, pattern, name, "User:alice", "*", operation, permission)
 
 
-def topic(name: str, operation: Operation) -> Acl:
+def topic(name: str, operation: Operation) -> AclEntry:
     return acl(ResourceType.TOPIC, name, operation)
 
 
-def cluster(operation: Operation) -> Acl:
+def cluster(operation: Operation) -> AclEntry:
     return acl(ResourceType.CLUSTER, CLUSTER_NAME, operation)
 
 

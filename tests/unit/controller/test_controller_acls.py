@@ -9,10 +9,10 @@ from controller.managers import acls
 from controller.metadata.acls import AclFilter
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.errors import InvariantBroken
-from controller.metadata.records import Acl, AclRecord, AclRemoved
+from controller.metadata.records import AclEntry, AclRecord, AclRemoved
 from tests.support.managers_cluster import ManagersCluster, snapshot_of
 
-TOPIC = Acl(
+TOPIC = AclEntry(
     ResourceType.TOPIC,
     PatternType.LITERAL,
     "orders",
@@ -33,14 +33,14 @@ def cluster() -> ManagersCluster:
     return ManagersCluster()
 
 
-def create(cluster: ManagersCluster, *wanted: Acl) -> list[tuple[Status, str]]:
+def create(cluster: ManagersCluster, *wanted: AclEntry) -> list[tuple[Status, str]]:
     result = acls.create_acls(cluster.image, CreateAcls(acls=list(wanted)))
     assert result.value is not None
     cluster.apply(result.records)
     return [(item.status, item.detail) for item in result.value.items]
 
 
-def delete(cluster: ManagersCluster, *filters: AclFilter) -> list[list[Acl]]:
+def delete(cluster: ManagersCluster, *filters: AclFilter) -> list[list[AclEntry]]:
     result = acls.delete_acls(cluster.image, DeleteAcls(filters=list(filters)))
     assert result.value is not None
     cluster.apply(result.records)
