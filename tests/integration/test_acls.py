@@ -146,7 +146,7 @@ def codes_without_session(address: str) -> tuple[int, str]:
         wanted = fetch.FetchRequest(topics=[fetch.FetchTopic(None, "t", [partition])])
         (found,) = client.ask(apis.FETCH, wanted, 12)["responses"]
         code = found["partitions"][0]["error_code"]
-        data = [produce.TopicProduceData("t", [produce.PartitionProduceData(0, b"")])]
+        data = [produce.TopicProduceData(None, "t", [produce.PartitionProduceData(0, b"")])]
         try:
             client.ask(apis.PRODUCE, produce.ProduceRequest(None, -1, 1_000, data), 12)
         except EOFError:

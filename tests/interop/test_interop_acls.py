@@ -93,6 +93,7 @@ READ_BY_BROKERS = frozenset(
         "fetch offsets by id",
         "fetch all offsets",
         "list groups",
+        "producers",
     }
 )
 """Brokers of Penstock ask each other these with ClusterAction."""

@@ -220,12 +220,26 @@ def _records(ids: dict[str, UUID]) -> Iterator[Question]:
                 -1,
                 5_000,
                 [
-                    produce.TopicProduceData(name, [produce.PartitionProduceData(0, b"")])
+                    produce.TopicProduceData(None, name, [produce.PartitionProduceData(0, b"")])
                     for name in (HIDDEN, GONE)
                 ],
             ),
             12,
         )
+    yield Question(
+        "produce by id",
+        apis.PRODUCE,
+        produce.ProduceRequest(
+            None,
+            -1,
+            5_000,
+            [
+                produce.TopicProduceData(topic_id, "", [produce.PartitionProduceData(0, b"")])
+                for topic_id in (ids[HIDDEN], UNKNOWN_ID)
+            ],
+        ),
+        13,
+    )
     partition = fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=1_000)
     yield Question(
         "fetch by name",
@@ -697,7 +711,7 @@ def _cluster() -> Iterator[Question]:
         apis.ALTER_PARTITION_REASSIGNMENTS,
         alter_partition_reassignments.AlterPartitionReassignmentsRequest(
             5_000,
-            [
+            topics=[
                 alter_partition_reassignments.ReassignableTopic(
                     GONE, [alter_partition_reassignments.ReassignablePartition(0, [1])]
                 )
