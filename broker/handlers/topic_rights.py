@@ -20,6 +20,7 @@ from broker.wire.gen import create_topics, delete_topics
 from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 
 _UNKNOWN: Final = -1
+_INVALID: Final = int(ErrorCode.INVALID_REQUEST)
 
 
 def not_creatable(
@@ -90,7 +91,7 @@ def refuse_undeletable(
     if (
         node.authorizer is None
         or name is None
-        or result.error_code == ErrorCode.INVALID_REQUEST
+        or result.error_code == _INVALID
         or allows_cluster(node, ctx, Operation.DELETE, logs=False)
     ):
         return
