@@ -84,6 +84,8 @@ _BY_MESSAGE: Final[dict[type[m.Message], frozenset[CallerRole]]] = {
     m.DrainBroker: _BROKER | _ADMIN,
     m.AlterConfigs: _BROKER | _ADMIN,
     m.UpdateFeatures: _BROKER | _ADMIN,
+    m.CreateAcls: _BROKER | _ADMIN,
+    m.DeleteAcls: _BROKER | _ADMIN,
     lm.MoveLeaders: _ADMIN,
     lm.ProposeMoves: _ADMIN,
     m.TraceMove: _ADMIN,
