@@ -6,6 +6,7 @@ with single requests in the order in which Java's producer sends them.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message
@@ -21,6 +22,8 @@ from deploy.clients.wire import WireClient
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
 
+_PRODUCE: Final = replace(apis.PRODUCE, max=12)
+"""The last version that names topics."""
 _PARTITIONS: Final = 3
 _RECORDS: Final = 10
 _SECONDS: Final = 10.0
@@ -100,7 +103,7 @@ def _epochs_per_s(bootstrap: str) -> float:
         began = time.perf_counter()
         while time.perf_counter() - began < _SECONDS:
             identity = given.producer_id, given.producer_epoch
-            _ask(client, apis.PRODUCE, _records(*identity), _produce_code)
+            _ask(client, _PRODUCE, _records(*identity), _produce_code)
             given = _ask(client, apis.END_TXN, end_txn.EndTxnRequest(_NAME, *identity, True))
             count += 1
         return count / (time.perf_counter() - began)

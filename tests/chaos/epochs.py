@@ -11,6 +11,7 @@ fail if an answer says so, info if the producer was fenced while it committed.
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from random import Random
 from typing import Any, Final
@@ -30,6 +31,8 @@ from tests.chaos.record import Record as ChaosRecord
 from tests.support.anomalies import UNKNOWN, Outcome, Record, Write
 from tests.support.history import Part
 
+_PRODUCE: Final = replace(apis.PRODUCE, max=12)
+"""The last version that names topics: ids change when a topic is created again."""
 _TIMEOUT_S: Final = 5.0
 _HURRY_S: Final = 0.001
 """The time for the answer to a batch that nobody waits for."""
@@ -155,9 +158,9 @@ class EpochSender(Client):
         request = self._batch(part, value, sequence)
         while True:
             with suppress(KafkaFailed):
-                answer = self._ask(self._leader(part), apis.PRODUCE, request)
+                answer = self._ask(self._leader(part), _PRODUCE, request)
                 found = answer.responses[0].partition_responses[0]
-                if self._is_done(apis.PRODUCE, found.error_code):
+                if self._is_done(_PRODUCE, found.error_code):
                     return int(found.base_offset)
             self._leaders.pop(part, None)
             time.sleep(_PAUSE_S)
@@ -166,7 +169,7 @@ class EpochSender(Client):
         """Send a batch, and hang up before its answer."""
         with suppress(KafkaFailed):
             request = self._batch(part, value, sequence)
-            self._ask(self._leader(part), apis.PRODUCE, request, _HURRY_S)
+            self._ask(self._leader(part), _PRODUCE, request, _HURRY_S)
 
     def _batch(self, part: Part, value: bytes, sequence: int) -> produce.ProduceRequest:
         assert self._identity is not None, "a batch needs a producer"

@@ -14,6 +14,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from controller.api.callers import CallerRole
+from controller.config import ControllerConfig
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.cli.app import app
@@ -178,7 +180,13 @@ def test_metrics_and_findings_exist(page: Path) -> None:
     assert names(page, r"penstock_\w+") - {"penstock_node_info"} <= {
         metric.name for metric in METRICS
     }
-    assert names(page, r"[a-z]+(-[a-z]+)+") <= set(KINDS) | set(SNIPPETS) | OTHER_NAMES
+    known = set(KINDS) | set(SNIPPETS) | OTHER_NAMES | _certificate_names()
+    assert names(page, r"[a-z]+(-[a-z]+)+") <= known
+
+
+def _certificate_names() -> set[str]:
+    rules = ControllerConfig().name_rules
+    return {name for role in CallerRole for name in rules.of(role)}
 
 
 @pages
