@@ -9,18 +9,19 @@ Source: Kafka `DynamicBrokerConfig`; KIP-226.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
 from base.settings import Field, SettingInvalid, fields_of, parse, renamed, text_of
 from broker.config import BrokerConfig
+from broker.security.config import SecurityConfig
 from controller.metadata.kafka_config import KafkaConfig
 from controller.metadata.topic_configs import ConfigType
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 
-_Part = TypeVar("_Part", BrokerConfig, StreamConfig, CompactionConfig)
+_Part = TypeVar("_Part", BrokerConfig, StreamConfig, CompactionConfig, SecurityConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,12 @@ class BrokerSettings:
     broker: BrokerConfig
     stream: StreamConfig
     compaction: CompactionConfig
+    security: SecurityConfig = field(default_factory=SecurityConfig)
 
     def value(self, field: Field) -> object:
         return next(
             getattr(part, field.field)
-            for part in (self.broker, self.stream, self.compaction)
+            for part in (self.broker, self.stream, self.compaction, self.security)
             if field in fields_of(type(part))
         )
 
@@ -42,7 +44,7 @@ class BrokerSettings:
 @cache
 def all_settings() -> Mapping[str, Field]:
     """Return the settings of brokers by their names."""
-    parts = BrokerConfig, StreamConfig, CompactionConfig
+    parts = BrokerConfig, StreamConfig, CompactionConfig, SecurityConfig
     return {field.name: field for part in parts for field in fields_of(part)}
 
 
@@ -175,6 +177,7 @@ def _with(settings: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings
         _changed(settings.broker, values),
         _changed(settings.stream, values),
         _changed(settings.compaction, values),
+        _changed(settings.security, values),
     )
 
 

@@ -18,6 +18,7 @@ from base.health import ServeHealth, no_health_endpoint
 from base.stacks import dump_stacks_on_quit
 from broker.config import BrokerConfig
 from broker.health import BrokerHealth, StoreProbe
+from broker.security.config import SecurityConfig
 from controller.api.tls import TlsFiles
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
@@ -41,6 +42,7 @@ def run(
     compaction_config: CompactionConfig,
     serve_health: ServeHealth = no_health_endpoint,
     *,
+    security: SecurityConfig | None = None,
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
 ) -> int:
@@ -58,6 +60,7 @@ def run(
                 stream_config,
                 compaction_config,
                 serve_health,
+                security=security,
                 tracing=tracing,
                 tls=tls,
             )
@@ -71,6 +74,7 @@ async def serve(
     compaction_config: CompactionConfig,
     serve_health: ServeHealth = no_health_endpoint,
     *,
+    security: SecurityConfig | None = None,
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
 ) -> int:
@@ -97,6 +101,7 @@ async def serve(
                 stream_config,
                 compaction_config,
                 health,
+                security=security,
                 tracing=tracing,
                 log_dir=location(store_url),
                 tls=tls,
@@ -116,6 +121,7 @@ async def _start(
     compaction_config: CompactionConfig,
     health: BrokerHealth,
     *,
+    security: SecurityConfig | None,
     tracing: Tracing | None,
     log_dir: str,
     tls: TlsFiles | None,
@@ -123,6 +129,7 @@ async def _start(
     """Return the broker, or the exit code if it cannot start."""
     from broker.network.server import PortTaken
     from broker.node import Broker
+    from broker.security.tls import SecurityFileInvalid
     from broker.self_check import UnreachableAsAdvertised
     from controller.api.errors import ControllerError, NodeRefused
     from controller.api.follower import FollowerFenced
@@ -135,6 +142,7 @@ async def _start(
             store,
             stream_config,
             compaction_config,
+            security=security,
             store_stats=health.requests.snapshot,
             tracing=tracing,
             log_dir=log_dir,
@@ -143,6 +151,7 @@ async def _start(
     except (
         PortTaken,
         UnreachableAsAdvertised,
+        SecurityFileInvalid,
         ControllerError,
         ObjectStoreError,
         StreamError,

@@ -3,7 +3,7 @@
 Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
 gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
 What acknowledged records need after a loss of all controllers' disks is in the backup before it is
-answered (ADR 0013): registrations, topics, levels of features, the opening of new streams.
+answered (ADR 0013): registrations, topics, levels of features, users, the opening of new streams.
 
 Must hold no other rule. Source: KRaft `ControllerApis`.
 """
@@ -18,6 +18,7 @@ from base.ids import Millis, NodeId, StreamId
 from controller.api import load_messages as lm
 from controller.api import messages as m
 from controller.api import rewrite_messages as rm
+from controller.api import scram_messages as sm
 from controller.backup.new_streams import NewStreams
 from controller.backup.writer import Backup
 from controller.balance.balancer import Balancer
@@ -36,6 +37,7 @@ from controller.managers import (
     reassign,
     recovery,
     rewrites,
+    scram,
     streams,
     topics,
 )
@@ -65,6 +67,7 @@ REQUESTS: tuple[type[m.Message], ...] = (
     lm.MoveLeaders,
     m.AlterConfigs,
     m.UpdateFeatures,
+    sm.AlterScramCredentials,
     m.AllocateProducerIds,
     m.PutKeyValue,
     m.GetKeyValue,
@@ -81,7 +84,14 @@ metadata.
 """
 
 _BACKED_UP = frozenset(
-    {m.RegisterBroker, m.CreateTopics, m.CreatePartitions, m.DeleteTopics, m.UpdateFeatures}
+    {
+        m.RegisterBroker,
+        m.CreateTopics,
+        m.CreatePartitions,
+        m.DeleteTopics,
+        m.UpdateFeatures,
+        sm.AlterScramCredentials,
+    }
 )
 """Requests that are answered only once the backup has them. They are rare."""
 
@@ -149,6 +159,9 @@ def managers(
         m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
         m.UpdateFeatures: lambda image, request, _: features.update_features(
             image, request, controller_id=config.controller_id
+        ),
+        sm.AlterScramCredentials: lambda image, request, _: scram.alter_scram_credentials(
+            image, request
         ),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(
             image, request

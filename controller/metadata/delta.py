@@ -31,6 +31,8 @@ from controller.metadata.records import (
     PartitionRecord,
     RangesReplaced,
     Record,
+    ScramCredentialRecord,
+    ScramCredentialRemoved,
     StreamClosed,
     StreamCreated,
     StreamForked,
@@ -72,6 +74,7 @@ class MetadataDelta:
     """Pairs of resource type and resource name."""
     keys: set[str] = field(default_factory=set[str])
     features: set[str] = field(default_factory=set[str])
+    users: set[str] = field(default_factory=set[str])
 
     @staticmethod
     def of(records: Iterable[Record]) -> "MetadataDelta":
@@ -104,6 +107,8 @@ class MetadataDelta:
                 self.configs.add((record.resource_type, record.resource_name))
             case FeatureRecord():
                 self.features.add(record.name)
+            case ScramCredentialRecord() | ScramCredentialRemoved():
+                self.users.add(record.user)
             case KeyValueRecord():
                 self.keys.add(record.key)
             case _:

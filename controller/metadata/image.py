@@ -46,6 +46,8 @@ from controller.metadata.records import (
     ProducerIdsAllocated,
     RangesReplaced,
     Record,
+    ScramCredentialRecord,
+    ScramCredentialRemoved,
     StreamClosed,
     StreamCreated,
     StreamForked,
@@ -60,6 +62,7 @@ from controller.metadata.records import (
     WalRecord,
     WalRemoved,
 )
+from controller.metadata.scram import ScramImage
 from controller.metadata.streams import StreamsImage
 from controller.metadata.topics import TopicsImage
 from stream.ports import ObjectRange, ObjectRole, StreamRange
@@ -86,6 +89,7 @@ class MetadataImage:
     objects: ObjectsImage = field(default_factory=ObjectsImage)
     configs: ConfigsImage = field(default_factory=ConfigsImage)
     features: FeaturesImage = field(default_factory=FeaturesImage)
+    scram: ScramImage = field(default_factory=ScramImage)
     kv: KeyValueImage = field(default_factory=KeyValueImage)
     _appliers: dict[type[Record], Callable[..., None]] = field(
         init=False, repr=False, compare=False
@@ -122,6 +126,8 @@ class MetadataImage:
             IdsReserved: self._ids,
             ConfigRecord: self.configs.set,
             FeatureRecord: self.features.set,
+            ScramCredentialRecord: self.scram.set,
+            ScramCredentialRemoved: self.scram.remove,
             KeyValueRecord: self.kv.set,
         }
 

@@ -570,6 +570,25 @@ class FeatureRecord(_Record, tag="feature", frozen=True, gc=False):
     """The level that is in force from now on."""
 
 
+class ScramCredentialRecord(_Record, tag="scram", frozen=True, gc=False):
+    """Sets the SCRAM credential of a user under one mechanism. `mechanism` is Kafka's (1
+    SCRAM-SHA-256, 2 SCRAM-SHA-512).
+    """
+
+    user: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    """With the salt and the iterations it lets its holder try passwords."""
+    server_key: bytes
+    iterations: int
+
+
+class ScramCredentialRemoved(_Record, tag="scram-removed", frozen=True, gc=False):
+    user: str
+    mechanism: int
+
+
 class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):
     """Sets one key. A `value` of None removes the key."""
 
@@ -609,5 +628,7 @@ Record = (
     | IdsReserved
     | ConfigRecord
     | FeatureRecord
+    | ScramCredentialRecord
+    | ScramCredentialRemoved
     | KeyValueRecord
 )

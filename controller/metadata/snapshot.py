@@ -59,7 +59,7 @@ class ImageCopy:
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Records of configs, features and keys."""
+    """Records of configs, features, users and keys."""
 
     @staticmethod
     def of(image: MetadataImage) -> "ImageCopy":
@@ -79,6 +79,7 @@ class ImageCopy:
         topics += [(topic.record(), topic.partitions.copy()) for topic in image.frozen_topics]
         lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
         lasts += [FeatureRecord(name, level) for name, level in image.features.items()]
+        lasts += image.scram.records()
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
         return ImageCopy(
             firsts,

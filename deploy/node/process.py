@@ -37,6 +37,7 @@ def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] =
 def _run_broker(config: "Effective") -> int:
     from broker.config import BrokerConfig
     from broker.main import run as run_broker
+    from broker.security.config import SecurityConfig
     from deploy.node.config.definition import ProcessConfig
     from deploy.node.traces.set_up import of_requests
     from stream.compaction.plan import CompactionConfig
@@ -44,6 +45,7 @@ def _run_broker(config: "Effective") -> int:
 
     process = config.part(ProcessConfig)
     stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
+    security = config.part(SecurityConfig)
     with of_requests(process) as tracing:
         return run_broker(
             config.part(BrokerConfig),
@@ -51,6 +53,7 @@ def _run_broker(config: "Effective") -> int:
             stream,
             compaction,
             _serve_health(process),
+            security=security,
             tracing=tracing,
             tls=open_tls(config),
         )

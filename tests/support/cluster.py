@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from broker.config import BrokerConfig
 from broker.node import Broker
+from broker.security.config import SecurityConfig
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.metadata.objects import ObjectPhase
@@ -44,6 +45,7 @@ class Cluster:
         stream_config: StreamConfig | None = None,
         controller_settings: dict[str, Any] | None = None,
         stores: Mapping[int, ObjectStore] | None = None,
+        security: SecurityConfig | None = None,
         **broker_settings: Any,
     ) -> None:
         self.directory = directory
@@ -61,6 +63,7 @@ class Cluster:
         } | broker_settings
         self._controller_port = 0
         self._stores = stores or {}
+        self._security = security
         self._controller_settings = {
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "delete_grace_ms": 0,
@@ -123,7 +126,9 @@ class Cluster:
         )
         store = self.store_of(node_id)
         stats = store.snapshot if isinstance(store, MeteredStore) else None
-        broker = await Broker.start(config, store, self._stream_config, store_stats=stats)
+        broker = await Broker.start(
+            config, store, self._stream_config, security=self._security, store_stats=stats
+        )
         self.brokers[node_id] = broker
         return broker
 

@@ -19,6 +19,7 @@ from base.settings import (
     fields_of,
 )
 from broker.config import BrokerConfig
+from broker.security.config import SecurityConfig
 from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
 from deploy.node.logs import LEVELS
@@ -75,7 +76,14 @@ class ProcessConfig:
 
 
 PARTS: Final[dict[Role, tuple[type[Any], ...]]] = {
-    "broker": (ProcessConfig, TlsConfig, BrokerConfig, StreamConfig, CompactionConfig),
+    "broker": (
+        ProcessConfig,
+        TlsConfig,
+        BrokerConfig,
+        SecurityConfig,
+        StreamConfig,
+        CompactionConfig,
+    ),
     "controller": (ProcessConfig, TlsConfig, ControllerConfig),
 }
 """The config classes of each role, in the order of the documentation."""

@@ -16,6 +16,7 @@ from base.settings import (
 )
 from broker.config import BrokerConfig
 from broker.dynamic_settings import UNUSED
+from broker.security.config import SecurityConfig
 from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
 from controller.metadata.group_configs import GROUP_CONFIGS
@@ -35,6 +36,7 @@ _TITLES: Final[dict[type[Any], str]] = {
     ProcessConfig: "Every process",
     TlsConfig: "Every process: TLS between nodes",
     BrokerConfig: "Brokers",
+    SecurityConfig: "Brokers: authentication",
     StreamConfig: "Brokers: WAL, caches and uploads",
     CompactionConfig: "Brokers: compaction",
     ControllerConfig: "Controllers",

@@ -1,0 +1,1 @@
+"""Authenticate clients: TLS files, SASL mechanisms, users and the names of principals."""
