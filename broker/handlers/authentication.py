@@ -87,7 +87,7 @@ class AuthenticatingDispatcher:
         sasl = connection.sasl
         if sasl is None:
             return self._inner.start(connection, frame, respond)
-        if sasl.phase is SaslPhase.TOKENS and not sasl.has_headers:
+        if sasl.takes_bare_tokens:
             return self._bare_token(connection, sasl, bytes(frame))
         key = int.from_bytes(frame[:_KEY_BYTES], "big")
         if sasl.phase is SaslPhase.COMPLETE and not self._begins_again(sasl, key):

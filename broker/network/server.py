@@ -38,6 +38,7 @@ from broker.network.request_meter import RequestMeter
 from broker.network.tls_channel import TlsBroken, TlsChannel
 from broker.security.access import ClientAccess
 from broker.security.exchange import AuthenticationFailed
+from broker.wire.apis import SASL_AUTHENTICATE
 from broker.wire.errors import WireError
 
 log = structlog.get_logger()
@@ -284,9 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = self._order.open(len(frame))
         # While requests wait here, nothing is read, so this one was complete when the last bytes
         # arrived, or before.
-        respond = partial(
-            self._answer, slot, int.from_bytes(frame[:_API_KEY_BYTES], "big"), self.last_bytes_at
-        )
+        respond = partial(self._answer, slot, self._api_key(frame), self.last_bytes_at)
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
         except (WireError, CannotAnswer) as error:
@@ -294,6 +293,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         if coroutine is not None:
             self._task = self._server.loop.create_task(self._run(coroutine, respond))
+
+    def _api_key(self, frame: bytearray) -> int:
+        """Return the API of a frame, for the counts of requests."""
+        if self.sasl is not None and self.sasl.takes_bare_tokens:
+            return SASL_AUTHENTICATE.key
+        return int.from_bytes(frame[:_API_KEY_BYTES], "big")
 
     async def _run(self, coroutine: Coroutine[Any, Any, Response], respond: Respond) -> None:
         try:

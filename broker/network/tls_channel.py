@@ -56,10 +56,10 @@ class TlsChannel:
             count = cast("int", self._object.read(len(buffer), buffer))
         except ssl.SSLWantReadError:
             return 0
-        except ssl.SSLZeroReturnError:
-            raise TlsBroken("") from None
         except (ssl.SSLError, ValueError) as error:
             raise TlsBroken(_reason(error)) from None
+        if not count:
+            raise TlsBroken("")
         return count
 
     def encrypt(self, buffers: Iterable[Buffer]) -> list[bytes]:

@@ -51,6 +51,11 @@ class SaslState:
         """The mechanism of the earlier authentication while the client authenticates again."""
         self._refusal = ""
 
+    @property
+    def takes_bare_tokens(self) -> bool:
+        """Return whether the next frame is a token and no request."""
+        return self.phase is SaslPhase.TOKENS and not self.has_headers
+
     def is_expired(self, now: float) -> bool:
         """Return whether the client should have authenticated again before now."""
         return self._expires_at is not None and now > self._expires_at

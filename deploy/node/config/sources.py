@@ -34,6 +34,8 @@ FOREIGN_VARIABLES: Final = frozenset(
         "STATE_FILE",
         "SUPERVISOR_PID",
         "CONFIG",
+        "COMMAND_CONFIG",
+        "USER_PASSWORD",
         "WAREHOUSE",
         "CATALOG_URI",
     }
