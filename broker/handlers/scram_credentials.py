@@ -73,10 +73,10 @@ async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -
     try:
         altered = await node.client.alter_scram_credentials(asked, timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:
-        users = dict.fromkeys(item.user for item in (*asked.deletions, *asked.upsertions))
+        users = [item.user for item in asked.deletions] + [item.user for item in asked.upsertions]
         results = [
             altering.AlterUserScramCredentialsResult(user, code_of(error), str(error))
-            for user in users
+            for user in dict.fromkeys(users)
         ]
     else:
         results = [

@@ -7,10 +7,9 @@ import re
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
-from click import Context
 from typer.core import TyperGroup
 
 from deploy.cli import (
@@ -46,8 +45,8 @@ _COMMAND_CONFIG = "--command-config"
 class _Commands(TyperGroup):
     """The commands, which take --command-config at any place, as Kafka's tools do."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _moved_to_front(args))
+    def parse_args(self, ctx: object, args: list[str]) -> list[str]:
+        return super().parse_args(cast("typer.Context", ctx), _moved_to_front(args))
 
 
 def _moved_to_front(arguments: list[str]) -> list[str]:
