@@ -27,6 +27,8 @@ _SHORT: Final = {
 }
 _ESCAPED: Final = {letter: "\\" + letter for letter in ',=+<>#;"\\'} | {"\0": "\\00"}
 _ASN1_LONG: Final = 0x80
+_NESTED: Final = 3
+"""A name is a sequence of sets of sequences; each of the latter is a type and a value."""
 
 
 def distinguished_name(certificate_der: bytes) -> str:
@@ -64,11 +66,21 @@ def _escaped(value: str) -> str:
 
 
 def _der(attribute: "NameAttribute[str | bytes]") -> bytes:
-    data = attribute.value
-    value = data.encode() if isinstance(data, str) else data
-    tag = attribute._type.value  # no public attribute has the ASN.1 type
-    size = len(value)
+    """Return the encoded value of an attribute: what follows the type in a name with it alone."""
+    from cryptography.x509 import Name
+
+    name = Name([attribute]).public_bytes()
+    at = 0
+    for _ in range(_NESTED):
+        at, _ = _contents(name, at)
+    start, size = _contents(name, at)
+    return name[start + size :]
+
+
+def _contents(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the contents of the DER value at `at` begin, and their size."""
+    size = data[at + 1]
     if size < _ASN1_LONG:
-        return bytes((tag, size)) + value
-    count = (size.bit_length() + 7) // 8
-    return bytes((tag, _ASN1_LONG | count)) + size.to_bytes(count, "big") + value
+        return at + 2, size
+    count = size - _ASN1_LONG
+    return at + 2 + count, int.from_bytes(data[at + 2 : at + 2 + count], "big")

@@ -32,7 +32,10 @@ class OAuthBearerServer:
         found = _MESSAGE.fullmatch(token.decode("ascii", "replace"))
         if found is None:
             raise AuthenticationFailed("the OAUTHBEARER message is malformed")
-        pairs = dict(pair.partition("=")[::2] for pair in found["pairs"].split(_SEPARATOR) if pair)
+        pairs: dict[str, str] = {}
+        for pair in str(found["pairs"]).split(_SEPARATOR):
+            name, _, value = pair.partition("=")
+            pairs[name] = value
         bearer = _BEARER.fullmatch(pairs.get("auth", ""))
         if bearer is None:
             raise AuthenticationFailed("the OAUTHBEARER message has no bearer token")

@@ -62,7 +62,7 @@ def parse_keys(document: bytes) -> list[Key]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"not a JWKS document: {error}") from None
     keys: list[Key] = []
-    for item in items[:KEYS_MAX]:
+    for item in cast("list[object]", items)[:KEYS_MAX]:
         key = _key(item)
         if key is not None:
             keys.append(key)

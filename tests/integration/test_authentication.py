@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 from kafka import KafkaProducer
 
 from base.scram import ScramMechanism
@@ -514,11 +515,10 @@ class Issuer:
         self._server.close()
 
     def document(self) -> bytes:
-        made = jwt.algorithms.RSAAlgorithm
         return json.dumps(
             {
                 "keys": [
-                    {**made.to_jwk(key.public_key(), as_dict=True), "kid": key_id}
+                    {**RSAAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": key_id}
                     for key_id, key in self.keys.items()
                 ]
             }

@@ -40,18 +40,16 @@ class SecureFiles:
         return path
 
     def config(self, **settings: Any) -> SecurityConfig:
-        return SecurityConfig(
-            **{
-                "ssl_keystore_location": str(self.keystore),
-                "ssl_truststore_location": str(self.truststore),
-                "sasl_users_file": str(self.users),
-                "sasl_inter_broker_username": BROKER_USER,
-                "sasl_enabled_mechanisms": ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"),
-                "failed_authentication_delay_ms": 10,
-                "ssl_reload_interval_ms": 100,
-            }
-            | settings
-        )
+        defaults: dict[str, Any] = {
+            "ssl_keystore_location": str(self.keystore),
+            "ssl_truststore_location": str(self.truststore),
+            "sasl_users_file": str(self.users),
+            "sasl_inter_broker_username": BROKER_USER,
+            "sasl_enabled_mechanisms": ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"),
+            "failed_authentication_delay_ms": 10,
+            "ssl_reload_interval_ms": 100,
+        }
+        return SecurityConfig(**(defaults | settings))
 
 
 def secure_cluster(

@@ -9,7 +9,6 @@ from controller.api.scram_messages import (
     ScramDeletion,
     ScramUpsertion,
 )
-from controller.leader.dispatch import _BACKED_UP
 from controller.managers.scram import alter_scram_credentials
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
@@ -114,11 +113,6 @@ def test_subscribers_learn_which_users_changed() -> None:
     image = MetadataImage()
     result = alter_scram_credentials(image, AlterScramCredentials(upsertions=[setting("a")]))
     assert MetadataDelta.of(result.records).users == {"a"}
-
-
-def test_users_survive_the_loss_of_all_controllers() -> None:
-    """A change is answered once the backup has it."""
-    assert AlterScramCredentials in _BACKED_UP
 
 
 def test_keys_are_not_shown() -> None:

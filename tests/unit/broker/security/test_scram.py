@@ -93,7 +93,10 @@ def test_a_made_up_credential_never_lets_in() -> None:
     def nobody(_mechanism: ScramMechanism, _user: str) -> None:
         return None
 
-    ours = ScramServer(SHA_256, nobody, lambda *_: credential("known"), nonce="n")
+    def pretend(_mechanism: ScramMechanism, _user: str) -> ScramCredential:
+        return credential("known")
+
+    ours = ScramServer(SHA_256, nobody, pretend, nonce="n")
     client = ScramClient(SHA_256, "ghost", "known", nonce="n")
     final = client.final(data_of(ours.receive(client.first())))
     with pytest.raises(AuthenticationFailed):

@@ -9,6 +9,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from broker.security.exchange import AuthenticationFailed
 from broker.security.tokens import TokenRules, UnknownKey, parse_keys, verify
@@ -22,8 +23,7 @@ CLAIMS: Final[dict[str, Any]] = {"sub": "alice", "iat": NOW_S - 10, "exp": NOW_S
 
 
 def jwk(key: Any, key_id: str, **more: str) -> dict[str, Any]:
-    algorithm = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else None
-    made = algorithm or jwt.algorithms.ECAlgorithm
+    made = RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else ECAlgorithm
     return {**made.to_jwk(key.public_key(), as_dict=True), "kid": key_id, **more}
 
 
