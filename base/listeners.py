@@ -3,8 +3,8 @@ processes.
 
     advertised.listeners = PLAINTEXT://{pod}.brokers:9092, EXTERNAL://{host}:{ordinal+31000}
 
-Invariant: pure; the caller passes the values of templates. Every listener speaks Kafka's protocol
-in plaintext: names that promise encryption are refused.
+Invariant: pure; the caller passes the values of templates. What a listener's name means for its
+security is in the settings (`broker.security.config`).
 Source: Kafka's EndPoint and `advertised.listeners`.
 """
 
@@ -82,15 +82,7 @@ def _parse(setting: str, text: str) -> Listener:
             text,
             "[NAME://]host:port with a port from 0 to 65535, as in PLAINTEXT://0.0.0.0:9092",
         )
-    name = (match[1] or PLAINTEXT).upper()
-    if name.startswith(("SASL", "SSL")):
-        raise SettingInvalid(
-            setting,
-            text,
-            f"listeners speak plaintext; use another name than {name}, and terminate TLS in a"
-            " proxy",
-        )
-    return Listener(name, match[2].strip("[]"), int(match[3]))
+    return Listener((match[1] or PLAINTEXT).upper(), match[2].strip("[]"), int(match[3]))
 
 
 def expand(setting: str, text: str, values: Mapping[str, str | int]) -> str:

@@ -42,7 +42,7 @@ def run(
     compaction_config: CompactionConfig,
     serve_health: ServeHealth = no_health_endpoint,
     *,
-    security_config: SecurityConfig | None = None,
+    security: SecurityConfig | None = None,
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
 ) -> int:
@@ -60,7 +60,7 @@ def run(
                 stream_config,
                 compaction_config,
                 serve_health,
-                security_config=security_config,
+                security=security,
                 tracing=tracing,
                 tls=tls,
             )
@@ -74,7 +74,7 @@ async def serve(
     compaction_config: CompactionConfig,
     serve_health: ServeHealth = no_health_endpoint,
     *,
-    security_config: SecurityConfig | None = None,
+    security: SecurityConfig | None = None,
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
 ) -> int:
@@ -101,7 +101,7 @@ async def serve(
                 stream_config,
                 compaction_config,
                 health,
-                security_config=security_config,
+                security=security,
                 tracing=tracing,
                 log_dir=location(store_url),
                 tls=tls,
@@ -121,7 +121,7 @@ async def _start(
     compaction_config: CompactionConfig,
     health: BrokerHealth,
     *,
-    security_config: SecurityConfig | None,
+    security: SecurityConfig | None,
     tracing: Tracing | None,
     log_dir: str,
     tls: TlsFiles | None,
@@ -129,6 +129,7 @@ async def _start(
     """Return the broker, or the exit code if it cannot start."""
     from broker.network.server import PortTaken
     from broker.node import Broker
+    from broker.security.tls import SecurityFileInvalid
     from broker.self_check import UnreachableAsAdvertised
     from controller.api.errors import ControllerError, NodeRefused
     from controller.api.follower import FollowerFenced
@@ -141,7 +142,7 @@ async def _start(
             store,
             stream_config,
             compaction_config,
-            security_config=security_config,
+            security=security,
             store_stats=health.requests.snapshot,
             tracing=tracing,
             log_dir=log_dir,
@@ -150,6 +151,7 @@ async def _start(
     except (
         PortTaken,
         UnreachableAsAdvertised,
+        SecurityFileInvalid,
         ControllerError,
         ObjectStoreError,
         StreamError,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
+from ssl import SSLContext
 from typing import Any, Final
 from uuid import uuid4
 
@@ -49,6 +50,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
 from broker.groups.share.model import ShareLimits
 from broker.handlers.audit import AuditLog
+from broker.handlers.authentication import AuthenticatingDispatcher
 from broker.handlers.authorizer import Authorizer
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
@@ -63,7 +65,9 @@ from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
+from broker.security.access import ClientAccess
 from broker.security.config import SecurityConfig
+from broker.security.peers import PeerAccess
 from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
@@ -139,7 +143,7 @@ class Broker:
         stream_config: StreamConfig,
         compaction_config: CompactionConfig,
         *,
-        security_config: SecurityConfig | None = None,
+        security: SecurityConfig,
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
         log_dir: str = "memory:",
@@ -158,11 +162,13 @@ class Broker:
         self.stream_config = stream_config
         self.compaction_config = compaction_config
         """These change with the configs of brokers in the metadata."""
-        self.static_settings = BrokerSettings(
-            config, stream_config, compaction_config, security_config or SecurityConfig()
-        )
+        self.static_settings = BrokerSettings(config, stream_config, compaction_config, security)
         self.store = store
-        self.server = Server(config)
+        self.access = ClientAccess(
+            security, find_user=lambda mechanism, user: self.image.scram.get(user, mechanism)
+        )
+        self._peer_access = PeerAccess(self.access, [listener.name for listener in config.bound])
+        self.server = Server(config, self.access)
         self.client = ControllerClient(config.controllers, tls=tls, on_trouble=log_trouble)
         self.node_id = NodeId(-1)
         self.node_epoch = NodeEpoch(-1)
@@ -210,7 +216,7 @@ class Broker:
         return wall_ms()
 
     def connect_peers(self) -> PeerConnections:
-        return PeerConnections(lambda: self.image)
+        return PeerConnections(lambda: self.image, self._peer_access)
 
     def _steady_clock(self) -> WallClock:
         """Return a clock for coordinators that does not step with the wall clock, so that a clock
@@ -238,7 +244,7 @@ class Broker:
         stream_config: StreamConfig | None = None,
         compaction_config: CompactionConfig | None = None,
         *,
-        security_config: SecurityConfig | None = None,
+        security: SecurityConfig | None = None,
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
         log_dir: str = "memory:",
@@ -247,7 +253,7 @@ class Broker:
         """Start a broker and return it once it serves clients.
 
         Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError,
-        StreamError, UnreachableAsAdvertised.
+        StreamError, UnreachableAsAdvertised, SecurityFileInvalid, SettingInvalid.
         """
         streams, compaction = (
             stream_config or StreamConfig(),
@@ -258,7 +264,7 @@ class Broker:
             store,
             streams,
             compaction,
-            security_config=security_config,
+            security=security or SecurityConfig(),
             store_stats=store_stats,
             tracing=tracing,
             log_dir=log_dir,
@@ -276,6 +282,8 @@ class Broker:
         self._cleanup.push_async_callback(self._stop_background_tasks)
         if self.client.tls is not None:
             self._in_background(self.client.tls.watch())
+        self._cleanup.push_async_callback(self.access.close)
+        await self.access.start()
         await probe_conditional_writes(self.store, PROBE_PREFIX, uuid4().hex)
         await self.server.bind()
         me = await self._register()
@@ -303,9 +311,8 @@ class Broker:
         self._start_authorizer()
         self.follower.subscribe(self._on_configs)
         self._on_configs(MetadataDelta(everything=True), self.image)
-        await self.server.serve(
-            RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
-        )
+        dispatcher = RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
+        await self.server.serve(AuthenticatingDispatcher(self.access, dispatcher))
         await self._check_advertised()
         log.info(
             "broker_started",
@@ -387,9 +394,12 @@ class Broker:
             for listener in self._advertised(machine_host)
         ]
         if self.config.advertised_check == CHECK_STRICT:
-            await self_check.check(advertised)
+            await self_check.check(advertised, self._tls_of)
         elif self.config.advertised_check == CHECK_WARN:
-            self._in_background(self_check.warn(advertised))
+            self._in_background(self_check.warn(advertised, self._tls_of))
+
+    def _tls_of(self, listener: str) -> SSLContext | None:
+        return self._peer_access.tls_of(self.access.config.protocol_of(listener))
 
     def _start_authorizer(self) -> None:
         """Decide by the ACLs of the image from now on, if the settings say so."""
@@ -656,7 +666,7 @@ class Broker:
         """Take the settings that follow from the configs of brokers in the metadata."""
         configs = self.image.configs
         before = BrokerSettings(
-            self.config, self.stream_config, self.compaction_config, self.static_settings.security
+            self.config, self.stream_config, self.compaction_config, self.access.config
         )
         settings, problems = settle(
             self.static_settings, configs.broker(""), configs.broker(str(self.node_id))

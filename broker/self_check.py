@@ -9,8 +9,9 @@ Must not: end the process. The caller decides (`advertised.check`).
 
 import asyncio
 import struct
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from ssl import SSLCertVerificationError, SSLContext, SSLError
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -35,6 +36,13 @@ _REQUEST: Final = struct.pack(
 )
 _ANSWER: Final = struct.Struct(">iih")
 
+TlsOf: TypeAlias = Callable[[str], SSLContext | None]
+"""Returns the context for a listener by its name; None if it has no TLS."""
+
+
+def no_tls(_listener: str) -> None:
+    """Return None: no listener has TLS."""
+
 
 class UnreachableAsAdvertised(Exception):
     """Raised when the broker cannot reach itself at an advertised address."""
@@ -49,22 +57,22 @@ class UnreachableAsAdvertised(Exception):
         self.listener = listener
 
 
-async def check(advertised: Sequence[Listener]) -> None:
+async def check(advertised: Sequence[Listener], tls_of: TlsOf = no_tls) -> None:
     """Check each advertised address. Raises UnreachableAsAdvertised for the first one that does not
     answer in time.
     """
     for listener in advertised:
-        problem = await _problem(listener)
+        problem = await _problem(listener, tls_of(listener.name))
         if problem:
             raise UnreachableAsAdvertised(listener, problem)
         log.debug("reached_as_advertised", listener=listener.name, address=listener.address)
 
 
-async def warn(advertised: Sequence[Listener]) -> None:
+async def warn(advertised: Sequence[Listener], tls_of: TlsOf = no_tls) -> None:
     """Check each listener separately and log a warning for each unreachable one."""
     for listener in advertised:
         try:
-            await check([listener])
+            await check([listener], tls_of)
         except UnreachableAsAdvertised as error:
             log.warning(
                 "unreachable_as_advertised",
@@ -74,21 +82,21 @@ async def warn(advertised: Sequence[Listener]) -> None:
             )
 
 
-async def _problem(listener: Listener) -> str:
+async def _problem(listener: Listener, tls: SSLContext | None) -> str:
     """Return the problem of the last attempt; empty if one succeeded."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CHECK_S
     while True:
-        problem = await _try(listener)
+        problem = await _try(listener, tls)
         if not problem or loop.time() + _PAUSE_S > deadline:
             return problem
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _try(listener: Listener) -> str:
+async def _try(listener: Listener, tls: SSLContext | None) -> str:
     try:
         async with asyncio.timeout(_ATTEMPT_S):
-            reader, writer = await asyncio.open_connection(listener.host, listener.port)
+            reader, writer = await asyncio.open_connection(listener.host, listener.port, ssl=tls)
             try:
                 writer.write(_REQUEST)
                 _, correlation_id, error_code = _ANSWER.unpack(
@@ -100,6 +108,13 @@ async def _try(listener: Listener) -> str:
         return f"no answer within {_ATTEMPT_S:g} s"
     except asyncio.IncompleteReadError:
         return "the peer closed the connection without an answer"
+    except SSLCertVerificationError as error:
+        return (
+            f"the certificate does not fit: {error.verify_message}. It must name the advertised"
+            " host (ssl.keystore.location), and its CA must be in ssl.truststore.location"
+        )
+    except SSLError as error:
+        return f"TLS failed: {error.reason}"
     except OSError as error:
         return error.strerror or str(error)
     return (

@@ -36,6 +36,7 @@ _TYPES: Final = {
     Kind.BYTES: ConfigType.LONG,
     Kind.LIST: ConfigType.LIST,
     Kind.LISTENERS: ConfigType.LIST,
+    Kind.SECRET: ConfigType.PASSWORD,
 }
 ALL_BROKERS: Final = ""
 
@@ -105,7 +106,14 @@ def _entry(
     of_process = [(None if static == default else shown, STATIC_BROKER), (default, DEFAULT)]
     synonyms = synonyms_of(name, *dynamic, *(of_process if has_static else ()))
     kind = _TYPES.get(setting.kind, ConfigType.STRING)
-    return ConfigEntry(name, synonyms, kind, field.doc, is_read_only=not setting.is_dynamic)
+    return ConfigEntry(
+        name,
+        synonyms,
+        kind,
+        field.doc,
+        is_read_only=not setting.is_dynamic,
+        is_sensitive=setting.kind is Kind.SECRET,
+    )
 
 
 def _unused_entry(name: str, own: Mapping[str, str], common: Mapping[str, str]) -> ConfigEntry:

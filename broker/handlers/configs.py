@@ -175,10 +175,14 @@ def _entries(
 def _config_result(
     entry: ConfigEntry, *, with_synonyms: bool, with_docs: bool
 ) -> DescribeConfigsResourceResult:
-    synonyms = [DescribeConfigsSynonym(*synonym) for synonym in entry.synonyms]
+    """Return the answer for one config. The values of secrets are left out."""
+    synonyms = [
+        DescribeConfigsSynonym(name, None if entry.is_sensitive else value, source)
+        for name, value, source in entry.synonyms
+    ]
     return DescribeConfigsResourceResult(
         name=entry.name,
-        value=entry.value,
+        value=None if entry.is_sensitive else entry.value,
         read_only=entry.is_read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,

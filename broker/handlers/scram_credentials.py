@@ -1,42 +1,112 @@
-"""DescribeUserScramCredentials: there are no credentials, which tools that describe users ask for.
+"""DescribeUserScramCredentials and AlterUserScramCredentials: the users in the metadata who
+authenticate by SCRAM or PLAIN.
 
-No users stand for all, of which there are none.
-Source: KIP-554; Kafka `ScramImage.describe`.
+No users stand for all. Answers show mechanisms and iterations, never keys. The salted passwords of
+a request become keys here, so that they leave this broker neither for the controller nor for a log.
+Source: KIP-554; Kafka `ScramImage.describe`, `ScramControlManager`.
 """
 
 from collections import Counter
+from typing import Final
 
 from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.handlers.authorization import check_cluster
+from base.scram import ScramMechanism, credential_of
+from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
+from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
+from broker.wire.gen import alter_user_scram_credentials as altering
 from broker.wire.gen.describe_user_scram_credentials import (
+    CredentialInfo,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
     decode_request,
 )
+from controller.api.errors import ControllerError
+from controller.api.messages import Status
+from controller.api.scram_messages import AlterScramCredentials, ScramDeletion, ScramUpsertion
+
+_TIMEOUT_S: Final = 30.0
+_MECHANISMS: Final = frozenset(ScramMechanism)
 
 
 def handle_describe_user_scram_credentials(node: Node, ctx: RequestContext) -> Response:
-    """Answer RESOURCE_NOT_FOUND for each user, or DUPLICATE_RESOURCE for one that is named
-    twice.
-    """
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     check_cluster(node, ctx, Operation.DESCRIBE)
-    named = Counter(user.name for user in request.users or ())
-    results = [_result(name, count) for name, count in named.items()]
+    named = Counter([user.name for user in request.users or ()] or node.image.scram.users())
+    results = [_result(node, name, count) for name, count in named.items()]
     return encode_response(
         ctx, DescribeUserScramCredentialsResponse(error_message="", results=results)
     )
 
 
-def _result(name: str, count: int) -> DescribeUserScramCredentialsResult:
-    code, message = (
-        (ErrorCode.RESOURCE_NOT_FOUND, f"user {name!r} has no credentials")
-        if count == 1
-        else (ErrorCode.DUPLICATE_RESOURCE, f"the request names user {name!r} twice")
+def _result(node: Node, name: str, count: int) -> DescribeUserScramCredentialsResult:
+    if count > 1:
+        return DescribeUserScramCredentialsResult(
+            name,
+            ErrorCode.DUPLICATE_RESOURCE,
+            "Cannot describe SCRAM credentials for the same user twice in a single request:"
+            f" {name}",
+        )
+    credentials = node.image.scram.of(name)
+    if not credentials:
+        return DescribeUserScramCredentialsResult(
+            name,
+            ErrorCode.RESOURCE_NOT_FOUND,
+            f"Attempt to describe a user credential that does not exist: {name}",
+        )
+    infos = [
+        CredentialInfo(mechanism, credential.iterations)
+        for mechanism, credential in sorted(credentials.items())
+    ]
+    return DescribeUserScramCredentialsResult(name, credential_infos=infos)
+
+
+async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(
+        altering.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
-    return DescribeUserScramCredentialsResult(name, code, message)
+    asked = AlterScramCredentials(
+        deletions=[
+            ScramDeletion(user=item.name, mechanism=item.mechanism) for item in request.deletions
+        ],
+        upsertions=[_upsertion(item) for item in request.upsertions],
+    )
+    try:
+        check_cluster(node, ctx, Operation.ALTER)
+        altered = await node.client.alter_scram_credentials(asked, timeout_s=_TIMEOUT_S)
+    except (ControllerError, KafkaError, TimeoutError) as error:
+        users = [item.user for item in asked.deletions] + [item.user for item in asked.upsertions]
+        results = [
+            altering.AlterUserScramCredentialsResult(user, code_of(error), str(error))
+            for user in dict.fromkeys(users)
+        ]
+    else:
+        done = [item.user for item in altered.results if item.status is Status.OK]
+        note_change(node, ctx, "users_altered", done)
+        results = [
+            altering.AlterUserScramCredentialsResult(
+                item.user, code_of_status(item.status), item.detail or None
+            )
+            for item in altered.results
+        ]
+    return encode_response(ctx, altering.AlterUserScramCredentialsResponse(results=results))
+
+
+def _upsertion(item: altering.ScramCredentialUpsertion) -> ScramUpsertion:
+    """Return the keys instead of the salted password; empty ones if they cannot be made."""
+    stored_key = server_key = b""
+    if item.mechanism in _MECHANISMS and item.salted_password:
+        mechanism = ScramMechanism(item.mechanism)
+        salted = bytes(item.salted_password)
+        _, stored_key, server_key, _ = credential_of(mechanism, salted, b"", item.iterations)
+    return ScramUpsertion(
+        user=item.name,
+        mechanism=item.mechanism,
+        salt=bytes(item.salt),
+        stored_key=stored_key,
+        server_key=server_key,
+        iterations=item.iterations,
+    )

@@ -7,6 +7,7 @@ from broker.handlers import (
     acls,
     alter_configs,
     alter_replica_log_dirs,
+    authentication,
     client_quotas,
     cluster,
     configs,
@@ -56,6 +57,8 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.SYNC_GROUP.key: groups.handle_sync_group,
     apis.DESCRIBE_GROUPS.key: groups.handle_describe_groups,
     apis.LIST_GROUPS.key: groups.handle_list_groups,
+    apis.SASL_HANDSHAKE.key: authentication.handle_sasl_handshake,
+    apis.SASL_AUTHENTICATE.key: authentication.handle_sasl_authenticate,
     apis.CREATE_TOPICS.key: topics.handle_create_topics,
     apis.DELETE_TOPICS.key: topics.handle_delete_topics,
     apis.DELETE_RECORDS.key: delete_records.handle_delete_records,
@@ -81,6 +84,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.LIST_PARTITION_REASSIGNMENTS.key: reassignments.handle_list_partition_reassignments,
     apis.OFFSET_DELETE.key: offset_delete.handle_offset_delete,
     apis.DESCRIBE_CLIENT_QUOTAS.key: client_quotas.handle_describe_client_quotas,
+    apis.ALTER_USER_SCRAM_CREDENTIALS.key: scram_credentials.handle_alter_user_scram_credentials,
     apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key: (
         scram_credentials.handle_describe_user_scram_credentials
     ),

@@ -64,6 +64,10 @@ class FrameReader:
     def is_mid_frame(self) -> bool:
         return self._frame is not None or bool(self._prefix)
 
+    def limit(self, bytes_max: int) -> None:
+        """Change the size of the largest frame, for those that begin after now."""
+        self._bytes_max = bytes_max
+
     def get_buffer(self) -> memoryview:
         frame = self._frame
         if frame is None:

@@ -1,4 +1,5 @@
-"""Ask other brokers, over the Kafka protocol at their client addresses.
+"""Ask other brokers, over the Kafka protocol at the listener that clients use, or at the one that
+`inter.broker.listener.name` names.
 
 Invariants: one connection per broker incarnation, opened on demand and dropped at the first error.
 One request on it at a time (the caller ensures that). A larger answer than ANSWER_BYTES_MAX is
@@ -13,9 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from base.ids import NodeEpoch, NodeId
+from broker.security.exchange import AuthenticationFailed
+from broker.security.peers import PeerAccess
+from broker.security.sasl_client import SaslLogin
 from broker.wire import framing
-from broker.wire.apis import ApiSpec
+from broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
 from broker.wire.codecs import CODECS
+from broker.wire.gen import sasl_authenticate, sasl_handshake
 
 if TYPE_CHECKING:
     from controller.metadata.image import MetadataImage
@@ -23,7 +28,14 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0
+"""For the TLS handshake and the login as well."""
+_RECONNECT_SHARE: Final = 0.8
+"""A connection whose session ends is replaced after this share of its time."""
 _T = TypeVar("_T")
+
+
+class PeerRefused(ConnectionError):
+    """Raised when two brokers cannot authenticate to each other."""
 
 
 class PeerGone(Exception):
@@ -36,11 +48,18 @@ class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     correlation_id: int = 0
+    ends_at: float | None = None
+    """`loop.time()` after which the connection is replaced."""
 
 
 class PeerConnections:
-    def __init__(self, image: "Callable[[], MetadataImage]") -> None:
+    """access: how to connect; None where no listener needs TLS or SASL."""
+
+    def __init__(
+        self, image: "Callable[[], MetadataImage]", access: PeerAccess | None = None
+    ) -> None:
         self._image = image
+        self._access = access
         self._peers: dict[NodeId, _Connection] = {}
 
     async def ask(
@@ -49,24 +68,9 @@ class PeerConnections:
         """Send a request message of this API and return the response message, which is of this
         kind. No time limit here: the caller cancels. Raises PeerGone, OSError, EOFError, WireError.
         """
-        codec = CODECS[api.key]
         peer = await self._connect(node_id)
         try:
-            peer.correlation_id += 1
-            peer.writer.write(
-                framing.encode_request_frame(
-                    api, version, peer.correlation_id, codec.encode_request, request
-                )
-            )
-            await peer.writer.drain()
-            size_bytes = framing.frame_size_bytes(
-                await peer.reader.readexactly(framing.SIZE_BYTES), ANSWER_BYTES_MAX
-            )
-            frame = await peer.reader.readexactly(size_bytes)
-            _, body_offset = framing.parse_response_header(api, version, frame)
-            response = framing.decode_body(codec.decode_response, frame, body_offset, version)
-            assert isinstance(response, kind)
-            return response
+            return await _exchange(peer, api, version, request, kind)
         except BaseException:
             # Also after a timeout: a late answer must not be taken for that of the next request.
             self._drop(node_id)
@@ -82,12 +86,19 @@ class PeerConnections:
             self._drop(node_id)
             raise PeerGone(f"broker {node_id} is not registered")
         peer = self._peers.get(node_id)
-        if peer is not None and peer.node_epoch == state.node_epoch and not peer.reader.at_eof():
+        if peer is not None and peer.node_epoch == state.node_epoch and not _has_ended(peer):
             return peer
         self._drop(node_id)
+        access = self._access
+        host, port = _address(state, "" if access is None else access.listener)
+        tls = None if access is None else access.tls_of(access.protocol)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(_host(state), state.port)
-        peer = self._peers[node_id] = _Connection(state.node_epoch, reader, writer)
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            peer = _Connection(state.node_epoch, reader, writer)
+            login = None if access is None else access.login()
+            if login is not None:
+                await _log_in(peer, login)
+        self._peers[node_id] = peer
         return peer
 
     def _drop(self, node_id: NodeId) -> None:
@@ -96,8 +107,73 @@ class PeerConnections:
             peer.writer.transport.abort()
 
 
-def _host(state: "NodeState") -> str:
-    """Return the address that clients get, else the one from which the broker reaches the
-    controller.
+async def _exchange(
+    peer: _Connection, api: ApiSpec, version: int, request: object, kind: type[_T]
+) -> _T:
+    codec = CODECS[api.key]
+    peer.correlation_id += 1
+    peer.writer.write(
+        framing.encode_request_frame(
+            api, version, peer.correlation_id, codec.encode_request, request
+        )
+    )
+    await peer.writer.drain()
+    size_bytes = framing.frame_size_bytes(
+        await peer.reader.readexactly(framing.SIZE_BYTES), ANSWER_BYTES_MAX
+    )
+    frame = await peer.reader.readexactly(size_bytes)
+    _, body_offset = framing.parse_response_header(api, version, frame)
+    response = framing.decode_body(codec.decode_response, frame, body_offset, version)
+    assert isinstance(response, kind)
+    return response
+
+
+async def _log_in(peer: _Connection, login: SaslLogin) -> None:
+    """Authenticate. Raises PeerRefused; then the connection is closed."""
+    try:
+        chosen = await _exchange(
+            peer,
+            SASL_HANDSHAKE,
+            SASL_HANDSHAKE.max,
+            sasl_handshake.SaslHandshakeRequest(login.mechanism),
+            sasl_handshake.SaslHandshakeResponse,
+        )
+        if chosen.error_code:
+            raise PeerRefused(f"a broker has no SASL mechanism {login.mechanism}")
+        token: bytes | None = login.first()
+        while token is not None:
+            answer = await _exchange(
+                peer,
+                SASL_AUTHENTICATE,
+                SASL_AUTHENTICATE.max,
+                sasl_authenticate.SaslAuthenticateRequest(token),
+                sasl_authenticate.SaslAuthenticateResponse,
+            )
+            if answer.error_code:
+                raise PeerRefused(f"a broker refuses the login: {answer.error_message}")
+            token = login.answer(bytes(answer.auth_bytes))
+            if answer.session_lifetime_ms:
+                lifetime_s = answer.session_lifetime_ms / 1_000
+                peer.ends_at = asyncio.get_running_loop().time() + _RECONNECT_SHARE * lifetime_s
+    except AuthenticationFailed as error:
+        peer.writer.transport.abort()
+        raise PeerRefused(str(error)) from None
+    except BaseException:
+        peer.writer.transport.abort()
+        raise
+
+
+def _has_ended(peer: _Connection) -> bool:
+    return peer.reader.at_eof() or (
+        peer.ends_at is not None and asyncio.get_running_loop().time() > peer.ends_at
+    )
+
+
+def _address(state: "NodeState", listener: str) -> tuple[str, int]:
+    """Return the address that clients of a listener get, else the one from which the broker reaches
+    the controller. A broker without a listener of that name has only its first.
     """
-    return state.host or state.machine_host
+    for other in state.other_listeners:
+        if other.name == listener:
+            return other.host or state.machine_host, other.port
+    return state.host or state.machine_host, state.port

@@ -11,6 +11,7 @@ from base.buffers import Buffer
 from base.listeners import SecurityProtocol
 from base.principal import Principal
 from broker.network.request_meter import RequestMeter
+from broker.security.sasl import SaslState
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | None
 """A whole frame with its size prefix, in one or more buffers (never joined). None: this request
@@ -42,6 +43,15 @@ class ConnectionInfo(Protocol):
     @property
     def principal(self) -> Principal:
         """Return who authenticated on this connection; ANONYMOUS before or without that."""
+        ...
+
+    @property
+    def sasl(self) -> SaslState | None:
+        """Return the state of the SASL authentication; None for listeners without SASL."""
+        ...
+
+    def authenticated(self, principal: Principal) -> None:
+        """Note who the client is."""
         ...
 
     @property

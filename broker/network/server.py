@@ -7,7 +7,8 @@ limited: requests in flight and unsent answers per connection, request bytes ove
 At a limit the broker stops reading, and TCP applies back pressure to the client. A connection
 within a frame may grow to twice the shared limit, because half-received frames could otherwise
 block each other for good; beyond that it is closed. While the storage is full no Produce starts and
-its connection is not read; consumers and heartbeats continue.
+its connection is not read; consumers and heartbeats continue. Connections that have not
+authenticated are limited in number, in time and in the size of their frames.
 Must not: interpret requests (the dispatcher does), or write unlimited log lines about bad peers.
 
 Source: Kafka's SocketServer and Selector (muting), queued.max.request.bytes.
@@ -23,7 +24,7 @@ import structlog
 
 from base.buffers import Buffer
 from base.listeners import SecurityProtocol
-from base.principal import ANONYMOUS
+from base.principal import ANONYMOUS, Principal
 from broker.config import BrokerConfig
 from broker.network.connection import (
     RECEIVE_BYTES,
@@ -34,6 +35,10 @@ from broker.network.connection import (
 from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, Respond, Response
 from broker.network.request_meter import RequestMeter
+from broker.network.tls_channel import TlsBroken, TlsChannel
+from broker.security.access import ClientAccess
+from broker.security.exchange import AuthenticationFailed
+from broker.wire.apis import SASL_AUTHENTICATE
 from broker.wire.errors import WireError
 
 log = structlog.get_logger()
@@ -73,11 +78,15 @@ class Dispatcher(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """One client connection. Implements `ConnectionInfo` for handlers."""
 
-    def __init__(self, server: "Server", number: int, listener: str) -> None:
+    def __init__(
+        self, server: "Server", number: int, listener: str, protocol: SecurityProtocol
+    ) -> None:
         self.id = number
         self.listener = listener
-        self.security_protocol = SecurityProtocol.PLAINTEXT
+        self.security_protocol = protocol
         self.principal = ANONYMOUS
+        self.sasl = server.access.new_sasl() if protocol.has_sasl else None
+        self.is_authenticated = False
         self.local_host = ""
         self.local_port = 0
         self.peer = ""
@@ -85,6 +94,8 @@ class Connection(asyncio.BufferedProtocol):
         self.last_request_at = server.loop.time()
         self.last_bytes_at = self.last_request_at
         self._server = server
+        self._tls = TlsChannel(server.access.tls_context(protocol)) if protocol.has_tls else None
+        self._deadline: asyncio.TimerHandle | None = None
         self._reader = FrameReader(server.receive_buffer, server.config.request_bytes_max)
         self._order = ResponseOrder()
         self._waiting: deque[bytearray] = deque()
@@ -110,13 +121,85 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host, peer_port = _address(transport.get_extra_info("peername"))
         self.peer = f"{self.peer_host}:{peer_port}"
         transport.set_write_buffer_limits(high=self._server.config.response_bytes_max)
-        if not self._server.add(self):
-            self.close("too many connections (max.connections)")
+        refusal = self._server.add(self)
+        if refusal:
+            self.close(refusal)
+        elif self.security_protocol is SecurityProtocol.PLAINTEXT:
+            self.authenticated(ANONYMOUS)
+        else:
+            limits = self._server.access.config
+            self._reader.limit(limits.sasl_receive_bytes_max)
+            self._deadline = self._server.loop.call_later(
+                limits.authentication_timeout_ms / 1_000,
+                self.close,
+                "no authentication in time (connection.authentication.timeout.ms)",
+            )
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer()
+        return self._server.tls_buffer if self._tls is not None else self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._tls is None:
+            self._received(nbytes)
+            return
+        try:
+            self._received_tls(self._tls, nbytes)
+        except TlsBroken as error:
+            self._end_tls(self._tls, str(error))
+
+    # --- TLS and authentication -------------------------------------------------------------------
+
+    def _received_tls(self, tls: TlsChannel, nbytes: int) -> None:
+        """Decrypt what arrived. Raises TlsBroken."""
+        tls.feed(self._server.tls_buffer[:nbytes])
+        self.last_bytes_at = self._server.loop.time()
+        if not tls.is_established:
+            is_established = tls.shake_hands()
+            self._write(tls.outgoing())
+            if not is_established:
+                return
+            if self.sasl is None and not self._take_certificate(tls):
+                return
+        while self._transport is not None and not self._transport.is_closing():
+            count = tls.read_into(self._reader.get_buffer())
+            if not count:
+                break
+            self._received(count)
+        self._write(tls.outgoing())
+
+    def _take_certificate(self, tls: TlsChannel) -> bool:
+        try:
+            self.authenticated(self._server.access.principal_of(tls.peer_certificate()))
+        except AuthenticationFailed as error:
+            self.close(str(error))
+            return False
+        return True
+
+    def _end_tls(self, tls: TlsChannel, reason: str) -> None:
+        self._write(tls.outgoing())
+        if reason and self._transport is not None and not self._transport.is_closing():
+            self._server.log_closed(self, f"TLS: {reason}")
+        if self._transport is not None:
+            self._transport.close()
+
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def authenticated(self, principal: Principal) -> None:
+        """Note who the client is, and lift the limits of those who have not authenticated."""
+        self.principal = principal
+        if self.is_authenticated:
+            return
+        self.is_authenticated = True
+        self._server.authenticated(self)
+        self._reader.limit(self._server.config.request_bytes_max)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    def _received(self, nbytes: int) -> None:
         if self._transport is None:
             return
         try:
@@ -152,6 +235,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self._task is not None:
             self._task.cancel()
         self._waiting.clear()
@@ -200,9 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = self._order.open(len(frame))
         # While requests wait here, nothing is read, so this one was complete when the last bytes
         # arrived, or before.
-        respond = partial(
-            self._answer, slot, int.from_bytes(frame[:_API_KEY_BYTES], "big"), self.last_bytes_at
-        )
+        respond = partial(self._answer, slot, self._api_key(frame), self.last_bytes_at)
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
         except (WireError, CannotAnswer) as error:
@@ -210,6 +293,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         if coroutine is not None:
             self._task = self._server.loop.create_task(self._run(coroutine, respond))
+
+    def _api_key(self, frame: bytearray) -> int:
+        """Return the API of a frame, for the counts of requests."""
+        if self.sasl is not None and self.sasl.takes_bare_tokens:
+            return SASL_AUTHENTICATE.key
+        return int.from_bytes(frame[:_API_KEY_BYTES], "big")
 
     async def _run(self, coroutine: Coroutine[Any, Any, Response], respond: Respond) -> None:
         try:
@@ -248,7 +337,13 @@ class Connection(asyncio.BufferedProtocol):
         sent_bytes, self._outbox_bytes = self._outbox_bytes, 0
         if outbox and self._transport is not None and not self._transport.is_closing():
             self._server.sent_bytes += sent_bytes
-            self._transport.writelines(outbox)
+            if self._tls is None:
+                self._transport.writelines(outbox)
+                return
+            try:
+                self._transport.writelines(self._tls.encrypt(outbox))
+            except TlsBroken as error:
+                self._end_tls(self._tls, str(error))
 
     def _update_reading(self) -> None:
         """Report the memory of this connection to the server, and pause or resume reading
@@ -288,6 +383,8 @@ class Connection(asyncio.BufferedProtocol):
         another broker.
         """
         self._flush()
+        if self._tls is not None and self._tls.is_established:
+            self._write(self._tls.end())
         if self._transport is not None:
             self._transport.close()
 
@@ -317,10 +414,19 @@ class Server:
     after `serve`.
     """
 
-    def __init__(self, config: BrokerConfig, *, sweep_interval_s: float = SWEEP_INTERVAL_S) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        access: ClientAccess | None = None,
+        *,
+        sweep_interval_s: float = SWEEP_INTERVAL_S,
+    ) -> None:
+        """access: how clients authenticate; None for listeners without authentication."""
         self.config = config
+        self.access = access or ClientAccess()
         self.loop = asyncio.get_running_loop()
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.tls_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
         self.buffered_bytes = 0
@@ -336,6 +442,7 @@ class Server:
         self._dispatcher: Dispatcher | None = None
         self._listeners: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
+        self._unauthenticated: set[Connection] = set()
         self._connection_count = 0
         self._memory_waiters: dict[Connection, None] = {}
         self._dispatcher_waiters: dict[Connection, None] = {}
@@ -358,6 +465,10 @@ class Server:
         return len(self._connections)
 
     @property
+    def unauthenticated_count(self) -> int:
+        return len(self._unauthenticated)
+
+    @property
     def accepted_count(self) -> int:
         """Return the number of connections accepted since the start."""
         return self._connection_count
@@ -368,8 +479,9 @@ class Server:
 
         Raises PortTaken.
         """
+        protocols = self.access.config.protocols([bound.name for bound in self.config.bound])
         for bound in self.config.bound:
-            make = partial(self._connection, bound.name)
+            make = partial(self._connection, bound.name, protocols[bound.name])
             try:
                 # An empty host binds every address, as in Kafka.
                 listener = await self.loop.create_server(
@@ -403,12 +515,22 @@ class Server:
 
     # --- callbacks of connections -----------------------------------------------------------------
 
-    def add(self, connection: Connection) -> bool:
+    def add(self, connection: Connection) -> str:
+        """Count a connection. Returns why it has to be closed; empty if it may stay."""
         self._connections.add(connection)
-        return len(self._connections) <= self.config.connections_max
+        if len(self._connections) > self.config.connections_max:
+            return "too many connections (max.connections)"
+        self._unauthenticated.add(connection)
+        if len(self._unauthenticated) > self.access.config.unauthenticated_connections_max:
+            return "too many unauthenticated connections (max.unauthenticated.connections)"
+        return ""
+
+    def authenticated(self, connection: Connection) -> None:
+        self._unauthenticated.discard(connection)
 
     def remove(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._unauthenticated.discard(connection)
         self._memory_waiters.pop(connection, None)
         self._dispatcher_waiters.pop(connection, None)
         if self.on_closed is not None:
@@ -451,9 +573,9 @@ class Server:
 
     # --- background -------------------------------------------------------------------------------
 
-    def _connection(self, listener: str) -> Connection:
+    def _connection(self, listener: str, protocol: SecurityProtocol) -> Connection:
         self._connection_count += 1
-        return Connection(self, self._connection_count, listener)
+        return Connection(self, self._connection_count, listener, protocol)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(coroutine)

@@ -53,6 +53,7 @@ LEAVE_GROUP: Final = _api(13, "LeaveGroup", "leave_group", (0, 5), 4)
 SYNC_GROUP: Final = _api(14, "SyncGroup", "sync_group", (0, 5), 4)
 DESCRIBE_GROUPS: Final = _api(15, "DescribeGroups", "describe_groups", (0, 6), 5)
 LIST_GROUPS: Final = _api(16, "ListGroups", "list_groups", (0, 5), 3)
+SASL_HANDSHAKE: Final = _api(17, "SaslHandshake", "sasl_handshake", (0, 1), 2)
 API_VERSIONS: Final = _api(18, "ApiVersions", "api_versions", (0, 4), 3)
 CREATE_TOPICS: Final = _api(19, "CreateTopics", "create_topics", (2, 7), 5)
 DELETE_TOPICS: Final = _api(20, "DeleteTopics", "delete_topics", (1, 6), 4)
@@ -73,6 +74,7 @@ DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4)
 ALTER_CONFIGS: Final = _api(33, "AlterConfigs", "alter_configs", (0, 2), 2)
 ALTER_REPLICA_LOG_DIRS: Final = _api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", (1, 2), 2)
 DESCRIBE_LOG_DIRS: Final = _api(35, "DescribeLogDirs", "describe_log_dirs", (1, 4), 2)
+SASL_AUTHENTICATE: Final = _api(36, "SaslAuthenticate", "sasl_authenticate", (0, 2), 2)
 CREATE_PARTITIONS: Final = _api(37, "CreatePartitions", "create_partitions", (0, 3), 2)
 DELETE_GROUPS: Final = _api(42, "DeleteGroups", "delete_groups", (0, 2), 2)
 ELECT_LEADERS: Final = _api(43, "ElectLeaders", "elect_leaders", (0, 2), 2)
@@ -91,6 +93,9 @@ DESCRIBE_CLIENT_QUOTAS: Final = _api(
 )
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = _api(
     50, "DescribeUserScramCredentials", "describe_user_scram_credentials", (0, 0), 0
+)
+ALTER_USER_SCRAM_CREDENTIALS: Final = _api(
+    51, "AlterUserScramCredentials", "alter_user_scram_credentials", (0, 0), 0
 )
 DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 UPDATE_FEATURES: Final = _api(57, "UpdateFeatures", "update_features", (0, 2), 0)
@@ -152,6 +157,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         SYNC_GROUP,
         DESCRIBE_GROUPS,
         LIST_GROUPS,
+        SASL_HANDSHAKE,
         API_VERSIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,
@@ -170,6 +176,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         ALTER_CONFIGS,
         ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
+        SASL_AUTHENTICATE,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
         ELECT_LEADERS,
@@ -179,6 +186,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         OFFSET_DELETE,
         DESCRIBE_CLIENT_QUOTAS,
         DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ALTER_USER_SCRAM_CREDENTIALS,
         DESCRIBE_QUORUM,
         UPDATE_FEATURES,
         DESCRIBE_CLUSTER,

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from controller.api import load_messages as lm
 from controller.api import messages as m
 from controller.api import rewrite_messages as rm
+from controller.api import scram_messages as sm
 
 FOLLOW: Final = "Follow"
 EXCHANGE: Final = "Exchange"
@@ -86,6 +87,7 @@ _BY_MESSAGE: Final[dict[type[m.Message], frozenset[CallerRole]]] = {
     m.UpdateFeatures: _BROKER | _ADMIN,
     m.CreateAcls: _BROKER | _ADMIN,
     m.DeleteAcls: _BROKER | _ADMIN,
+    sm.AlterScramCredentials: _BROKER | _ADMIN,
     lm.MoveLeaders: _ADMIN,
     lm.ProposeMoves: _ADMIN,
     m.TraceMove: _ADMIN,

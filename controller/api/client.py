@@ -21,6 +21,7 @@ from base.backoff import Backoff
 from controller.api import load_messages as lm
 from controller.api import messages as m
 from controller.api import rewrite_messages as rm
+from controller.api import scram_messages as sm
 from controller.api.errors import refusal
 from controller.api.tls import PemFiles, TlsFiles
 from controller.api.tls_troubles import explain
@@ -289,6 +290,11 @@ class ControllerClient:
         self, request: m.DeleteAcls, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> m.AclsDeleted:
         return await self._call(request, m.AclsDeleted, timeout_s)
+
+    async def alter_scram_credentials(
+        self, request: sm.AlterScramCredentials, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> sm.ScramAltered:
+        return await self._call(request, sm.ScramAltered, timeout_s)
 
     async def allocate_producer_ids(
         self, request: m.AllocateProducerIds, *, timeout_s: float = DEFAULT_TIMEOUT_S

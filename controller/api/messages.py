@@ -77,6 +77,10 @@ class Status(IntEnum):
     CHANGE_PENDING = 82
     NO_MAJORITY = 83
     INVALID_FEATURE_LEVEL = 90
+    DUPLICATE_RESOURCE = 110
+    UNKNOWN_RESOURCE = 111
+    UNACCEPTABLE_CREDENTIAL = 112
+    UNSUPPORTED_MECHANISM = 113
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,7 +3,8 @@
 Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
 gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
 What acknowledged records need after a loss of all controllers' disks is in the backup before it is
-answered (ADR 0013): registrations, topics, levels of features, ACLs, the opening of new streams.
+answered (ADR 0013): registrations, topics, levels of features, ACLs, users, the opening of new
+streams.
 
 Must hold no other rule. Source: KRaft `ControllerApis`.
 """
@@ -18,6 +19,7 @@ from base.ids import Millis, NodeId, StreamId
 from controller.api import load_messages as lm
 from controller.api import messages as m
 from controller.api import rewrite_messages as rm
+from controller.api import scram_messages as sm
 from controller.backup.new_streams import NewStreams
 from controller.backup.writer import Backup
 from controller.balance.balancer import Balancer
@@ -37,6 +39,7 @@ from controller.managers import (
     reassign,
     recovery,
     rewrites,
+    scram,
     streams,
     topics,
 )
@@ -68,6 +71,7 @@ REQUESTS: tuple[type[m.Message], ...] = (
     m.UpdateFeatures,
     m.CreateAcls,
     m.DeleteAcls,
+    sm.AlterScramCredentials,
     m.AllocateProducerIds,
     m.PutKeyValue,
     m.GetKeyValue,
@@ -92,6 +96,7 @@ _BACKED_UP = frozenset(
         m.UpdateFeatures,
         m.CreateAcls,
         m.DeleteAcls,
+        sm.AlterScramCredentials,
     }
 )
 """Requests that are answered only once the backup has them. They are rare."""
@@ -163,6 +168,9 @@ def managers(
         ),
         m.CreateAcls: lambda image, request, _: acls.create_acls(image, request),
         m.DeleteAcls: lambda image, request, _: acls.delete_acls(image, request),
+        sm.AlterScramCredentials: lambda image, request, _: scram.alter_scram_credentials(
+            image, request
+        ),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(
             image, request
         ),

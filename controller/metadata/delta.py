@@ -34,6 +34,8 @@ from controller.metadata.records import (
     PartitionRecord,
     RangesReplaced,
     Record,
+    ScramCredentialRecord,
+    ScramCredentialRemoved,
     StreamClosed,
     StreamCreated,
     StreamForked,
@@ -77,6 +79,7 @@ class MetadataDelta:
     features: set[str] = field(default_factory=set[str])
     acls: set[AclEntry] = field(default_factory=set[AclEntry])
     """ACLs that were added or removed."""
+    users: set[str] = field(default_factory=set[str])
 
     @staticmethod
     def of(records: Iterable[Record]) -> "MetadataDelta":
@@ -87,6 +90,7 @@ class MetadataDelta:
 
     def note(self, record: Record) -> None:
         self._note_cluster(record)
+        self._note_settings(record)
         self._note_log(record)
 
     def _note_cluster(self, record: Record) -> None:
@@ -105,12 +109,19 @@ class MetadataDelta:
                 self.wals.add(
                     BrokerIncarnation(NodeId(record.node_id), NodeEpoch(record.node_epoch))
                 )
+            case _:
+                pass
+
+    def _note_settings(self, record: Record) -> None:
+        match record:
             case ConfigRecord():
                 self.configs.add((record.resource_type, record.resource_name))
             case FeatureRecord():
                 self.features.add(record.name)
             case AclRecord() | AclRemoved():
                 self.acls.add(record.acl)
+            case ScramCredentialRecord() | ScramCredentialRemoved():
+                self.users.add(record.user)
             case KeyValueRecord():
                 self.keys.add(record.key)
             case _:

@@ -49,6 +49,8 @@ from controller.metadata.records import (
     ProducerIdsAllocated,
     RangesReplaced,
     Record,
+    ScramCredentialRecord,
+    ScramCredentialRemoved,
     StreamClosed,
     StreamCreated,
     StreamForked,
@@ -63,6 +65,7 @@ from controller.metadata.records import (
     WalRecord,
     WalRemoved,
 )
+from controller.metadata.scram import ScramImage
 from controller.metadata.streams import StreamsImage
 from controller.metadata.topics import TopicsImage
 from stream.ports import ObjectRange, ObjectRole, StreamRange
@@ -90,6 +93,7 @@ class MetadataImage:
     configs: ConfigsImage = field(default_factory=ConfigsImage)
     features: FeaturesImage = field(default_factory=FeaturesImage)
     acls: AclsImage = field(default_factory=AclsImage)
+    scram: ScramImage = field(default_factory=ScramImage)
     kv: KeyValueImage = field(default_factory=KeyValueImage)
     _appliers: dict[type[Record], Callable[..., None]] = field(
         init=False, repr=False, compare=False
@@ -128,6 +132,8 @@ class MetadataImage:
             FeatureRecord: self.features.set,
             AclRecord: self.acls.add,
             AclRemoved: self.acls.remove,
+            ScramCredentialRecord: self.scram.set,
+            ScramCredentialRemoved: self.scram.remove,
             KeyValueRecord: self.kv.set,
         }
 

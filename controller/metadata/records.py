@@ -609,6 +609,32 @@ class FeatureRecord(_Record, tag="feature", frozen=True, gc=False):
     """The level that is in force from now on."""
 
 
+class ScramCredentialRecord(_Record, tag="scram", frozen=True, gc=False):
+    """Sets the SCRAM credential of a user under one mechanism."""
+
+    user: str
+    """Name of the user."""
+    mechanism: int
+    """Kafka's number: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
+    salt: bytes
+    """Salt of the password."""
+    stored_key: bytes
+    """StoredKey of RFC 5802. With the salt and the iterations it lets its holder try passwords."""
+    server_key: bytes
+    """ServerKey of RFC 5802, by which a server shows that it knows the user."""
+    iterations: int
+    """Iterations of the hash, 4,096 to 16,384."""
+
+
+class ScramCredentialRemoved(_Record, tag="scram-removed", frozen=True, gc=False):
+    """Removes the SCRAM credential of a user under one mechanism."""
+
+    user: str
+    """Name of the user."""
+    mechanism: int
+    """Kafka's number, as in the record that set it."""
+
+
 class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):
     """Sets one key. A `value` of None removes the key."""
 
@@ -650,5 +676,7 @@ Record = (
     | FeatureRecord
     | AclRecord
     | AclRemoved
+    | ScramCredentialRecord
+    | ScramCredentialRemoved
     | KeyValueRecord
 )

@@ -60,7 +60,7 @@ class ImageCopy:
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Records of configs, features, ACLs and keys."""
+    """Records of configs, features, ACLs, users and keys."""
 
     @staticmethod
     def of(image: MetadataImage) -> "ImageCopy":
@@ -81,6 +81,7 @@ class ImageCopy:
         lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
         lasts += [FeatureRecord(name, level) for name, level in image.features.items()]
         lasts += map(AclRecord, image.acls)
+        lasts += image.scram.records()
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
         return ImageCopy(
             firsts,

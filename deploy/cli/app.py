@@ -5,13 +5,17 @@ what they need.
 import inspect
 import re
 from importlib.metadata import version
-from typing import Annotated
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, cast
 
 import typer
+from typer.core import TyperGroup
 
 from deploy.cli import (
     acls,
     balance,
+    certs,
     compact,
     config,
     configs,
@@ -32,11 +36,40 @@ from deploy.cli import (
     top,
     topics,
     transactions,
+    users,
     wal,
 )
 
+_COMMAND_CONFIG = "--command-config"
+
+
+class _Commands(TyperGroup):
+    """The commands, which take --command-config at any place, as Kafka's tools do."""
+
+    def parse_args(self, ctx: object, args: list[str]) -> list[str]:
+        return super().parse_args(cast("typer.Context", ctx), _moved_to_front(args))
+
+
+def _moved_to_front(arguments: list[str]) -> list[str]:
+    """Move --command-config and its value before the command."""
+    front: list[str] = []
+    rest: list[str] = []
+    items = iter(arguments)
+    for item in items:
+        if item == "--":
+            return [*front, *rest, item, *items]
+        if item == _COMMAND_CONFIG:
+            front += [item, *islice(items, 1)]
+        elif item.startswith(_COMMAND_CONFIG + "="):
+            front.append(item)
+        else:
+            rest.append(item)
+    return [*front, *rest]
+
+
 app = typer.Typer(
     name="penstock",
+    cls=_Commands,
     help="Kafka-protocol streaming on object storage: stateless brokers, every byte in S3.",
     no_args_is_help=True,
     add_completion=False,
@@ -59,8 +92,22 @@ def main(
             "--version", callback=_show_version, is_eager=True, help=("Print the version and exit.")
         ),
     ] = False,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            _COMMAND_CONFIG,
+            envvar="PENSTOCK_COMMAND_CONFIG",
+            help="File of client properties, such as security.protocol and sasl.username, for"
+            " commands that talk to brokers.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run Penstock clusters and work with their topics."""
+    if command_config is not None:
+        from deploy.clients.security import use_file
+
+        use_file(command_config)
 
 
 app.command("dev")(dev.dev)
@@ -78,6 +125,8 @@ app.add_typer(reassign.app, name="reassign")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(features.app, name="features")
 app.add_typer(acls.app, name="acls")
+app.add_typer(users.app, name="users")
+app.add_typer(certs.app, name="certs")
 app.command("elect")(elect.elect)
 app.command("balance")(balance.balance)
 app.add_typer(controller.app, name="controller")

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from deploy.clients.security import ClientSecurity, current_security
 from deploy.errors import KafkaFailed
 
 if TYPE_CHECKING:
@@ -51,15 +52,22 @@ class TopicView:
 class Kafka:
     """Client of one cluster, by its bootstrap servers."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
+        """security: how to connect; None as `--command-config` says."""
         self._bootstrap = bootstrap
+        self._security = security or current_security()
         # The results of AdminClient have no types.
         self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))
 
     def config(self, **more: str | float | bool) -> dict[str, str | int | float | bool]:
         """Return client properties; `_` in names stands for `.`."""
         named = {name.replace("_", "."): value for name, value in more.items()}
-        return {"bootstrap.servers": self._bootstrap, "log_level": CRITICAL, **named}
+        return {
+            "bootstrap.servers": self._bootstrap,
+            "log_level": CRITICAL,
+            **self._security.properties(),
+            **named,
+        }
 
     def producer(self, **more: str | float | bool) -> Producer:
         return Producer(self.config(**more))

@@ -10,10 +10,15 @@ import struct
 from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
-from broker.wire.apis import ApiSpec
+from broker.security.access import new_nonce
+from broker.security.exchange import AuthenticationFailed
+from broker.security.sasl_client import SaslLogin
+from broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
 from broker.wire.errors import WireError
 from broker.wire.framing import encode_request_frame, parse_response_header
+from broker.wire.gen import sasl_authenticate, sasl_handshake
 from broker.wire.primitives import Reader, Writer
+from deploy.clients.security import ClientSecurity, current_security
 from deploy.errors import KafkaFailed
 
 TIMEOUT_S: Final = 35.0
@@ -28,10 +33,18 @@ _ResponseT = TypeVar("_ResponseT")
 class WireClient:
     """Connect to the first bootstrap server that answers. Use as a context manager."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
+        """security: how to connect; None as `--command-config` says."""
         self._bootstrap = bootstrap
-        self._socket = self._connect()
+        self._security = security or current_security()
         self._correlation_id = 0
+        self._socket = self._connect()
+        if self._security.protocol.has_sasl:
+            try:
+                self._log_in()
+            except BaseException:
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +84,35 @@ class WireClient:
         except (OSError, WireError) as error:
             raise KafkaFailed(f"{api.name} got no answer from {self._bootstrap}: {error}") from None
 
+    def _log_in(self) -> None:
+        security = self._security
+        login = SaslLogin(
+            security.mechanism, security.username, security.password, nonce=new_nonce()
+        )
+        chosen = self.ask(
+            SASL_HANDSHAKE,
+            sasl_handshake.SaslHandshakeRequest(login.mechanism),
+            sasl_handshake.encode_request,
+            sasl_handshake.decode_response,
+        )
+        if chosen.error_code:
+            allowed = ", ".join(chosen.mechanisms)
+            raise KafkaFailed(f"the brokers have no {login.mechanism}; use one of {allowed}")
+        token: bytes | None = login.first()
+        try:
+            while token is not None:
+                answer = self.ask(
+                    SASL_AUTHENTICATE,
+                    sasl_authenticate.SaslAuthenticateRequest(token),
+                    sasl_authenticate.encode_request,
+                    sasl_authenticate.decode_response,
+                )
+                if answer.error_code:
+                    raise KafkaFailed(f"user {security.username!r}: {answer.error_message}")
+                token = login.answer(bytes(answer.auth_bytes))
+        except AuthenticationFailed as error:
+            raise KafkaFailed(f"user {security.username!r}: {error}") from None
+
     def _read(self, count: int) -> bytearray:
         data = bytearray()
         while len(data) < count:
@@ -83,13 +125,19 @@ class WireClient:
     def _connect(self) -> socket.socket:
         for address in self._bootstrap.split(","):
             host, _, port = address.strip().rpartition(":")
+            host = host.strip("[]")
             try:
-                connection = socket.create_connection(
-                    (host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S
-                )
+                connection = socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S)
             except (OSError, ValueError, OverflowError):
                 continue
-            return connection
+            tls = self._security.tls()
+            if tls is None:
+                return connection
+            try:
+                return tls.wrap_socket(connection, server_hostname=host)
+            except OSError as error:
+                connection.close()
+                raise KafkaFailed(f"TLS with {address} failed: {error}") from None
         raise KafkaFailed(
             f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or"
             " choose another with --bootstrap"

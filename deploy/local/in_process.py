@@ -69,7 +69,7 @@ async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncEx
         store,
         config.part(StreamConfig),
         config.part(CompactionConfig),
-        security_config=config.part(SecurityConfig),
+        security=config.part(SecurityConfig),
         tracing=tracing,
     )
 

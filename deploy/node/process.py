@@ -45,6 +45,7 @@ def _run_broker(config: "Effective") -> int:
 
     process = config.part(ProcessConfig)
     stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
+    security = config.part(SecurityConfig)
     with of_requests(process) as tracing:
         return run_broker(
             config.part(BrokerConfig),
@@ -52,7 +53,7 @@ def _run_broker(config: "Effective") -> int:
             stream,
             compaction,
             _serve_health(process),
-            security_config=config.part(SecurityConfig),
+            security=security,
             tracing=tracing,
             tls=open_tls(config),
         )

@@ -16,6 +16,8 @@ REQUESTS: Final = "requests"
 
 _ACLS: Final = "tests/integration/test_acls.py"
 _ACL_COMMANDS: Final = "tests/interop/test_interop_acls.py"
+_AUTHENTICATION: Final = "tests/integration/test_authentication.py"
+_USERS: Final = "tests/interop/test_interop_users.py"
 _ADMIN_APIS: Final = "tests/interop/test_interop_admin_apis.py"
 _CLIENTS_ADMIN: Final = "tests/integration/test_clients_admin.py"
 _CLIENTS_CONSUMER_GROUPS: Final = "tests/integration/test_clients_consumer_groups.py"
@@ -34,7 +36,17 @@ _SHARE_GROUPS: Final = "tests/interop/test_interop_share_groups.py"
 _TOPIC_REQUESTS: Final = "tests/interop/test_interop_topic_requests.py"
 _TRANSACTIONS: Final = "tests/interop/test_interop_transactions.py"
 
+_AUTHENTICATED: Final = {
+    JAVA: _USERS,
+    LIBRDKAFKA: _AUTHENTICATION,
+    KAFKA_PYTHON: _AUTHENTICATION,
+    AIOKAFKA: _AUTHENTICATION,
+    REQUESTS: _AUTHENTICATION,
+}
+
 EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
+    "SaslHandshake": _AUTHENTICATED,
+    "SaslAuthenticate": _AUTHENTICATED,
     "Produce": {
         JAVA: _JAVA_CLIENTS,
         LIBRDKAFKA: _CLIENTS_MATRIX,
@@ -210,7 +222,8 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
     "ListPartitionReassignments": {JAVA: _COMMANDS},
     "OffsetDelete": {JAVA: _COMMANDS, KAFKA_PYTHON: _CLIENTS_ADMIN, REQUESTS: _CONSUMER_GROUPS},
     "DescribeClientQuotas": {JAVA: _COMMANDS, REQUESTS: _ADMIN_APIS},
-    "DescribeUserScramCredentials": {JAVA: _COMMANDS, REQUESTS: _ADMIN_APIS},
+    "DescribeUserScramCredentials": {JAVA: _USERS, REQUESTS: _USERS},
+    "AlterUserScramCredentials": {JAVA: _USERS, REQUESTS: _USERS},
     "DescribeQuorum": {JAVA: _COMMANDS},
     "UpdateFeatures": {JAVA: _COMMANDS, REQUESTS: _TRANSACTIONS},
     "DescribeCluster": {JAVA: _COMMANDS},

@@ -65,7 +65,7 @@ There is no metadata version, so `kafka-features.sh upgrade --release-version` f
 A level needs every registered broker; controllers are not asked, so update their software first.
 
 Some APIs answer about things that brokers do not have.
-DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources finds no loggers and no client metrics.
+DescribeClientQuotas finds nothing, and ListConfigResources finds no loggers and no client metrics.
 
 ## Not served
 
@@ -73,7 +73,6 @@ DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConf
 |---|---|
 """
 ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
-    (("SaslHandshake", "SaslAuthenticate"), "No authentication: listeners are `PLAINTEXT`."),
     (("AlterClientQuotas",), "No quotas: DescribeClientQuotas finds none."),
     (
         ("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
@@ -86,11 +85,7 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
             "ExpireDelegationToken",
             "DescribeDelegationToken",
         ),
-        "No delegation tokens.",
-    ),
-    (
-        ("AlterUserScramCredentials",),
-        "No credentials are managed: DescribeUserScramCredentials finds none.",
+        "No delegation tokens: SCRAM refuses `tokenauth`.",
     ),
     (
         ("AddRaftVoter", "RemoveRaftVoter"),

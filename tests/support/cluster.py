@@ -127,11 +127,7 @@ class Cluster:
         store = self.store_of(node_id)
         stats = store.snapshot if isinstance(store, MeteredStore) else None
         broker = await Broker.start(
-            config,
-            store,
-            self._stream_config,
-            security_config=self._security,
-            store_stats=stats,
+            config, store, self._stream_config, security=self._security, store_stats=stats
         )
         self.brokers[node_id] = broker
         return broker

@@ -23,6 +23,7 @@ from broker.handlers.table import INLINE, make_handlers
 from broker.network.request import Response
 from broker.network.server import CannotAnswer
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from broker.security.sasl import SaslState
 from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
@@ -56,8 +57,12 @@ class FakeConnection:
     peer_host: str = "10.1.1.1"
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     principal: Principal = ANONYMOUS
+    sasl: SaslState | None = None
 
     closed: bool = False
+
+    def authenticated(self, principal: Principal) -> None:
+        self.principal = principal
 
     def close(self, reason: str) -> None:
         raise CannotAnswer(reason)

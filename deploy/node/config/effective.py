@@ -21,6 +21,8 @@ from base.settings import (
     text_of,
 )
 from base.settings import shown as shown_value
+from broker.config import BrokerConfig
+from broker.security.config import SecurityConfig
 from controller.api.errors import InvalidConfig
 from deploy.errors import UsageError
 from deploy.node.config.definition import (
@@ -100,7 +102,20 @@ def resolve(
         for part in PARTS[role]
         if all(values[field.name].place != MISSING for field in fields_of(part))
     ]
-    return Effective(role, values, {part: _built(part, values) for part in buildable})
+    parts = {part: _built(part, values) for part in buildable}
+    if BrokerConfig in parts and SecurityConfig in parts:
+        _check_listeners(parts[BrokerConfig], parts[SecurityConfig], values)
+    return Effective(role, values, parts)
+
+
+def _check_listeners(
+    broker: BrokerConfig, security: SecurityConfig, values: Mapping[str, Value]
+) -> None:
+    """Check that the settings are there which the protocols of the listeners need."""
+    try:
+        security.protocols([listener.name for listener in broker.bound])
+    except SettingInvalid as error:
+        raise UsageError(_refused(SecurityConfig, error, values)) from None
 
 
 def _built(config_type: type[_T], values: Mapping[str, Value]) -> _T:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from base.settings import Kind
 from deploy.errors import UnknownSetting, UsageError
 from deploy.node.config.definition import (
     ROLES,
@@ -33,6 +34,8 @@ FOREIGN_VARIABLES: Final = frozenset(
         "STATE_FILE",
         "SUPERVISOR_PID",
         "CONFIG",
+        "COMMAND_CONFIG",
+        "USER_PASSWORD",
         "WAREHOUSE",
         "CATALOG_URI",
     }
@@ -76,10 +79,21 @@ def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
             config = value
         elif flag == SET_FLAG:
             name, value = _assignment(role, value)
+            _check_public(role, name, SET_FLAG)
             given[name] = Given(value, f"{SET_FLAG} {name}")
         else:
+            _check_public(role, known[flag], flag)
             given[known[flag]] = Given(value, flag)
     return Flags(given, config)
+
+
+def _check_public(role: Role, name: str, flag: str) -> None:
+    """Refuse secrets on the command line, which all users of the machine can see."""
+    if settings_of(role)[name].setting.kind is Kind.SECRET:
+        raise UsageError(
+            f"{flag}: {name} is a secret, and other processes can see flags: use the variable"
+            f" {variable_of(name)} or {name} in the file"
+        )
 
 
 def _unknown_flag(role: Role, flag: str, known: Sequence[str]) -> UsageError:

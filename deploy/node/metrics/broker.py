@@ -67,6 +67,10 @@ def _clients(broker: Broker) -> Iterator[Reading]:
     yield table.CONNECTIONS, (), server.connection_count
     yield table.CONNECTIONS_OPENED, (), server.accepted_count
     yield table.CONNECTIONS_DROPPED, (), server.closed_count
+    yield table.UNAUTHENTICATED, (), server.unauthenticated_count
+    yield table.AUTHENTICATION_FAILURES, (), broker.access.failed_count
+    yield table.SECURITY_FILES_RELOADED, (), broker.access.files.reload_count
+    yield table.SECURITY_FILES_REFUSED, (), broker.access.files.refused_count
     yield table.BUFFERED, (), server.buffered_bytes
     yield table.FETCH_SESSIONS, (), len(broker.fetch_sessions)
     yield table.FETCH_SESSION_PARTITIONS, (), broker.fetch_sessions.partition_count

@@ -156,6 +156,26 @@ CONNECTIONS_DROPPED: Final = _of_broker(
     "penstock_broker_connections_dropped_total",
     "Connections that the broker closed for a logged reason (connection_refused).",
 )
+UNAUTHENTICATED: Final = _of_broker(
+    "gauge",
+    "penstock_broker_connections_unauthenticated",
+    "Connections in a TLS handshake or in SASL.",
+)
+AUTHENTICATION_FAILURES: Final = _of_broker(
+    "counter",
+    "penstock_broker_authentication_failures_total",
+    "SASL authentications that failed.",
+)
+SECURITY_FILES_RELOADED: Final = _of_broker(
+    "counter",
+    "penstock_broker_security_files_reloaded_total",
+    "How often changed PEM files or users came into use.",
+)
+SECURITY_FILES_REFUSED: Final = _of_broker(
+    "counter",
+    "penstock_broker_security_files_refused_total",
+    "How often changed PEM files or users could not be used, so that the old ones stayed.",
+)
 FETCH_SESSIONS: Final = _of_broker(
     "gauge",
     "penstock_fetch_sessions",

@@ -1,0 +1,232 @@
+"""Let only clients in that have authenticated: the dispatcher before the dispatcher.
+
+On listeners with SASL a connection may ask for ApiVersions, then it authenticates, and only then
+its requests reach the handlers. On other listeners everything reaches them, and SaslHandshake and
+SaslAuthenticate are errors there, as in Kafka.
+Invariants: any other request closes the connection. The answer to a failure waits for
+`connection.failed.authentication.delay.ms`, then the connection closes. Log lines show neither
+tokens nor passwords.
+
+Source: Kafka's SaslServerAuthenticator; KIP-43, KIP-152, KIP-368.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+import structlog
+
+from base.clock import wall_ms
+from broker.errors import ErrorCode
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.log_limit import LogLimit
+from broker.network.request import ConnectionInfo, RequestContext, Respond, Response
+from broker.network.server import CannotAnswer, Dispatcher
+from broker.security.access import ClientAccess
+from broker.security.exchange import (
+    AuthenticationFailed,
+    Challenge,
+    CheckPassword,
+    CheckToken,
+    Done,
+    Step,
+)
+from broker.security.oauthbearer import OAuthBearerServer
+from broker.security.sasl import SaslPhase, SaslState
+from broker.wire import apis, framing
+from broker.wire.gen import sasl_authenticate, sasl_handshake
+
+log = structlog.get_logger()
+
+_KEY_BYTES: Final = 2
+_SIZE_BYTES: Final = 4
+_ILLEGAL_STATE: Final = "SaslAuthenticate request received after successful authentication"
+
+
+def handle_sasl_handshake(node: Node, ctx: RequestContext) -> Response:
+    """Answer a handshake where none is expected."""
+    framing.decode_body(sasl_handshake.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    return encode_response(
+        ctx, sasl_handshake.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+    )
+
+
+def handle_sasl_authenticate(node: Node, ctx: RequestContext) -> Response:
+    """Answer a token where none is expected."""
+    framing.decode_body(
+        sasl_authenticate.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
+    return encode_response(
+        ctx,
+        sasl_authenticate.SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_ILLEGAL_STATE
+        ),
+    )
+
+
+class AuthenticatingDispatcher:
+    """Implements `broker.network.server.Dispatcher` before another dispatcher."""
+
+    def __init__(self, access: ClientAccess, inner: Dispatcher) -> None:
+        self._access = access
+        self._inner = inner
+        self._loop = asyncio.get_running_loop()
+        self._log_limit = LogLimit()
+
+    def is_blocked(self, frame: bytearray) -> bool:
+        return self._inner.is_blocked(frame)
+
+    async def wait_unblocked(self) -> None:
+        await self._inner.wait_unblocked()
+
+    def start(
+        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
+        """See `broker.network.server.Dispatcher`."""
+        sasl = connection.sasl
+        if sasl is None:
+            return self._inner.start(connection, frame, respond)
+        if sasl.takes_bare_tokens:
+            return self._bare_token(connection, sasl, bytes(frame))
+        key = int.from_bytes(frame[:_KEY_BYTES], "big")
+        if sasl.phase is SaslPhase.COMPLETE and not self._begins_again(sasl, key):
+            if sasl.is_expired(self._loop.time()):
+                raise CannotAnswer("the client did not authenticate again in time")
+            return self._inner.start(connection, frame, respond)
+        return self._authenticate(connection, sasl, key, frame, respond)
+
+    def _begins_again(self, sasl: SaslState, key: int) -> bool:
+        return key == apis.SASL_HANDSHAKE.key and sasl.begin_again(self._loop.time())
+
+    def _authenticate(
+        self,
+        connection: ConnectionInfo,
+        sasl: SaslState,
+        key: int,
+        frame: bytearray,
+        respond: Respond,
+    ) -> Coroutine[Any, Any, Response] | None:
+        """Handle a request of a client that has not authenticated, or authenticates again."""
+        if sasl.phase is SaslPhase.TOKENS and key == apis.SASL_AUTHENTICATE.key:
+            return self._token(sasl, self._context(connection, frame))
+        if sasl.phase is SaslPhase.HANDSHAKE:
+            if key == apis.SASL_HANDSHAKE.key:
+                return self._handshake(sasl, self._context(connection, frame), respond)
+            if key == apis.API_VERSIONS.key:
+                return self._inner.start(connection, frame, respond)
+        raise CannotAnswer(f"an unexpected request (API key {key}) during SASL authentication")
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _context(self, connection: ConnectionInfo, frame: bytearray) -> RequestContext:
+        header = framing.parse_header(frame)
+        return RequestContext(
+            header.api.key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            connection,
+            memoryview(frame),
+            header.body_offset,
+            self._loop.time(),
+        )
+
+    def _handshake(
+        self, sasl: SaslState, ctx: RequestContext, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
+        request = framing.decode_body(
+            sasl_handshake.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+        )
+        is_known = sasl.handshake(request.mechanism, ctx.api_version)
+        response = sasl_handshake.SaslHandshakeResponse(mechanisms=list(sasl.mechanisms))
+        if is_known:
+            respond(encode_response(ctx, response))
+            return None
+        response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        self._log_failure(ctx.connection, f"there is no mechanism {request.mechanism[:100]!r}")
+        return self._refuse(ctx.connection, encode_response(ctx, response))
+
+    async def _token(self, sasl: SaslState, ctx: RequestContext) -> Response:
+        """Answer a SaslAuthenticate request."""
+        request = framing.decode_body(
+            sasl_authenticate.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+        )
+        try:
+            data, lifetime_ms = await self._receive(ctx.connection, sasl, bytes(request.auth_bytes))
+        except AuthenticationFailed as error:
+            response = sasl_authenticate.SaslAuthenticateResponse(
+                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=sasl.fail(error)
+            )
+            self._log_failure(ctx.connection, str(error), sasl.mechanism)
+            return await self._refuse(ctx.connection, encode_response(ctx, response))
+        response = sasl_authenticate.SaslAuthenticateResponse(
+            error_message=None, auth_bytes=data, session_lifetime_ms=lifetime_ms
+        )
+        return encode_response(ctx, response)
+
+    async def _bare_token(
+        self, connection: ConnectionInfo, sasl: SaslState, token: bytes
+    ) -> Response:
+        """Answer a token without a request around it, as clients send after a handshake v0."""
+        try:
+            data, _ = await self._receive(connection, sasl, token)
+        except AuthenticationFailed as error:
+            sasl.fail(error)
+            self._log_failure(connection, str(error), sasl.mechanism)
+            return await self._refuse(connection, None)
+        return len(data).to_bytes(_SIZE_BYTES, "big") + data
+
+    async def _refuse(self, connection: ConnectionInfo, response: Response) -> Response:
+        """Return the answer to a failure when its delay is over. The connection closes then."""
+        await asyncio.sleep(self._access.config.failed_authentication_delay_ms / 1_000)
+        self._loop.call_soon(connection.close_quietly)
+        return response
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    async def _receive(
+        self, connection: ConnectionInfo, sasl: SaslState, token: bytes
+    ) -> tuple[bytes, int]:
+        """Take a token. Returns the answer, and how long the session lasts. Raises
+        AuthenticationFailed.
+        """
+        step = await self._checked(connection, sasl, sasl.receive(token))
+        if not isinstance(step, Done):
+            return step.data, 0
+        lifetime_ms = sasl.complete(step, now=self._loop.time(), now_ms=wall_ms())
+        connection.authenticated(sasl.principal)
+        return step.data, lifetime_ms
+
+    async def _checked(
+        self, connection: ConnectionInfo, sasl: SaslState, step: Step
+    ) -> Challenge | Done:
+        """Do what takes time. Raises AuthenticationFailed."""
+        if isinstance(step, CheckPassword):
+            await self._access.users.check_password(step.user, step.password)
+            return Done(step.user)
+        if not isinstance(step, CheckToken):
+            return step
+        exchange, keys = sasl.exchange, self._access.keys
+        assert isinstance(exchange, OAuthBearerServer)
+        assert keys is not None, "SecurityConfig requires a URL of keys"
+        try:
+            token = await keys.verify(step.token)
+        except AuthenticationFailed as error:
+            self._log_failure(connection, str(error), sasl.mechanism)
+            return exchange.refuse()  # the client answers, and then it fails
+        exchange.check_user(token.user)
+        return Done(token.user, expires_ms=token.expires_ms)
+
+    def _log_failure(self, connection: ConnectionInfo, reason: str, mechanism: str = "") -> None:
+        self._access.failed_count += 1
+        suppressed = self._log_limit.take(self._loop.time())
+        if suppressed is not None:
+            log.warning(
+                "authentication_failed",
+                peer=connection.peer,
+                listener=connection.listener,
+                mechanism=mechanism,
+                reason=reason,
+                suppressed_count=suppressed,
+            )

@@ -1,0 +1,64 @@
+"""OAUTHBEARER: the client sends a token that an identity provider has signed.
+
+    n,,^Aauth=Bearer TOKEN^A^A
+
+Invariant: pure. A client authenticates as the subject of its token only. After a refused token the
+client gets the reason as JSON, answers it with one byte, and gets the failure.
+Source: RFC 7628; Kafka's OAuthBearerClientInitialResponse and OAuthBearerSaslServer.
+"""
+
+import re
+from typing import Final
+
+from broker.security.exchange import AuthenticationFailed, Challenge, CheckToken
+
+_SEPARATOR: Final = "\x01"
+_MESSAGE: Final = re.compile(
+    r"n,(?:a=(?P<authzid>[^,\x01]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x20-\x7e \t\r\n]*\x01)+)\x01"
+)
+_BEARER: Final = re.compile(r"bearer +(?P<token>[-_.~+/A-Za-z0-9]+=*)", re.IGNORECASE)
+_REFUSED: Final = '{"status":"invalid_token"}'
+
+
+class OAuthBearerServer:
+    def __init__(self) -> None:
+        self._authorization_id = ""
+        self._is_refused = False
+
+    def receive(self, token: bytes) -> CheckToken:
+        """See `broker.security.exchange.Exchange`."""
+        if self._is_refused:
+            raise AuthenticationFailed("the token was refused", told=_REFUSED)
+        found = _MESSAGE.fullmatch(token.decode("ascii", "replace"))
+        if found is None:
+            raise AuthenticationFailed("the OAUTHBEARER message is malformed")
+        pairs: dict[str, str] = {}
+        for pair in str(found["pairs"]).split(_SEPARATOR):
+            name, _, value = pair.partition("=")
+            pairs[name] = value
+        bearer = _BEARER.fullmatch(pairs.get("auth", ""))
+        if bearer is None:
+            raise AuthenticationFailed("the OAUTHBEARER message has no bearer token")
+        self._authorization_id = found["authzid"] or ""
+        return CheckToken(bearer["token"])
+
+    def check_user(self, user: str) -> None:
+        """Check that the client does not ask to be another user than that of its token. Raises
+        AuthenticationFailed.
+        """
+        if self._authorization_id not in {"", user}:
+            text = (
+                "Authentication failed: Client requested an authorization id"
+                f" ({self._authorization_id}) that is different from the token's principal name"
+            )
+            raise AuthenticationFailed("the authorization id differs from the user", told=text)
+
+    def refuse(self) -> Challenge:
+        """Refuse the token. The client answers, and then the exchange fails."""
+        self._is_refused = True
+        return Challenge(_REFUSED.encode())
+
+
+def bearer_message(token: str) -> bytes:
+    """Return the message of a client."""
+    return f"n,,\x01auth=Bearer {token}\x01\x01".encode()

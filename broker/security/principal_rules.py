@@ -1,0 +1,89 @@
+"""Turn the distinguished name of a certificate into the name of a principal, by the rules of
+`ssl.principal.mapping.rules`.
+
+    RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=(.*?),.*$/$1/L, DEFAULT
+
+Invariant: pure. The first rule whose pattern matches the whole name decides; a name that no rule
+matches has no principal. Patterns are Python's, which agree with Java's in what rules use.
+Source: Kafka's SslPrincipalMapper; KIP-371.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+_RULE: Final = re.compile(
+    r"\s*(?:(?P<default>DEFAULT)"
+    r"|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))"
+    r"\s*(?:,\s*|$)"
+)
+_REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """pattern: None for DEFAULT, which takes the name as it is."""
+
+    pattern: re.Pattern[str] | None
+    replacement: str
+    case: str
+
+    def apply(self, name: str) -> str | None:
+        if self.pattern is None:
+            return name
+        found = self.pattern.fullmatch(name)
+        if found is None:
+            return None
+        result = _REFERENCE.sub(lambda reference: _replaced(reference, found), self.replacement)
+        return result.lower() if self.case == "L" else result.upper() if self.case else result
+
+
+def _replaced(reference: re.Match[str], found: re.Match[str]) -> str:
+    """Return what stands for `$12`: the longest number that is a group, then the other digits."""
+    if reference[1] is not None:
+        return reference[1]
+    digits = reference[2]
+    groups = len(found.groups())
+    end = len(digits)
+    while end > 1 and int(digits[:end]) > groups:
+        end -= 1
+    number = int(digits[:end])
+    return reference[0] if number > groups else (found[number] or "") + digits[end:]
+
+
+class PrincipalRules:
+    """The rules of one setting, in order."""
+
+    def __init__(self, rules: tuple[_Rule, ...]) -> None:
+        self._rules = rules
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse rules. Raises ValueError, which shows the wrong one."""
+        rules: list[_Rule] = []
+        at, text = 0, text.strip()
+        while at < len(text):
+            found = _RULE.match(text, at)
+            if found is None or found.end() == at:
+                raise ValueError(
+                    f"{text[at:]!r} is not a rule: write DEFAULT or RULE:pattern/replacement/ with"
+                    " L or U behind it, separated by commas"
+                )
+            at = found.end()
+            if found["default"]:
+                rules.append(_Rule(None, "", ""))
+                continue
+            try:
+                pattern = re.compile(found["pattern"])
+            except re.error as error:
+                raise ValueError(f"{found['pattern']!r} is not a pattern: {error}") from None
+            rules.append(_Rule(pattern, found["replacement"], found["case"]))
+        return cls(tuple(rules) or (_Rule(None, "", ""),))
+
+    def name_of(self, distinguished_name: str) -> str | None:
+        """Return the name of the principal; None if no rule matches."""
+        for rule in self._rules:
+            name = rule.apply(distinguished_name)
+            if name is not None:
+                return name
+        return None

@@ -1,0 +1,175 @@
+"""Verify signed tokens (JWT) with the public keys of a JWKS document.
+
+Invariants: pure; the time is a parameter. Only asymmetric signatures count: RS, PS and ES with 256,
+384 and 512 bits. Whatever is missing, malformed or unknown refuses the token. A token whose key is
+not known raises UnknownKey, after which the caller may read the keys again.
+Source: RFC 7515, 7517, 7518, 7519; Kafka's BrokerJwtValidator, which requires `exp` and `iat`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
+
+import jwt
+
+from broker.security.exchange import AuthenticationFailed
+
+ALGORITHMS: Final = tuple(
+    f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
+)
+KEYS_MAX: Final = 1_000
+"""Keys of one JWKS document. Further ones are ignored."""
+_KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC"}
+_USER_CHARACTERS_MAX: Final = 1_000
+
+
+class UnknownKey(AuthenticationFailed):
+    """Raised when no key has the id that the token names."""
+
+
+class Key(NamedTuple):
+    """A public key. key_id and algorithm: empty if the document does not say."""
+
+    key_id: str
+    type: str
+    algorithm: str
+    public: Any
+
+
+class VerifiedToken(NamedTuple):
+    user: str
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What a token must say, besides its signature."""
+
+    audiences: Sequence[str] = ()
+    issuer: str = ""
+    skew_ms: int = 30_000
+    scope_claim: str = "scope"
+    user_claim: str = "sub"
+
+
+def parse_keys(document: bytes) -> list[Key]:
+    """Return the usable keys of a JWKS document. Raises ValueError if it is none."""
+    try:
+        items = json.loads(document)["keys"]
+        if not isinstance(items, list):
+            raise TypeError(items)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"not a JWKS document: {error}") from None
+    keys: list[Key] = []
+    for item in cast("list[object]", items)[:KEYS_MAX]:
+        key = _key(item)
+        if key is not None:
+            keys.append(key)
+    return keys
+
+
+def _key(item: object) -> Key | None:
+    """Return a key that can verify signatures; None for keys of other kinds."""
+    if not isinstance(item, dict):
+        return None
+    fields = cast("dict[str, Any]", item)
+    if fields.get("kty") not in {"RSA", "EC"} or fields.get("use", "sig") != "sig":
+        return None
+    public_fields = {name: value for name, value in fields.items() if name != "d"}
+    try:
+        public = jwt.PyJWK(public_fields).key
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    return Key(str(fields.get("kid", "")), fields["kty"], str(fields.get("alg", "")), public)
+
+
+def verify(token: str, keys: Sequence[Key], rules: TokenRules, now_ms: int) -> VerifiedToken:
+    """Verify a token. Raises AuthenticationFailed."""
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError) as error:
+        raise AuthenticationFailed(f"the token is malformed: {error}") from None
+    algorithm = header.get("alg")
+    if algorithm not in ALGORITHMS:
+        raise AuthenticationFailed(f"the token has the algorithm {str(algorithm)[:20]!r}")
+    if "crit" in header:
+        raise AuthenticationFailed("the token has critical extensions")
+    key = _find(keys, header.get("kid"), algorithm)
+    try:
+        claims = jwt.decode(
+            token,
+            key.public,
+            algorithms=[algorithm],
+            options={
+                "verify_exp": False,
+                "verify_nbf": False,
+                "verify_iat": False,
+                "verify_aud": False,
+                "verify_iss": False,
+                "verify_sub": False,
+                "verify_jti": False,
+            },
+        )
+    except (jwt.PyJWTError, ValueError, TypeError) as error:
+        raise AuthenticationFailed(f"the token is not valid: {error}") from None
+    return _checked(claims, rules, now_ms)
+
+
+def _find(keys: Sequence[Key], key_id: object, algorithm: str) -> Key:
+    fitting = [
+        key
+        for key in keys
+        if key.type == _KEY_TYPES[algorithm[:2]] and key.algorithm in {"", algorithm}
+    ]
+    if key_id is None and len(fitting) == 1:
+        return fitting[0]
+    for key in fitting:
+        if key_id is not None and key.key_id == key_id:
+            return key
+    raise UnknownKey("the token is signed by an unknown key")
+
+
+def _checked(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> VerifiedToken:
+    expires_ms = _time_ms(claims, "exp")
+    if now_ms >= expires_ms + rules.skew_ms:
+        raise AuthenticationFailed("the token has expired")
+    if _time_ms(claims, "iat") > now_ms + rules.skew_ms:
+        raise AuthenticationFailed("the token was issued in the future")
+    if "nbf" in claims and _time_ms(claims, "nbf") > now_ms + rules.skew_ms:
+        raise AuthenticationFailed("the token is not valid yet")
+    _check_audience(claims.get("aud"), rules.audiences)
+    if rules.issuer and claims.get("iss") != rules.issuer:
+        raise AuthenticationFailed("the token has another issuer")
+    scope = claims.get(rules.scope_claim, "")
+    if not isinstance(scope, str) and not _are_texts(scope):
+        raise AuthenticationFailed("the scope of the token is malformed")
+    user = claims.get(rules.user_claim)
+    if not isinstance(user, str) or not user.strip() or len(user) > _USER_CHARACTERS_MAX:
+        raise AuthenticationFailed(f"the token has no {rules.user_claim}")
+    return VerifiedToken(user, expires_ms)
+
+
+def _check_audience(given: object, wanted: Sequence[str]) -> None:
+    """Check the audience. A token for someone else is refused, also if none is wanted."""
+    if given is None and not wanted:
+        return
+    named = [given] if isinstance(given, str) else given
+    if not _are_texts(named) or not set(cast("list[str]", named)) & set(wanted):
+        raise AuthenticationFailed("the token is for another audience")
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(item, str) for item in cast("list[object]", value)
+    )
+
+
+def _time_ms(claims: Mapping[str, Any], name: str) -> int:
+    value = claims.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise AuthenticationFailed(f"the token has no time {name}")
+    try:
+        return int(value * 1_000)
+    except (OverflowError, ValueError):
+        raise AuthenticationFailed(f"the token has no time {name}") from None

@@ -1,0 +1,52 @@
+"""Define the messages that change SCRAM credentials of users.
+
+Limits: a request names at most `ALTERATIONS_MAX` credentials. More is refused with INVALID_REQUEST.
+"""
+
+from base.scram import ScramCredential
+from controller.api.messages import Message, Status
+
+ALTERATIONS_MAX = 1_000
+
+
+class ScramDeletion(Message, frozen=True, kw_only=True):
+    user: str
+    mechanism: int
+
+
+class ScramUpsertion(Message, frozen=True, kw_only=True):
+    """The keys come from the salted password, which does not leave the broker."""
+
+    user: str
+    mechanism: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    @property
+    def credential(self) -> ScramCredential:
+        return ScramCredential(self.salt, self.stored_key, self.server_key, self.iterations)
+
+    def __repr__(self) -> str:
+        """Hide the keys, so that no log shows them."""
+        return f"ScramUpsertion(user={self.user!r}, mechanism={self.mechanism}, [hidden])"
+
+
+class AlterScramCredentials(Message, frozen=True, kw_only=True):
+    """Set and delete credentials of users; each user can be named once. -> ScramAltered."""
+
+    deletions: list[ScramDeletion] = []  # noqa: RUF012  # msgspec copies it
+    upsertions: list[ScramUpsertion] = []  # noqa: RUF012  # msgspec copies it
+
+
+class ScramResult(Message, frozen=True, kw_only=True):
+    user: str
+    status: Status = Status.OK
+    detail: str = ""
+
+
+class ScramAltered(Message, frozen=True, kw_only=True):
+    """One result for each user, those without an error first."""
+
+    results: list[ScramResult]

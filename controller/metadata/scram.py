@@ -1,0 +1,48 @@
+"""Hold the SCRAM credentials of users, by user and mechanism. The manager enforces their limits.
+
+Source: KRaft `ScramImage`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from base.scram import ScramCredential, ScramMechanism
+from controller.metadata.records import ScramCredentialRecord, ScramCredentialRemoved
+
+
+@dataclass(slots=True)
+class ScramImage:
+    _credentials: dict[str, dict[int, ScramCredential]] = field(
+        default_factory=dict[str, dict[int, ScramCredential]]
+    )
+
+    def get(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
+        return self._credentials.get(user, {}).get(mechanism)
+
+    def of(self, user: str) -> dict[int, ScramCredential]:
+        """Return the credentials of one user by mechanism; empty if there are none."""
+        return self._credentials.get(user, {})
+
+    def users(self) -> list[str]:
+        return list(self._credentials)
+
+    def __len__(self) -> int:
+        """Return the number of users."""
+        return len(self._credentials)
+
+    def records(self) -> Iterator[ScramCredentialRecord]:
+        """Yield a record for each credential."""
+        for user, credentials in self._credentials.items():
+            for mechanism, credential in credentials.items():
+                yield ScramCredentialRecord(user, mechanism, *credential)
+
+    def set(self, record: ScramCredentialRecord) -> None:
+        self._credentials.setdefault(record.user, {})[record.mechanism] = ScramCredential(
+            record.salt, record.stored_key, record.server_key, record.iterations
+        )
+
+    def remove(self, record: ScramCredentialRemoved) -> None:
+        credentials = self._credentials.get(record.user, {})
+        credentials.pop(record.mechanism, None)
+        if not credentials:
+            self._credentials.pop(record.user, None)

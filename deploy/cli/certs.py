@@ -1,0 +1,47 @@
+"""Make certificates for development: `penstock certs`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.errors import UsageError
+
+app = typer.Typer(help="Make certificates for development.", no_args_is_help=True)
+
+
+@app.command("dev")
+def dev(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory for the files; must not have any yet.")
+    ],
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="Name or address of brokers, several times for several."),
+    ] = None,
+    clients: Annotated[
+        list[str] | None,
+        typer.Option("--client", help="Name of a client, several times for several."),
+    ] = None,
+) -> None:
+    """Make a CA, a keystore for brokers and one for each client, all as PEM files.
+
+    ca.pem is the truststore of all; broker.pem and NAME.pem hold a key and its certificate. Do not
+    use them in production.
+    """
+    from deploy.local.certificates import Authority, write_private
+
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.glob("*.pem")):
+        raise UsageError(f"{directory} has PEM files already; choose another directory")
+    authority = Authority.make("penstock development CA")
+    (directory / "ca.pem").write_bytes(authority.pem)
+    names = hosts or ["localhost", "127.0.0.1", "::1"]
+    write_private(directory / "broker.pem", authority.issue("broker", hosts=names).keystore)
+    for client in clients or ["client"]:
+        if not client.replace("-", "").replace("_", "").isalnum() or client in {"ca", "broker"}:
+            raise UsageError(f"--client {client!r} is not allowed: letters, digits, - and _")
+        write_private(directory / f"{client}.pem", authority.issue(client).keystore)
+    print(f"brokers:  ssl.keystore.location={directory / 'broker.pem'}")
+    print(f"          ssl.truststore.location={directory / 'ca.pem'}")
+    print(f"clients:  ssl.ca.location={directory / 'ca.pem'}")

@@ -1,0 +1,105 @@
+"""Create, list and delete users who authenticate by SCRAM or PLAIN: `penstock users`."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
+from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.errors import UsageError
+
+app = typer.Typer(help="Manage users who authenticate by SCRAM or PLAIN.", no_args_is_help=True)
+_DEFAULT = "SCRAM-SHA-512"
+_VARIABLE = "PENSTOCK_USER_PASSWORD"
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
+
+
+@app.command("create")
+def create(
+    name: _Name,
+    mechanism: Annotated[
+        str, typer.Option(help="SCRAM-SHA-256 or SCRAM-SHA-512. PLAIN works with both.")
+    ] = _DEFAULT,
+    iterations: Annotated[
+        int, typer.Option(min=ITERATIONS_MIN, max=ITERATIONS_MAX, help="Iterations of the hash.")
+    ] = ITERATIONS_MIN,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(help="File whose first line is the password.", show_default=False),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Create a user, or change its password.
+
+    The password comes from --password-file, from the variable PENSTOCK_USER_PASSWORD, or from a
+    prompt; it is no option, because other processes can see options.
+    """
+    from deploy.clients.users import create_user
+    from deploy.clients.wire import WireClient
+
+    if mechanism not in SCRAM_BY_NAME:
+        raise UsageError(f"--mechanism {mechanism!r} is not allowed: {', '.join(SCRAM_BY_NAME)}")
+    secret = _password(password_file)
+    with WireClient(bootstrap) as client:
+        create_user(client, name, secret, SCRAM_BY_NAME[mechanism], iterations)
+    print(f"user {name!r} can authenticate by {mechanism}")
+
+
+@app.command("list")
+def list_(bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+    """List the users in the metadata. Users of the brokers' file of users are not among them."""
+    from deploy.clients.users import list_users
+    from deploy.clients.wire import WireClient
+
+    with WireClient(bootstrap) as client:
+        users = list_users(client)
+    if as_json:
+        print(json.dumps([{"name": user.name, "mechanisms": user.mechanisms} for user in users]))
+        return
+    for user in users:
+        shown = ", ".join(f"{name} ({count} iterations)" for name, count in user.mechanisms.items())
+        print(f"{user.name}: {shown}")
+
+
+@app.command("delete")
+def delete(
+    name: _Name,
+    mechanism: Annotated[
+        str | None, typer.Option(help="Only this mechanism.", show_default=False)
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Delete a user. Its open connections stay until their session ends
+    (connections.max.reauth.ms).
+    """
+    from deploy.clients.users import delete_credential, list_users
+    from deploy.clients.wire import WireClient
+
+    with WireClient(bootstrap) as client:
+        found = [user for user in list_users(client, name) if user.name == name]
+        mechanisms = [
+            each for user in found for each in user.mechanisms if mechanism in {None, each}
+        ]
+        if not mechanisms:
+            raise UsageError(f"there is no user {name!r}; `penstock users list` lists them")
+        for each in mechanisms:
+            delete_credential(client, name, SCRAM_BY_NAME[each])
+    print(f"deleted {name!r} ({', '.join(mechanisms)})")
+
+
+def _password(file: Path | None) -> str:
+    given = os.environ.get(_VARIABLE)
+    if file is not None:
+        try:
+            lines = file.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--password-file {file}: {error}") from None
+        given = lines[0] if lines else ""
+    if given is None:
+        given = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+    if not given:
+        raise UsageError("the password is empty")
+    return given

@@ -1,0 +1,154 @@
+"""Read how to connect to brokers from a file of client properties, as Kafka's tools do.
+
+    security.protocol=SASL_SSL
+    sasl.mechanism=SCRAM-SHA-512
+    sasl.username=alice
+    sasl.password=secret
+    ssl.ca.location=/etc/penstock/ca.pem
+
+The names are those of librdkafka; Java's `sasl.jaas.config` with user and password, and
+`ssl.truststore.location` and `ssl.keystore.location` of PEM files, mean the same. Properties that
+say nothing about security are ignored, because files are shared with other clients.
+"""
+
+import re
+import ssl
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from base.listeners import SecurityProtocol
+from base.scram import SCRAM_BY_NAME
+from broker.security.config import PLAIN
+from deploy.errors import UsageError
+
+MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN)
+_JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:\\.|[^"\\])*)"')
+_PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ClientSecurity:
+    """How to connect. Empty texts are not set."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    mechanism: str = ""
+    username: str = ""
+    password: str = ""
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+    key_password: str = ""
+    checks_host: bool = True
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties of librdkafka."""
+        given = {
+            "security.protocol": self.protocol.value,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.username,
+            "sasl.password": self.password,
+            "ssl.ca.location": self.ca,
+            "ssl.certificate.location": self.certificate,
+            "ssl.key.location": self.key,
+            "ssl.key.password": self.key_password,
+            "ssl.endpoint.identification.algorithm": "" if self.checks_host else "none",
+        }
+        if self.protocol is SecurityProtocol.PLAINTEXT:
+            return {}
+        return {name: value for name, value in given.items() if value}
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return a context for connections; None without TLS. Raises UsageError."""
+        if not self.protocol.has_tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            context.check_hostname = self.checks_host
+            if self.certificate:
+                context.load_cert_chain(
+                    self.certificate, self.key or None, lambda: self.key_password
+                )
+        except (OSError, ValueError) as error:
+            files = ", ".join(filter(None, (self.ca, self.certificate, self.key)))
+            raise UsageError(f"TLS cannot use the PEM files {files}: {error}") from None
+        return context
+
+
+PLAINTEXT: Final = ClientSecurity()
+_current: ContextVar[ClientSecurity] = ContextVar("client_security", default=PLAINTEXT)
+
+
+def current_security() -> ClientSecurity:
+    """Return how the clients of this command connect."""
+    return _current.get()
+
+
+def use_file(path: Path) -> None:
+    """Let the clients of this command connect as a file says. Raises UsageError."""
+    _current.set(read_file(path))
+
+
+def read_file(path: Path) -> ClientSecurity:
+    """Read a file of client properties. Raises UsageError."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise UsageError(f"--command-config {path}: {reason}") from None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(f"--command-config {path}: {error}") from None
+
+
+def parse(text: str) -> ClientSecurity:
+    """Read client properties. Raises ValueError, which never shows a secret."""
+    given = dict(_properties(text))
+    protocol = given.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in SecurityProtocol.__members__:
+        allowed = ", ".join(SecurityProtocol)
+        raise ValueError(f"security.protocol={protocol!r} is not allowed: one of {allowed}")
+    jaas = dict(_JAAS.findall(given.get("sasl.jaas.config", "")))
+    keystore = given.get("ssl.keystore.location", "")
+    found = ClientSecurity(
+        SecurityProtocol(protocol),
+        given.get("sasl.mechanism", given.get("sasl.mechanisms", "")),
+        given.get("sasl.username", _unquoted(jaas.get("username", ""))),
+        given.get("sasl.password", _unquoted(jaas.get("password", ""))),
+        given.get("ssl.ca.location", given.get("ssl.truststore.location", "")),
+        given.get("ssl.certificate.location", keystore),
+        given.get("ssl.key.location", keystore),
+        given.get("ssl.key.password", ""),
+        given.get("ssl.endpoint.identification.algorithm", "https") == "https",
+    )
+    if found.protocol.has_sasl:
+        _check_sasl(found)
+    return found
+
+
+def _check_sasl(security: ClientSecurity) -> None:
+    if security.mechanism not in MECHANISMS:
+        allowed = ", ".join(MECHANISMS)
+        raise ValueError(f"sasl.mechanism={security.mechanism!r} is not allowed: one of {allowed}")
+    if not (security.username and security.password):
+        raise ValueError("sasl.username and sasl.password are missing (or sasl.jaas.config)")
+
+
+def _properties(text: str) -> Mapping[str, str]:
+    """Return the properties. A backslash at the end of a line continues it."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith(("#", "!")):
+            continue
+        match = _PROPERTY.fullmatch(line)
+        if match is None:
+            raise ValueError(f"line {number} is not name=value")
+        found[match[1]] = match[2]
+    return found
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)

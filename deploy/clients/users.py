@@ -1,0 +1,74 @@
+"""Manage SCRAM users over Kafka's protocol."""
+
+import secrets
+from typing import Final, NamedTuple
+
+from base.scram import ScramMechanism, salted_password
+from broker.wire import apis
+from broker.wire.gen import alter_user_scram_credentials as altering
+from broker.wire.gen import describe_user_scram_credentials as describing
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+
+_SALT_BYTES: Final = 26
+_NOT_FOUND: Final = 91
+
+
+class UserView(NamedTuple):
+    """A user: iterations by the name of each mechanism."""
+
+    name: str
+    mechanisms: dict[str, int]
+
+
+def list_users(client: WireClient, *names: str) -> list[UserView]:
+    """Return users, sorted by name; all without names. Unknown ones are left out."""
+    request = describing.DescribeUserScramCredentialsRequest(
+        [describing.UserName(name) for name in names] or None
+    )
+    answer = client.ask(
+        apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        request,
+        describing.encode_request,
+        describing.decode_response,
+    )
+    if answer.error_code:
+        raise KafkaFailed(f"users cannot be listed: {answer.error_message}")
+    found: list[UserView] = []
+    for result in answer.results:
+        if result.error_code and result.error_code != _NOT_FOUND:
+            raise KafkaFailed(f"user {result.user!r}: {result.error_message}")
+        if not result.error_code:
+            infos = {
+                ScramMechanism(info.mechanism).sasl_name: info.iterations
+                for info in result.credential_infos
+            }
+            found.append(UserView(result.user, infos))
+    return sorted(found)
+
+
+def create_user(
+    client: WireClient, name: str, password: str, mechanism: ScramMechanism, iterations: int
+) -> None:
+    """Create the credential of a user, or change it. The password stays here."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    salted = salted_password(mechanism, password, salt, iterations)
+    upsertion = altering.ScramCredentialUpsertion(name, mechanism, iterations, salt, salted)
+    _alter(client, altering.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+
+
+def delete_credential(client: WireClient, name: str, mechanism: ScramMechanism) -> None:
+    deletion = altering.ScramCredentialDeletion(name, mechanism)
+    _alter(client, altering.AlterUserScramCredentialsRequest(deletions=[deletion]))
+
+
+def _alter(client: WireClient, request: altering.AlterUserScramCredentialsRequest) -> None:
+    answer = client.ask(
+        apis.ALTER_USER_SCRAM_CREDENTIALS,
+        request,
+        altering.encode_request,
+        altering.decode_response,
+    )
+    for result in answer.results:
+        if result.error_code:
+            raise KafkaFailed(f"user {result.user!r} was not changed: {result.error_message}")

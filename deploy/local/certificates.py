@@ -1,0 +1,144 @@
+"""Make a certificate authority and certificates for development and tests.
+
+    authority = Authority.make("penstock dev CA")
+    broker = authority.issue("broker", hosts=["localhost", "127.0.0.1"])
+
+Invariant: keys are on the curve P-256, and every certificate has a serial number of its own.
+Must not be used in production: the key of the authority lies beside the certificates.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAYS: Final = 365
+_OWNER_ONLY: Final = 0o600
+_BEFORE: Final = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Certificate:
+    """A private key and its certificate, as PEM."""
+
+    key: bytes
+    certificate: bytes
+
+    @property
+    def keystore(self) -> bytes:
+        """Return the contents of `ssl.keystore.location`."""
+        return self.key + self.certificate
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Authority:
+    """A certificate authority."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def make(cls, name: str, *, days: int = DAYS) -> Self:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        usage = x509.KeyUsage(
+            digital_signature=True,
+            key_cert_sign=True,
+            crl_sign=True,
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
+        )
+        certificate = (
+            _builder(subject, subject, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(key, certificate)
+
+    @property
+    def pem(self) -> bytes:
+        """Return the contents of `ssl.truststore.location`."""
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    def issue(
+        self,
+        name: str,
+        *,
+        hosts: Sequence[str] = (),
+        unit: str = "",
+        days: int = DAYS,
+        password: str = "",
+    ) -> Certificate:
+        """Issue a certificate for servers and clients. hosts: names and addresses of a server.
+        unit: the organizational unit. password: encrypts the key.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+        if unit:
+            parts.insert(0, x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit))
+        builder = (
+            _builder(x509.Name(parts), self.certificate.subject, key.public_key(), days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage(
+                    [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+                ),
+                critical=False,
+            )
+        )
+        if hosts:
+            names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+            builder = builder.add_extension(names, critical=False)
+        certificate = builder.sign(self.key, hashes.SHA256())
+        encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
+        return Certificate(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption),
+            certificate.public_bytes(Encoding.PEM),
+        )
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner can read."""
+    path.touch(mode=_OWNER_ONLY)
+    path.chmod(_OWNER_ONLY)
+    path.write_bytes(data)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -1,0 +1,649 @@
+"""Authentication with unmodified clients over real sockets: SCRAM, PLAIN, tokens, certificates."""
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import jwt
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+from kafka import KafkaProducer
+
+from base.scram import ScramMechanism
+from broker.network.server import Connection
+from broker.wire import apis, framing
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import api_versions, metadata, sasl_authenticate, sasl_handshake
+from deploy.local.certificates import Authority
+from tests.support.clients import TIMEOUT_S, read_records
+from tests.support.cluster import Cluster
+from tests.support.secure_cluster import SecureFiles, create_user, secure_cluster
+from tests.support.waiting import until
+
+USER, PASSWORD = "alice", "a secret, =with signs="
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> SecureFiles:
+    return SecureFiles(tmp_path / "security")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, files: SecureFiles) -> AsyncIterator[Cluster]:
+    async with secure_cluster(tmp_path, "SASL_SSL", "SASL_PLAINTEXT", files=files) as cluster:
+        await create_user(cluster, USER, PASSWORD)
+        yield cluster
+
+
+def address(cluster: Cluster, listener: str) -> str:
+    return f"127.0.0.1:{cluster.broker.server.ports[listener]}"
+
+
+def properties(cluster: Cluster, listener: str, files: SecureFiles, **more: Any) -> dict[str, Any]:
+    named = {name.replace("_", "."): value for name, value in more.items()}
+    return {
+        "bootstrap.servers": address(cluster, listener),
+        "security.protocol": listener,
+        "ssl.ca.location": str(files.truststore),
+        "log_level": 0,
+    } | named
+
+
+def sasl_properties(
+    cluster: Cluster, files: SecureFiles, mechanism: str, password: str = PASSWORD
+) -> dict[str, Any]:
+    return properties(
+        cluster,
+        "SASL_SSL",
+        files,
+        sasl_mechanism=mechanism,
+        sasl_username=USER,
+        sasl_password=password,
+    )
+
+
+def produced(config: dict[str, Any], count: int = 1, size: int = 10) -> Producer:
+    """Produce records, and check that all are acknowledged. Returns the producer, which is still
+    connected.
+    """
+    producer = Producer(config)
+    errors: list[Any] = []
+    for _ in range(count):
+        producer.produce("t", b"x" * size, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert errors == [None] * count
+    return producer
+
+
+def refusal(config: dict[str, Any]) -> str:
+    """Return why a client cannot authenticate."""
+    found: list[str] = []
+    admin = AdminClient(config | {"error_cb": lambda error: found.append(error.str())})
+    deadline = time.monotonic() + TIMEOUT_S
+    while not found and time.monotonic() < deadline:
+        admin.poll(0.05)
+    assert found, "the client got in, or heard nothing"
+    return found[0]
+
+
+def principals(cluster: Cluster) -> set[str]:
+    connections: set[Connection] = cluster.broker.server._connections
+    return {str(connection.principal) for connection in connections}
+
+
+# --- users ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_confluent_kafka_with_a_user(
+    cluster: Cluster, files: SecureFiles, mechanism: str
+) -> None:
+    """Batches of 1 MB pass TLS unchanged in both directions."""
+    config = sasl_properties(cluster, files, mechanism)
+    producer = await asyncio.to_thread(produced, config, 8, 900_000)
+    assert f"User:{USER}" in principals(cluster)
+    assert len(producer) == 0
+
+    def read() -> list[bytes | None]:
+        consumer = Consumer(config | {"group.id": "g", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("t", 0, 0)])
+        try:
+            return [message.value() for message in read_records(consumer, 8)]
+        finally:
+            consumer.close()
+
+    assert await asyncio.to_thread(read) == [b"x" * 900_000] * 8
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
+async def test_python_clients_with_a_user(
+    cluster: Cluster, files: SecureFiles, mechanism: str, listener: str
+) -> None:
+    settings: dict[str, Any] = {
+        "bootstrap_servers": address(cluster, listener),
+        "security_protocol": listener,
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": USER,
+        "sasl_plain_password": PASSWORD,
+    }
+    context = ssl.create_default_context(cafile=str(files.truststore))
+    aio = AIOKafkaProducer(**settings, ssl_context=context if listener == "SASL_SSL" else None)
+    await aio.start()
+    try:
+        await aio.send_and_wait("t", b"aiokafka")
+    finally:
+        await aio.stop()
+
+    def kafka_python() -> None:
+        producer = KafkaProducer(**settings, ssl_cafile=str(files.truststore))
+        producer.send("t", b"kafka-python").get(TIMEOUT_S)
+        producer.close()
+
+    await asyncio.to_thread(kafka_python)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_a_wrong_password_is_refused(
+    cluster: Cluster, files: SecureFiles, mechanism: str
+) -> None:
+    reason = await asyncio.to_thread(
+        refusal, sasl_properties(cluster, files, mechanism, "something else")
+    )
+    assert "Authentication failed" in reason
+    assert cluster.broker.access.failed_count
+
+
+async def test_users_can_change_and_go(cluster: Cluster, files: SecureFiles) -> None:
+    """PLAIN remembers passwords, but not those of a user that has changed."""
+    config = sasl_properties(cluster, files, "PLAIN")
+    await asyncio.to_thread(produced, config)
+    await create_user(cluster, USER, "new")
+    assert "Authentication failed" in await asyncio.to_thread(refusal, config)
+    await asyncio.to_thread(produced, config | {"sasl.password": "new"})
+
+
+async def test_users_of_the_file_win_over_the_metadata(
+    cluster: Cluster, files: SecureFiles
+) -> None:
+    """Whoever may alter users cannot take over the user of the brokers."""
+    await create_user(cluster, "broker", "stolen", ScramMechanism.SCRAM_SHA_256)
+    config = sasl_properties(cluster, files, "SCRAM-SHA-256") | {"sasl.username": "broker"}
+    refused = await asyncio.to_thread(refusal, config | {"sasl.password": "stolen"})
+    assert "Authentication failed" in refused
+    await asyncio.to_thread(produced, config | {"sasl.password": "broker secret"})
+
+
+async def test_an_unknown_mechanism_is_refused_with_the_list(cluster: Cluster) -> None:
+    def talk() -> None:
+        with connect(cluster) as raw:
+            request = sasl_handshake.SaslHandshakeRequest("GSSAPI")
+            answer = raw.ask(apis.SASL_HANDSHAKE, 1, request)
+            assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            assert tuple(answer.mechanisms) == MECHANISMS
+            raw.expect_end()
+
+    await asyncio.to_thread(talk)
+
+
+# --- the protocol, byte by byte -------------------------------------------------------------------
+
+
+class Raw:
+    """One plain connection, which sends what a test wants."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, frame: bytes) -> None:
+        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+
+    def receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def ask(self, api: apis.ApiSpec, version: int, request: object) -> Any:
+        codec = CODECS[api.key]
+        self.socket.sendall(
+            framing.encode_request_frame(api, version, 1, codec.encode_request, request)
+        )
+        frame = self.receive()
+        _, at = framing.parse_response_header(api, version, frame)
+        return framing.decode_body(codec.decode_response, frame, at, version)
+
+    def expect_end(self) -> None:
+        """Expect that the broker closes the connection without another byte."""
+        with suppress(ConnectionResetError):
+            assert self.socket.recv(1) == b""
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self.socket.recv(count - len(data))
+            assert piece, "the broker closed the connection"
+            data += piece
+        return data
+
+
+def connect(cluster: Cluster, listener: str = "SASL_PLAINTEXT") -> Raw:
+    return Raw(cluster.broker.server.ports[listener])
+
+
+def plain_handshake(version: int) -> tuple[apis.ApiSpec, int, object]:
+    return apis.SASL_HANDSHAKE, version, sasl_handshake.SaslHandshakeRequest("PLAIN")
+
+
+def token(data: bytes, version: int = 2) -> tuple[apis.ApiSpec, int, object]:
+    return apis.SASL_AUTHENTICATE, version, sasl_authenticate.SaslAuthenticateRequest(data)
+
+
+GOOD = f"\0{USER}\0{PASSWORD}".encode()
+
+
+async def test_the_old_handshake_is_followed_by_bare_tokens(cluster: Cluster) -> None:
+    def talk() -> None:
+        with connect(cluster) as raw:
+            assert raw.ask(*plain_handshake(0)).error_code == 0
+            raw.send(GOOD)
+            assert raw.receive() == b""
+            assert raw.ask(apis.METADATA, 9, metadata.MetadataRequest(None)).brokers
+        with connect(cluster) as raw:
+            raw.ask(*plain_handshake(0))
+            raw.send(b"\0alice\0wrong")
+            raw.expect_end()
+
+    await asyncio.to_thread(talk)
+    assert set(cluster.broker.server.requests.answers) <= set(apis.APIS)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_api_versions_comes_first_and_nothing_else(cluster: Cluster, version: int) -> None:
+    def talk() -> None:
+        with connect(cluster) as raw:
+            listed = raw.ask(apis.API_VERSIONS, 2, api_versions.ApiVersionsRequest())
+            assert {17, 36} <= {api.api_key for api in listed.api_keys}
+            assert raw.ask(*plain_handshake(1)).error_code == 0
+            answer = raw.ask(*token(GOOD, version))
+            assert (answer.error_code, answer.session_lifetime_ms) == (0, 0)
+            again = raw.ask(*token(GOOD, version))
+            assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        for first in ((), (plain_handshake(1),)):
+            with connect(cluster) as raw:
+                for asked in first:
+                    raw.ask(*asked)
+                codec = CODECS[apis.METADATA.key].encode_request
+                raw.socket.sendall(
+                    framing.encode_request_frame(
+                        apis.METADATA, 9, 1, codec, metadata.MetadataRequest(None)
+                    )
+                )
+                raw.expect_end()
+
+    await asyncio.to_thread(talk)
+
+
+async def test_failures_are_told_as_by_kafka(cluster: Cluster) -> None:
+    def talk() -> None:
+        for wrong, text in (
+            (b"\0alice\0wrong", "Authentication failed: Invalid username or password"),
+            (b"\0ghost\0wrong", "Authentication failed: Invalid username or password"),
+            (b"root" + GOOD, "authorization id that is different from username"),
+            (b"x", "due to invalid credentials with SASL mechanism PLAIN"),
+        ):
+            with connect(cluster) as raw:
+                raw.ask(*plain_handshake(1))
+                answer = raw.ask(*token(wrong))
+                assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+                assert text in answer.error_message
+                raw.expect_end()
+
+    await asyncio.to_thread(talk)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+        struct.pack(">i", -1),
+        struct.pack(">i", 524_289),
+        struct.pack(">i", 6) + b"\xff" * 6,
+        struct.pack(">i", 2) + b"\x00\x11",
+        struct.pack(">i", 14) + struct.pack(">hhihi", 17, 1, 1, -1, 1 << 30),
+    ],
+)
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+async def test_garbage_before_authentication_ends_the_connection(
+    cluster: Cluster, garbage: bytes, listener: str
+) -> None:
+    def talk() -> None:
+        with connect(cluster, listener) as raw:
+            raw.socket.sendall(garbage)
+            raw.socket.shutdown(socket.SHUT_WR)
+            while True:
+                try:
+                    if not raw.socket.recv(1_000):  # an alert of TLS
+                        return
+                except ConnectionResetError:
+                    return
+
+    await asyncio.to_thread(talk)
+    await until(lambda: not cluster.broker.server.unauthenticated_count)
+
+
+async def test_slow_and_many_strangers_are_limited(tmp_path: Path) -> None:
+    """A connection that does not authenticate in time ends, also in a TLS handshake, and strangers
+    take no more than their share of connections.
+    """
+    limits = {"authentication_timeout_ms": 400, "unauthenticated_connections_max": 3}
+    async with secure_cluster(
+        tmp_path, "SASL_PLAINTEXT", "SASL_SSL", "SSL", security=limits
+    ) as cluster:
+        for listener in ("SASL_PLAINTEXT", "SASL_SSL", "SSL"):
+            with connect(cluster, listener) as raw:
+                raw.socket.sendall(b"\x16")
+                await asyncio.to_thread(raw.expect_end)
+        server = cluster.broker.server
+        await until(lambda: not server.unauthenticated_count)
+        held = [connect(cluster) for _ in range(3)]
+        await until(lambda: server.unauthenticated_count == 3)
+        with connect(cluster) as raw:
+            await asyncio.to_thread(raw.expect_end)
+        for raw in held:
+            await asyncio.to_thread(raw.expect_end)
+            raw.socket.close()
+
+
+async def test_sessions_end_unless_clients_authenticate_again(
+    tmp_path: Path, files: SecureFiles
+) -> None:
+    limits = {"connections_max_reauth_ms": 1_500}
+    async with secure_cluster(
+        tmp_path, "SASL_PLAINTEXT", "SASL_SSL", security=limits, files=files
+    ) as cluster:
+        await create_user(cluster, USER, PASSWORD)
+        await create_user(cluster, "bob", "b")
+
+        def talk() -> None:
+            asked = (apis.METADATA, 9, metadata.MetadataRequest(None))
+            with connect(cluster) as raw, connect(cluster) as changing, connect(cluster) as idle:
+                for one in (raw, changing, idle):
+                    one.ask(*plain_handshake(1))
+                    assert one.ask(*token(GOOD)).session_lifetime_ms == 1_500
+                assert raw.ask(*plain_handshake(1)).error_code == 0
+                assert raw.ask(*token(GOOD)).session_lifetime_ms == 1_500
+                assert raw.ask(*asked).brokers
+                changing.ask(*plain_handshake(1))
+                refused = changing.ask(*token(b"\0bob\0b"))
+                assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+                assert "Cannot change principals" in refused.error_message
+                changing.expect_end()
+                end = time.monotonic() + 1.6
+                while time.monotonic() < end:  # the session of the idle connection is over then
+                    time.sleep(end - time.monotonic())
+                codec = CODECS[apis.METADATA.key].encode_request
+                idle.socket.sendall(
+                    framing.encode_request_frame(apis.METADATA, 9, 1, codec, asked[2])
+                )
+                idle.expect_end()
+
+        await asyncio.to_thread(talk)
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+RULES = "RULE:^CN=(.*),OU=Services$/svc-$1/L, RULE:^CN=([a-z]+)$/$1/"
+
+
+def certificate(path: Path) -> dict[str, str]:
+    return {"ssl.certificate.location": str(path), "ssl.key.location": str(path)}
+
+
+async def test_certificates_become_users(tmp_path: Path, files: SecureFiles) -> None:
+    settings = {"ssl_client_auth": "required", "ssl_principal_mapping_rules": RULES}
+    async with secure_cluster(tmp_path, "SSL", security=settings, files=files) as cluster:
+        base = properties(cluster, "SSL", files)
+        for path, user in (
+            (files.client("Orders", unit="Services"), "User:svc-orders"),
+            (files.client("alice"), "User:alice"),
+        ):
+            producer = await asyncio.to_thread(produced, base | certificate(path))
+            assert user in principals(cluster)
+            assert len(producer) == 0
+        other = Authority.make("another CA")
+        for path in (files.client("UPPER"), files.client("eve", authority=other)):
+            with pytest.raises(KafkaException):
+                await asyncio.to_thread(
+                    AdminClient(base | certificate(path)).list_topics, timeout=2
+                )
+        with pytest.raises(KafkaException):
+            await asyncio.to_thread(AdminClient(base).list_topics, timeout=2)
+
+
+async def test_clients_check_the_certificate_of_the_broker(
+    tmp_path: Path, files: SecureFiles
+) -> None:
+    async with secure_cluster(tmp_path, "SSL", files=files) as cluster:
+        files.truststore.write_bytes(Authority.make("another CA").pem)
+        config = properties(cluster, "SSL", files)
+        assert "certificate" in await asyncio.to_thread(refusal, config)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+async def test_only_new_versions_of_tls(tmp_path: Path, files: SecureFiles) -> None:
+    async with secure_cluster(tmp_path, "SSL", files=files) as cluster:
+
+        def version(highest: ssl.TLSVersion) -> str | None:
+            context = ssl.create_default_context(cafile=str(files.truststore))
+            context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+            context.maximum_version = highest
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            with (
+                connect(cluster, "SSL") as raw,
+                context.wrap_socket(raw.socket, server_hostname="localhost") as wrapped,
+            ):
+                return wrapped.version()
+
+        assert await asyncio.to_thread(version, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+        assert await asyncio.to_thread(version, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+        with pytest.raises((ssl.SSLError, ConnectionResetError)):
+            await asyncio.to_thread(version, ssl.TLSVersion.TLSv1_1)
+
+
+async def test_files_are_read_again_when_they_change(tmp_path: Path, files: SecureFiles) -> None:
+    """A broken file changes nothing; a good one is used by new connections."""
+    async with secure_cluster(tmp_path, "SSL", files=files) as cluster:
+        watched = cluster.broker.access.files
+
+        def serial() -> str:
+            context = ssl.create_default_context(cafile=str(files.truststore))
+            with (
+                connect(cluster, "SSL") as raw,
+                context.wrap_socket(raw.socket, server_hostname="localhost") as wrapped,
+            ):
+                return str((wrapped.getpeercert() or {})["serialNumber"])
+
+        first = await asyncio.to_thread(serial)
+        files.keystore.write_bytes(b"-----BEGIN CERTIFICATE-----\nbroken\n")
+        await until(lambda: watched.refused_count == 1)
+        assert await asyncio.to_thread(serial) == first
+        files.renew_keystore()
+        await until(lambda: watched.reload_count == 1)
+        assert await asyncio.to_thread(serial) != first
+        os.utime(files.keystore)
+        await watched.refresh()
+        assert (watched.reload_count, watched.refused_count) == (1, 1)
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+class Issuer:
+    """Signs tokens, and serves its keys over HTTP."""
+
+    def __init__(self) -> None:
+        self.keys = {"one": rsa.generate_private_key(public_exponent=65_537, key_size=2_048)}
+        self.request_count = 0
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    def document(self) -> bytes:
+        return json.dumps(
+            {
+                "keys": [
+                    {**RSAAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": key_id}
+                    for key_id, key in self.keys.items()
+                ]
+            }
+        ).encode()
+
+    def token(self, key_id: str = "one", algorithm: str = "RS256", **changes: Any) -> str:
+        now = int(time.time())
+        claims = {"sub": "carol", "aud": "kafka", "iss": "us", "iat": now, "exp": now + 60}
+        key = self.keys.get(key_id) or rsa.generate_private_key(
+            public_exponent=65_537, key_size=2_048
+        )
+        signer: Any = None if algorithm == "none" else key
+        return jwt.encode(claims | changes, signer, algorithm, headers={"kid": key_id})
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.request_count += 1
+        await reader.readuntil(b"\r\n\r\n")
+        body = self.document()
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
+
+
+def with_token(cluster: Cluster, files: SecureFiles, given: str) -> dict[str, Any]:
+    def refresh(_config: str) -> tuple[str, float]:
+        return given, time.time() + 60
+
+    config = properties(cluster, "SASL_SSL", files, sasl_mechanism="OAUTHBEARER")
+    return config | {"oauth_cb": refresh}
+
+
+async def test_tokens_and_keys_that_rotate(tmp_path: Path, files: SecureFiles) -> None:
+    async with Issuer() as issuer:
+        settings = {
+            "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
+            "sasl_jwks_endpoint_url": f"http://127.0.0.1:{issuer.port}/jwks",
+            "sasl_oauth_expected_audience": ("kafka",),
+            "sasl_oauth_expected_issuer": "us",
+        }
+        async with secure_cluster(tmp_path, "SASL_SSL", security=settings, files=files) as cluster:
+            keys = cluster.broker.access.keys
+            assert keys is not None
+            keys._unknown_interval_s = 0.0
+
+            async def use(given: str) -> Producer:
+                return await asyncio.to_thread(produced, with_token(cluster, files, given))
+
+            producer = await use(issuer.token())
+            assert "User:carol" in principals(cluster)
+            assert len(producer) == 0
+            asked_count = issuer.request_count
+            await use(issuer.token())
+            assert issuer.request_count == asked_count, "keys are remembered"
+            issuer.keys = {"two": rsa.generate_private_key(public_exponent=65_537, key_size=2_048)}
+            await use(issuer.token("two"))
+            assert issuer.request_count == asked_count + 1
+            now = int(time.time())
+            good = issuer.token("two")
+            for wrong in (
+                issuer.token("two", algorithm="none"),
+                good.rpartition(".")[0] + ".",
+                issuer.token("one"),
+                issuer.token("two", exp=now - 60),
+                issuer.token("two", aud="other"),
+                issuer.token("two", iss="them"),
+            ):
+                config = with_token(cluster, files, wrong)
+                assert "invalid_token" in await asyncio.to_thread(refusal, config)
+
+
+async def test_keys_in_a_file(tmp_path: Path, files: SecureFiles) -> None:
+    issuer = Issuer()
+    path = tmp_path / "jwks.json"
+    path.write_bytes(issuer.document())
+    settings = {
+        "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
+        "sasl_jwks_endpoint_url": f"file:{path}",
+        "sasl_oauth_expected_audience": ("kafka",),
+    }
+    async with secure_cluster(tmp_path, "SASL_SSL", security=settings, files=files) as cluster:
+        config = with_token(cluster, files, issuer.token())
+        await asyncio.to_thread(produced, config)
+
+
+# --- between brokers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
+async def test_transactions_and_moves_between_secure_brokers(
+    tmp_path: Path, files: SecureFiles, mechanism: str
+) -> None:
+    """Markers go to other brokers, which authenticate each other, also when sessions are short."""
+    settings = {
+        "sasl_mechanism_inter_broker_protocol": mechanism,
+        "connections_max_reauth_ms": 1_000,
+    }
+    async with secure_cluster(
+        tmp_path, "SASL_SSL", brokers=2, security=settings, files=files
+    ) as cluster:
+        await create_user(cluster, USER, PASSWORD)
+        config = sasl_properties(cluster, files, "SCRAM-SHA-256")
+
+        def transact(number: int) -> None:
+            producer = Producer(config | {"transactional.id": f"id-{number}", "linger.ms": 0})
+            producer.init_transactions(TIMEOUT_S)
+            producer.begin_transaction()
+            for partition in range(4):
+                producer.produce("t", b"x", partition=partition)
+            producer.commit_transaction(TIMEOUT_S)
+
+        def create() -> None:
+            admin = AdminClient(config)
+            admin.create_topics([NewTopic("t", 4)])["t"].result(TIMEOUT_S)
+
+        def read(count: int) -> int:
+            consumer = Consumer(config | {"group.id": "g", "isolation.level": "read_committed"})
+            consumer.assign([TopicPartition("t", index, 0) for index in range(4)])
+            try:
+                return len(read_records(consumer, count))
+            finally:
+                consumer.close()
+
+        await asyncio.to_thread(create)
+        for number in range(3):
+            await asyncio.to_thread(transact, number)
+        assert await asyncio.to_thread(read, 12) == 12
+        await cluster.stop_broker(1)
+        await asyncio.to_thread(transact, 9)
+        assert await asyncio.to_thread(read, 16) == 16

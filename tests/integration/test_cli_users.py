@@ -1,0 +1,126 @@
+"""`penstock users` and `--command-config` on a cluster with SASL and TLS, and `penstock certs`."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli.app import app
+from deploy.clients.security import ClientSecurity, parse
+from deploy.errors import KafkaFailed, UsageError
+from tests.support.cluster import Cluster
+from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> SecureFiles:
+    return SecureFiles(tmp_path / "security")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, files: SecureFiles) -> AsyncIterator[Cluster]:
+    async with secure_cluster(tmp_path, "SASL_SSL", files=files) as cluster:
+        yield cluster
+
+
+def config_file(files: SecureFiles, user: str, password: str) -> Path:
+    path = files.directory / f"{user}.properties"
+    path.write_text(
+        "# comment\nsecurity.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\n"
+        f"ssl.truststore.location={files.truststore}\nssl.truststore.type=PEM\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
+        f'  username="{user}" password="{password}";\n'
+    )
+    return path
+
+
+async def run(cluster: Cluster, *arguments: str, given: str = "", **environment: str) -> str:
+    def invoke() -> Any:
+        return CliRunner().invoke(
+            app, [*arguments, "--bootstrap", cluster.bootstrap], input=given, env=environment
+        )
+
+    result = await asyncio.to_thread(invoke)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
+async def test_users_are_created_used_and_deleted(
+    cluster: Cluster, files: SecureFiles, tmp_path: Path
+) -> None:
+    admin = ["--command-config", str(config_file(files, BROKER_USER, BROKER_PASSWORD))]
+    secret = tmp_path / "password"
+    secret.write_text("from the file\n")
+    created = await run(
+        cluster, "users", "create", "alice", *admin, "--password-file", str(secret),
+        "--mechanism", "SCRAM-SHA-256",
+    )  # fmt: skip
+    assert "file" not in created
+    await run(cluster, "users", "create", "bob", *admin, PENSTOCK_USER_PASSWORD="variable")
+    await run(cluster, "users", "create", "carol", *admin, given="typed\ntyped\n")
+    listed = json.loads(await run(cluster, "users", "list", "--json", *admin))
+    assert listed == [
+        {"name": "alice", "mechanisms": {"SCRAM-SHA-256": 4_096}},
+        {"name": "bob", "mechanisms": {"SCRAM-SHA-512": 4_096}},
+        {"name": "carol", "mechanisms": {"SCRAM-SHA-512": 4_096}},
+    ]
+    alice = str(config_file(files, "alice", "from the file"))
+    await run(cluster, "topics", "create", "orders", f"--command-config={alice}")
+    assert "orders" in await run(cluster, "topics", "list", PENSTOCK_COMMAND_CONFIG=alice)
+    await run(cluster, "users", "delete", "alice", *admin)
+    with pytest.raises(KafkaFailed, match="invalid credentials"):
+        await run(cluster, "users", "list", "--command-config", alice)
+    with pytest.raises(UsageError, match="no user 'alice'"):
+        await run(cluster, "users", "delete", "alice", *admin)
+
+
+async def test_without_the_file_nothing_is_answered(cluster: Cluster) -> None:
+    with pytest.raises(KafkaFailed):
+        await run(cluster, "users", "list")
+
+
+async def test_the_certificate_of_brokers_is_checked(
+    cluster: Cluster, files: SecureFiles, tmp_path: Path
+) -> None:
+    other = SecureFiles(tmp_path / "other")
+    config = config_file(other, BROKER_USER, BROKER_PASSWORD)
+    with pytest.raises(KafkaFailed, match="certificate verify failed"):
+        await run(cluster, "users", "list", "--command-config", str(config))
+
+
+def test_certificates_for_development(tmp_path: Path) -> None:
+    arguments = ["certs", "dev", str(tmp_path), "--host", "b.example", "--client", "alice"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in tmp_path.iterdir()} == {"ca.pem", "broker.pem", "alice.pem"}
+    for name in ("broker", "alice"):
+        assert (tmp_path / f"{name}.pem").stat().st_mode & 0o077 == 0
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        context.load_cert_chain(tmp_path / f"{name}.pem")
+    again = CliRunner().invoke(app, arguments)
+    assert isinstance(again.exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("security.protocol=TLS", "one of PLAINTEXT, SSL"),
+        ("security.protocol=SASL_SSL", "sasl.mechanism"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=u", "sasl.password"),
+        ("nonsense", "line 1"),
+    ],
+)
+def test_wrong_files_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse(text)
+
+
+def test_other_properties_are_ignored() -> None:
+    assert parse("acks=all\nbootstrap.servers: x:1") == ClientSecurity()

@@ -1,0 +1,121 @@
+"""Users of Kafka's tools and of Java's clients: SCRAM over TLS."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.wire import apis
+from broker.wire.gen import alter_user_scram_credentials as altering
+from broker.wire.gen import describe_user_scram_credentials as describing
+from tests.interop.both import Both
+from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
+from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
+
+CONFIGS = "kafka.admin.ConfigCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
+    return Both(java, peer, cluster)
+
+
+def upsertion(name: str, mechanism: int = 2, iterations: int = 4_096) -> Any:
+    return altering.ScramCredentialUpsertion(name, mechanism, iterations, b"salt", b"salted")
+
+
+def _by_user(answer: Any, *fields: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(item[field] for field in ("user", *fields)) for item in answer["results"])
+
+
+@pytest.mark.long
+async def test_credentials_are_altered_and_described_as_by_kafka(both: Both) -> None:
+    deletion, request = altering.ScramCredentialDeletion, altering.AlterUserScramCredentialsRequest
+    for asked in (
+        request([], [upsertion("alice"), upsertion("bob", 1, 8_192)]),
+        request([], [upsertion("alice", 1)]),
+        request([], [upsertion("x", 2, 4_095), upsertion("y", 2, 16_385), upsertion("z", 3)]),
+        request([], [upsertion(""), upsertion("w", 0)]),
+        request([], [upsertion("carol"), upsertion("carol", 1)]),
+        request([deletion("bob", 1)], [upsertion("bob")]),
+        request([deletion("bob", 2), deletion("ghost", 1), deletion("", 1)], []),
+        request([deletion("alice", 1), deletion("alice", 2)], []),
+        request([deletion("alice", 7), deletion("bob", 1)], []),
+        request([], []),
+    ):
+        kafka, answer = await both.ask(apis.ALTER_USER_SCRAM_CREDENTIALS, asked)
+        fields = ("error_code", "error_message")
+        assert _by_user(answer, *fields) == _by_user(kafka, *fields), asked
+        for names in (None, ["alice", "bob", "ghost", "alice"], ["alice"]):
+            kafka, answer = await both.ask(
+                apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
+                describing.DescribeUserScramCredentialsRequest(
+                    None if names is None else [describing.UserName(name) for name in names]
+                ),
+            )
+            fields = ("error_code", "error_message", "credential_infos")
+            assert _by_user(answer, *fields) == _by_user(kafka, *fields), names
+            assert answer["error_code"] == kafka["error_code"]
+            assert answer["error_message"] == kafka["error_message"]
+    for user in ("alice",):
+        kafka_text, text = await both.tool(
+            CONFIGS, "--describe", "--entity-type", "users", "--entity-name", user
+        )
+        assert text == kafka_text
+
+
+@pytest.mark.long
+async def test_java_clients_use_scram_over_tls(java: JavaHome, tmp_path: Path) -> None:
+    """kafka-configs makes a user over TLS, and the user produces."""
+    files = SecureFiles(tmp_path / "security")
+    async with secure_cluster(tmp_path, "SASL_SSL", files=files) as cluster:
+
+        def properties(user: str, password: str, mechanism: str) -> str:
+            path = tmp_path / f"{user}-{mechanism}.properties"
+            module = "scram.Scram" if mechanism.startswith("SCRAM") else "plain.Plain"
+            path.write_text(
+                "security.protocol=SASL_SSL\nssl.truststore.type=PEM\n"
+                f"sasl.mechanism={mechanism}\nssl.truststore.location={files.truststore}\n"
+                f"sasl.jaas.config=org.apache.kafka.common.security.{module}LoginModule required"
+                f' username="{user}" password="{password}";\n'
+            )
+            return str(path)
+
+        def tool(main: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+            return java.tool(main, "--bootstrap-server", cluster.bootstrap, *arguments)
+
+        async def run(main: str, *arguments: str) -> str:
+            done = await asyncio.to_thread(tool, main, *arguments)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return done.stdout + done.stderr
+
+        admin = properties(BROKER_USER, BROKER_PASSWORD, "SCRAM-SHA-512")
+        user = ("--entity-type", "users", "--entity-name", "alice", "--command-config", admin)
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            added = f"{mechanism}=[iterations=8192,password=secret]"
+            await run(CONFIGS, "--alter", "--add-config", added, *user)
+        shown = await run(CONFIGS, "--describe", *user)
+        assert "SCRAM-SHA-256=iterations=8192" in shown
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"):
+            config = properties("alice", "secret", mechanism)
+            topic = f"of-{mechanism}"
+            await run(TOPICS, "--create", "--topic", topic, "--command-config", config)
+            produced = await run(
+                VERIFIABLE_PRODUCER, "--topic", topic, "--max-messages", "10",
+                "--command-config", config,
+            )  # fmt: skip
+            assert '"acked":10' in produced
+        await run(CONFIGS, "--alter", "--delete-config", "SCRAM-SHA-256", *user)
+        assert "SCRAM-SHA-256" not in await run(CONFIGS, "--describe", *user)

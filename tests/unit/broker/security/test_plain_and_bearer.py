@@ -1,0 +1,83 @@
+"""The messages of PLAIN and OAUTHBEARER."""
+
+import pytest
+
+from broker.security.exchange import AuthenticationFailed, CheckPassword, CheckToken
+from broker.security.oauthbearer import OAuthBearerServer, bearer_message
+from broker.security.plain import PlainServer, plain_message
+
+
+def test_plain_takes_user_and_password() -> None:
+    for message in (plain_message("u", "p"), b"u\0u\0p"):
+        assert PlainServer().receive(message) == CheckPassword("u", "p")
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (b"admin\0u\0p", "authorization id that is different"),
+        (b"\0\0p", "username not specified"),
+        (b"\0u\0", "password not specified"),
+        (b"\0u", None),
+        (b"\0u\0p\0x", None),
+        (b"\0\xff\0p", None),
+        (b"", None),
+    ],
+)
+def test_other_messages_are_refused(message: bytes, told: str | None) -> None:
+    """Nobody authenticates as someone else through the authorization id."""
+    with pytest.raises(AuthenticationFailed) as failed:
+        PlainServer().receive(message)
+    assert (told in (failed.value.told or "")) if told else failed.value.told is None
+
+
+def test_passwords_are_not_shown() -> None:
+    assert "secret" not in repr(PlainServer().receive(plain_message("u", "secret")))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        bearer_message("a.b.c"),
+        b"n,a=me,\x01auth=Bearer a.b.c\x01\x01",
+        b"n,,\x01auth=bearer  a.b.c\x01traceId=7\x01\x01",
+    ],
+)
+def test_bearer_takes_a_token(message: bytes) -> None:
+    assert OAuthBearerServer().receive(message) == CheckToken("a.b.c")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"n,,\x01\x01",
+        b"n,,\x01auth=Basic a.b.c\x01\x01",
+        b"n,,\x01auth=Bearer \x01\x01",
+        b"n,,\x01auth=Bearer a b\x01\x01",
+        b"y,,\x01auth=Bearer a.b.c\x01\x01",
+        b"n,,auth=Bearer a.b.c\x01\x01",
+        b"\xff" * 10,
+    ],
+)
+def test_malformed_bearer_messages_are_refused(message: bytes) -> None:
+    with pytest.raises(AuthenticationFailed):
+        OAuthBearerServer().receive(message)
+
+
+def test_a_token_is_for_its_own_user() -> None:
+    server = OAuthBearerServer()
+    server.receive(b"n,a=me,\x01auth=Bearer a.b.c\x01\x01")
+    server.check_user("me")
+    with pytest.raises(AuthenticationFailed):
+        server.check_user("you")
+
+
+def test_a_refused_token_fails_with_the_next_message() -> None:
+    server = OAuthBearerServer()
+    server.receive(bearer_message("a.b.c"))
+    assert server.refuse().data == b'{"status":"invalid_token"}'
+    for message in (b"\x01", bearer_message("other.good.token")):
+        with pytest.raises(AuthenticationFailed) as failed:
+            server.receive(message)
+        assert failed.value.told == '{"status":"invalid_token"}'

@@ -1,0 +1,87 @@
+"""The SASL state of a connection: sessions, and authenticating again."""
+
+import pytest
+
+from broker.security.exchange import AuthenticationFailed, Done
+from broker.security.plain import PlainServer, plain_message
+from broker.security.sasl import SaslPhase, SaslState
+
+
+def state(max_reauth_ms: int = 0) -> SaslState:
+    return SaslState(("PLAIN", "X"), lambda _: PlainServer(), max_reauth_ms=max_reauth_ms)
+
+
+def authenticate(sasl: SaslState, user: str, now: float, expires_ms: int | None = None) -> int:
+    assert sasl.handshake("PLAIN", 1)
+    sasl.receive(plain_message(user, "p"))
+    return sasl.complete(Done(user, expires_ms=expires_ms), now=now, now_ms=int(now * 1_000))
+
+
+def test_a_session_without_a_limit_lasts() -> None:
+    sasl = state()
+    assert authenticate(sasl, "u", 1.0) == 0
+    assert sasl.phase is SaslPhase.COMPLETE
+    assert str(sasl.principal) == "User:u"
+    assert not sasl.is_expired(1e9)
+    assert not sasl.begin_again(1e9)
+
+
+@pytest.mark.parametrize(
+    ("max_reauth_ms", "expires_ms", "lifetime_ms"),
+    [(5_000, None, 5_000), (0, 4_000, 3_000), (5_000, 4_000, 3_000), (2_000, 4_000, 2_000)],
+)
+def test_the_shorter_limit_counts(
+    max_reauth_ms: int, expires_ms: int | None, lifetime_ms: int
+) -> None:
+    sasl = state(max_reauth_ms)
+    assert authenticate(sasl, "u", 1.0, expires_ms) == lifetime_ms
+    assert not sasl.is_expired(1 + lifetime_ms / 1_000)
+    assert sasl.is_expired(1.001 + lifetime_ms / 1_000)
+
+
+def test_a_client_can_authenticate_again() -> None:
+    sasl = state(5_000)
+    authenticate(sasl, "u", 1.0)
+    assert sasl.begin_again(4.0)
+    authenticate(sasl, "u", 4.0)
+    assert not sasl.is_expired(8.0)
+    assert not sasl.begin_again(4.5), "at most once a second"
+    assert sasl.begin_again(5.5)
+
+
+def test_the_user_cannot_change() -> None:
+    sasl = state(5_000)
+    authenticate(sasl, "u", 1.0)
+    sasl.begin_again(4.0)
+    with pytest.raises(AuthenticationFailed) as failed:
+        authenticate(sasl, "admin", 4.0)
+    assert failed.value.told == (
+        "Cannot change principals during re-authentication from User.u: User.admin"
+    )
+    assert str(sasl.principal) == "User:u"
+
+
+def test_the_mechanism_cannot_change() -> None:
+    sasl = state(5_000)
+    authenticate(sasl, "u", 1.0)
+    sasl.begin_again(4.0)
+    assert sasl.handshake("X", 1)
+    with pytest.raises(AuthenticationFailed) as failed:
+        sasl.receive(plain_message("u", "p"))
+    assert "re-authentication of mechanism 'PLAIN'" in (failed.value.told or "")
+
+
+def test_the_general_text_tells_nothing_about_users() -> None:
+    sasl = state()
+    sasl.handshake("PLAIN", 1)
+    assert sasl.fail(AuthenticationFailed("no such user")) == (
+        "Authentication failed during authentication due to invalid credentials with SASL mechanism"
+        " PLAIN"
+    )
+    assert sasl.phase is SaslPhase.FAILED
+
+
+def test_an_unknown_mechanism_fails() -> None:
+    sasl = state()
+    assert not sasl.handshake("GSSAPI", 1)
+    assert sasl.phase is SaslPhase.FAILED
