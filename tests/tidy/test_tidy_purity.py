@@ -121,7 +121,7 @@ CORES = (
     "broker/coordination/connection_order.py",
     "broker/config.py",
     "broker/dynamic_settings.py",
-    "broker/security",
+    "broker/security/acls.py",
     "base/acls.py",
     "broker/handlers/departed.py",
     "broker/partition/load_meter.py",

@@ -32,6 +32,7 @@ CLIENT_SETTINGS = {
     "client.rack",
     "auto.offset.reset",
     "batch.size",
+    "sasl.jaas.config",
     "buffer.memory",
     "compression.type",
     "delivery.timeout.ms",
@@ -185,7 +186,7 @@ def test_metrics_and_findings_exist(page: Path) -> None:
 
 
 def _certificate_names() -> set[str]:
-    rules = ControllerConfig().name_rules
+    rules = ControllerConfig(data_dir="unused").name_rules
     return {name for role in CallerRole for name in rules.of(role)}
 
 
