@@ -1,0 +1,229 @@
+"""SIGKILL of broker processes while logs lose records and topics are forked: in the middle of log
+compaction, of a fork, and right after DeleteRecords was acknowledged.
+
+Checked: nothing that was acknowledged is lost, log starts do not go back, and a fork is whole or
+absent.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from random import Random
+from typing import Final
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from deploy.local.handle import LocalCluster
+from tests.support.clients import (
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+)
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+PARTITIONS: Final = 3
+COUNT: Final = 60
+"""Records in each partition that is forked or trimmed."""
+
+RATE: Final = "log.cleaner.io.max.bytes.per.second"
+KEYS: Final = 20
+ROUNDS: Final = 24
+VALUE_BYTES: Final = 50_000
+"""The log has 24 MB, of which a pass exchanges 8 MiB at a time."""
+
+State = dict[bytes | None, tuple[int | None, bytes | None]]
+"""Offset and value of each key."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    settings = (
+        "log.cleaner.backoff.ms=100",
+        f"{RATE}=16000000",
+        "upload.block.max.age.ms=300",
+        # Consumers see what was cleaned, not what the leader still has in memory.
+        "upload.block.max.bytes=1000000",
+        "log.cache.max.bytes=2000000",
+    )
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    with LocalCluster(["--brokers", "2", "--log-level", "error", *flags]) as cluster:
+        yield cluster
+
+
+def kill_brokers(cluster: LocalCluster) -> None:
+    """Kill all of them at once, and wait until others serve in their place."""
+    victims = cluster.brokers()
+    cluster.kill(victims)
+    cluster.wait_for_new(victims)
+
+
+def read_from(cluster: LocalCluster, topic: str, partition: int, offset: int) -> list[Message]:
+    """Read from an offset to the end."""
+    consumer = confluent_consumer(cluster.bootstrap, "reader", enable_auto_commit=False)
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
+        consumer.assign([TopicPartition(topic, partition, max(low, offset))])
+        found: list[Message] = []
+        while not found or (found[-1].offset() or 0) < high - 1:
+            found += read_records(consumer, 1)
+        return found
+    finally:
+        consumer.close()
+
+
+def first_from(cluster: LocalCluster, topic: str, offset: int) -> int:
+    """Return the offset of the first record at `offset` or behind it."""
+    consumer = confluent_consumer(cluster.bootstrap, "reader", enable_auto_commit=False)
+    try:
+        consumer.assign([TopicPartition(topic, 0, offset)])
+        return read_records(consumer, 1)[0].offset() or 0
+    finally:
+        consumer.close()
+
+
+def values_of(messages: list[Message]) -> list[tuple[int | None, bytes | None]]:
+    return [(message.offset(), message.value()) for message in messages]
+
+
+def test_brokers_are_killed_while_they_compact_a_log(cluster: LocalCluster) -> None:
+    topic, last = "compacted", KEYS * ROUNDS
+    create_topic(cluster.bootstrap, topic, min_cleanable_dirty_ratio="0")
+    newest = produce_keyed(cluster, topic)
+    alter(cluster, ResourceType.TOPIC, topic, "cleanup.policy", "compact")
+    # The first objects are exchanged, the last but one round is still there.
+    wait_until(lambda: first_from(cluster, topic, 0) > 0, 20)
+    assert first_from(cluster, topic, last - 2 * KEYS) == last - 2 * KEYS, "the pass is over"
+    kill_brokers(cluster)
+    assert newest_of(cluster, topic) == newest
+    for broker in cluster.brokers():
+        alter(cluster, ResourceType.BROKER, str(broker.node_id), RATE, "0")
+    wait_until(lambda: first_from(cluster, topic, 0) >= last - KEYS, 20)
+    assert len(read_from(cluster, topic, 0, 0)) == KEYS
+    assert newest_of(cluster, topic) == newest
+
+
+def produce_keyed(cluster: LocalCluster, topic: str) -> State:
+    """Write each key in each round. Return the newest record of each key."""
+    newest: State = {}
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        newest[message.key()] = message.offset(), message.value()
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    for number in range(ROUNDS):
+        for key in range(KEYS):
+            value = b"%d " % number + bytes(VALUE_BYTES)
+            producer.produce(topic, value, b"%d" % key, partition=0, on_delivery=delivered)
+    assert producer.flush(TIMEOUT_S) == 0
+    return newest
+
+
+def newest_of(cluster: LocalCluster, topic: str) -> State:
+    return {
+        message.key(): (message.offset(), message.value())
+        for message in read_from(cluster, topic, 0, 0)
+    }
+
+
+def alter(cluster: LocalCluster, kind: ResourceType, name: str, key: str, value: str) -> None:
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(kind, name, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+
+
+def test_brokers_are_killed_while_they_fork_a_topic(cluster: LocalCluster) -> None:
+    """The first kill comes almost at once, the second a little later."""
+    source, dice = "source", Random(5)
+    create_topic(cluster.bootstrap, source, PARTITIONS)
+    written = 0
+    for number, latest_s in enumerate((0.02, 0.08)):
+        produce(
+            cluster.bootstrap,
+            source,
+            [b"%d" % at for at in range(written, written + PARTITIONS * COUNT)],
+            range(PARTITIONS),
+        )
+        written += PARTITIONS * COUNT
+        name = f"fork-{number}"
+        wanted = NewTopic(name, -1, -1, config={"penstock.fork.source": source})
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        answer = admin.create_topics([wanted], request_timeout=TIMEOUT_S)[name]
+        with_answer = _is_done_within(answer, latest_s * dice.random())
+        kill_brokers(cluster)
+        check_fork(cluster, name, source, wanted, was_answered=with_answer)
+
+
+def _is_done_within(answer: Future[None], limit_s: float) -> bool:
+    """Return whether the fork was answered within this time, at the end of which brokers die."""
+    try:
+        answer.result(limit_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+def check_fork(
+    cluster: LocalCluster, name: str, source: str, wanted: NewTopic, *, was_answered: bool
+) -> None:
+    """Check that the fork is whole or absent, and that it is whole when it is asked for again."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    is_there = name in admin.list_topics(timeout=TIMEOUT_S).topics
+    assert is_there or not was_answered, "the fork was acknowledged and is absent"
+    if not is_there:
+        create_again(admin, wanted)
+    assert len(admin.list_topics(name, TIMEOUT_S).topics[name].partitions) == PARTITIONS
+    for partition in range(PARTITIONS):
+        whole = values_of(read_from(cluster, source, partition, 0))
+        assert len(whole) % COUNT == 0
+        assert values_of(read_from(cluster, name, partition, 0)) == whole
+
+
+def create_again(admin: AdminClient, wanted: NewTopic) -> None:
+    try:
+        admin.create_topics([wanted])[wanted.topic].result(TIMEOUT_S)
+    except KafkaException as error:
+        # The first request may be carried out late.
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+def test_brokers_are_killed_right_after_records_were_deleted(cluster: LocalCluster) -> None:
+    topic = "trimmed"
+    create_topic(cluster.bootstrap, topic, PARTITIONS)
+    produce(
+        cluster.bootstrap,
+        topic,
+        [b"%d" % at for at in range(PARTITIONS * COUNT)],
+        range(PARTITIONS),
+    )
+    before = [values_of(read_from(cluster, topic, partition, 0)) for partition in range(PARTITIONS)]
+    starts = [7, COUNT - 1, 33]
+    wanted = [TopicPartition(topic, partition, start) for partition, start in enumerate(starts)]
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    answers = admin.delete_records(wanted)
+    assert [answers[item].result(TIMEOUT_S).low_watermark for item in wanted] == starts
+    kill_brokers(cluster)
+    consumer = confluent_consumer(cluster.bootstrap, "reader")
+    bounds = [
+        consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)
+        for partition in range(PARTITIONS)
+    ]
+    consumer.close()
+    assert bounds == [(start, COUNT) for start in starts]
+    for partition, start in enumerate(starts):
+        found = values_of(read_from(cluster, topic, partition, 0))
+        assert found == before[partition][start:]
