@@ -112,6 +112,7 @@ class Forks:
         self._process = Process("forker")
         self._process.network = world.network
         world.processes.append(self._process)
+        self._is_inherited_elsewhere = world.checker.is_inherited
         world.checker.is_inherited = self.is_inherited
         self._checks_count = 0
 
@@ -127,7 +128,9 @@ class Forks:
     def is_inherited(self, part: Part, end: int) -> bool:
         """See `Checker.is_inherited`. What is in a topic that is being deleted does not count."""
         fork = self.known.get(part[0])
-        return fork is not None and (fork.is_doomed or not fork.ends or end <= fork.ends[part[1]])
+        if fork is None:
+            return self._is_inherited_elsewhere(part, end)
+        return fork.is_doomed or not fork.ends or end <= fork.ends[part[1]]
 
     def look(self, image: MetadataImage) -> None:
         """Take the fork points of new forks from the metadata."""

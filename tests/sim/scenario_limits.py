@@ -72,3 +72,13 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
     if scenario in LOADING:
         return loading_limits(limits)
     return late_limits(limits) if scenario in LATE else limits
+
+
+def with_log_life(scenario: str, limits: Limits, rng: Random) -> Limits:
+    """Return the limits for a run with log life: what is deleted can come back for a while."""
+    if scenario in LIVING | DELETING | STEPPING:
+        return limits
+    config = msgspec.structs.replace(
+        limits.controller, delete_grace_ms=rng.choice((0, 2_000, 600_000))
+    )
+    return replace(limits, controller=config)

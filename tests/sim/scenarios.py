@@ -408,13 +408,18 @@ _LOG_LIFE: Mapping[str, int] = {"delete_records": 2, "trim": 1, "move_compacted"
 WHOLE_LOGS = frozenset({"stale"})
 """Answers are judged by the whole log at the end, so no record is deleted."""
 
+WITHOUT_TOPIC_LIFE = frozenset({"disaster"})
+"""A recovery may undo what was done to topics without an answer, and the checks of
+`tests.sim.topic_life` take what is committed for final.
+"""
+
 READING = frozenset({"controller", "quorum"})
 """A client reads from the controllers all the time, without changing anything."""
 
 
 def has_log_life(seed: int) -> bool:
     """Return True if records go by request, age and size, logs are cleaned, and topics are forked,
-    frozen and brought back beside the faults of the scenario.
+    frozen, deleted and brought back beside the faults of the scenario.
     """
     return seed % 4 == 3
 

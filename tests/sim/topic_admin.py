@@ -1,5 +1,5 @@
-"""Administrators of topics that are created, deleted and brought back: they ask a controller, or
-any broker, and repeat their requests.
+"""Administrators of topics that are created, deleted, brought back and restored to snapshots: they
+ask a controller, or any broker, and repeat their requests.
 
 Invariant: one administrator per name, with one request at a time. An answer "done" is judged at
 once against the committed metadata; a request without an answer may take effect later, or never.
@@ -23,11 +23,12 @@ from controller.api.messages import (
     NewTopic,
     Status,
 )
-from controller.metadata.topic_configs import UNDELETE
+from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.control import addresses
 from tests.sim.loop import Process
 from tests.sim.nodes import SimBroker
+from tests.sim.topic_snapshots import TopicSnapshot
 
 if TYPE_CHECKING:
     from tests.sim.topic_life import Incarnation
@@ -37,6 +38,8 @@ _CREATE_VERSION: Final = 7
 _DELETE_VERSION: Final = 6
 _GROW_VERSION: Final = 3
 _PARTITIONS_MAX: Final = 6
+_SNAPSHOTS_MAX: Final = 4
+"""In a run."""
 _STATUS: Final = {
     ErrorCode.NONE: Status.OK,
     ErrorCode.INVALID_PARTITIONS: Status.INVALID_PARTITIONS,
@@ -50,6 +53,7 @@ class TopicAdmin:
         self._world = world
         self._life = world.life
         self._rng = Random(f"{world.seed}/topic admin")
+        self._kinds = Random(f"{world.seed}/topic admin/snapshots")
         self._process = Process("topic admin")
         self._process.network = world.network
         world.processes.append(self._process)
@@ -94,7 +98,9 @@ class TopicAdmin:
     async def _rule(self, name: str, stop: asyncio.Event) -> None:
         while not stop.is_set():
             known = self._find(name)
-            if known is None:
+            if self._life.has_snapshots and self._kinds.random() < 0.4:
+                await self._use_snapshot(name, known)
+            elif known is None:
                 await self._undelete_or_create(name)
             elif self._rng.random() < 0.4:
                 await self._delete(known)
@@ -142,6 +148,71 @@ class TopicAdmin:
             status = None if answer is None else _status(answer.topics[0])
         if status is Status.OK and known.returns_count == returns_count:
             self._world.fail(f"{known} is said to be back, the metadata do not have it")
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    async def put_back(self, name: str) -> None:
+        """Repeat until there is a snapshot of the topic, and the topic was restored to it."""
+        snapshot = self._life.snapshots.note(name, self._life.live)
+        while not snapshot.ends:
+            await self._here(self._snapshot(snapshot))
+        while (known := self._find(name)) is None or known.origin is not snapshot.origin:
+            await self._here(self._restore(snapshot, known))
+
+    async def _use_snapshot(self, name: str, known: "Incarnation | None") -> None:
+        snapshots, chosen = self._life.snapshots, None
+        if usable := snapshots.usable(name):
+            chosen = self._kinds.choice(usable)
+        kind = self._kinds.random()
+        if chosen is not None and kind < 0.8:
+            await self._restore(chosen, known)
+        elif chosen is not None and kind < 0.87:
+            await self._delete_snapshot(chosen)
+        elif known is not None and len(snapshots.known) < _SNAPSHOTS_MAX:
+            await self._snapshot(snapshots.note(name, self._life.live))
+
+    async def _snapshot(self, snapshot: TopicSnapshot) -> None:
+        self._world.trace("snapshot topic", snapshot.name)
+        answer = await self._fork(snapshot.name, snapshot.topic)
+        if answer is not None and _status(answer) is Status.OK and not snapshot.ends:
+            self._world.fail(f"{snapshot.name} is said to be there, the metadata do not have it")
+
+    async def _restore(self, snapshot: TopicSnapshot, known: "Incarnation | None") -> None:
+        """Delete the topic, and fork the snapshot under its name."""
+        snapshot.is_wanted = True
+        self._world.trace("restore topic", snapshot.name)
+        if known is not None:
+            await self._delete(known)
+            if not known.is_gone:
+                return
+        answer = await self._fork(snapshot.topic, snapshot.name)
+        if answer is not None and _status(answer) is Status.OK:
+            made = self._life.incarnations.get(answer.topic_id)
+            if made is None or made.origin is not snapshot.origin:
+                self._world.fail(f"{snapshot.name} is said to be restored, there is {made}")
+
+    async def _delete_snapshot(self, snapshot: TopicSnapshot) -> None:
+        snapshot.is_doomed = True
+        state = delete_topics.DeleteTopicState(None, snapshot.topic_id)
+        message = delete_topics.DeleteTopicsRequest(topics=[state], timeout_ms=self._timeout_ms())
+        if serving := self._serving():
+            broker = self._kinds.choice(serving)
+            await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
+
+    async def _fork(self, name: str, source: str) -> Any:
+        """Ask a broker for a fork. Return its answer for the topic, or None."""
+        if not (serving := self._serving()):
+            await asyncio.sleep(0.1)
+            return None
+        configs = [create_topics.CreatableTopicConfig(FORK_SOURCE, source)]
+        topic = create_topics.CreatableTopic(name, -1, -1, [], configs)
+        message = create_topics.CreateTopicsRequest(
+            [topic], self._timeout_ms(), validate_only=False
+        )
+        broker = self._kinds.choice(serving)
+        # A fork waits until its source is uploaded.
+        answer = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message, 10)
+        return None if answer is None else answer.topics[0]
 
     # --- create -----------------------------------------------------------------------------------
 
@@ -294,12 +365,15 @@ class TopicAdmin:
 
     def _broker(self) -> SimBroker | None:
         """Return the broker to ask; None: the controllers."""
-        serving = [
+        serving = self._serving()
+        return self._rng.choice(serving) if serving and self._rng.random() < 0.5 else None
+
+    def _serving(self) -> list[SimBroker]:
+        return [
             broker
             for _, broker in sorted(self._world.brokers.items())
             if broker.serving and not broker.process.dead
         ]
-        return self._rng.choice(serving) if serving and self._rng.random() < 0.5 else None
 
     async def _ask_controller(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Return None if it is unknown whether it was done."""
@@ -310,11 +384,13 @@ class TopicAdmin:
             await asyncio.sleep(0.1)
             return None
 
-    async def _ask_broker(self, broker: SimBroker, api: Any, version: int, message: Any) -> Any:
-        """Return None if it is unknown whether it was done."""
+    async def _ask_broker(
+        self, broker: SimBroker, api: Any, version: int, message: Any, patience_s: float = 0
+    ) -> Any:
+        """Return None if it is unknown whether it was done. patience_s: 0 for any."""
         try:
             return await Connection(self._world, broker).ask(
-                api, version, message, self._timeout_s() * 2
+                api, version, message, patience_s or self._timeout_s() * 2
             )
         except Unanswered:
             await asyncio.sleep(0.1)

@@ -8,8 +8,9 @@ once, on every committed change: a topic disappears only after a request, with a
 keeps all of them until its grace is over or it comes back, which it does only after a request and
 under higher leader epochs; partitions never become fewer and keep their streams; new partitions
 have streams that no partition ever had; a partition count is one that was requested; configurations
-of an earlier incarnation do not come back. A broker whose image has no such topic neither
-acknowledges writes to it nor serves reads.
+of an earlier incarnation come back only with it, or with its snapshot. A broker whose image has no
+such topic neither acknowledges writes to it nor serves reads. `tests.sim.topic_snapshots` judges
+snapshots, and topics that are restored to them.
 Checked at the end: each partition of each live topic is writable, and what was acknowledged is
 readable; a deletion without faults takes effect. `Checker` judges the records of an incarnation
 under the name that `place_of` gives it.
@@ -36,16 +37,19 @@ from tests.sim.leaks import LEAKING
 from tests.sim.nodes import SimBroker, batches_of, produce_request
 from tests.sim.places import PREFIX, SEPARATOR, place_of
 from tests.sim.topic_admin import TopicAdmin
+from tests.sim.topic_snapshots import TopicSnapshots
 
 if TYPE_CHECKING:
     from tests.sim.world import World
 
 LIVING: Final = frozenset({"topics"}) | LEAKING
-"""Scenarios in which topics are created and deleted."""
+"""Scenarios in which topics are created and deleted, beside those with log life."""
 
 _NAMES: Final = tuple(f"{PREFIX}{number}" for number in range(2))
 _WRITERS: Final = 3
 _READERS: Final = 2
+_LAST: Final = max(_WRITERS, _READERS)
+"""The number of the clients that write and read at the end."""
 _FETCH_BY_ID_VERSION: Final = 13
 _ID_FIRST: Final = 10_000
 _READ_AT_ONCE_BYTES: Final = 1 << 20
@@ -69,19 +73,32 @@ class Incarnation:
     epochs: list[int] = field(default_factory=list[int])
     """The leader epoch of each partition when the topic was deleted last."""
     streams: list[tuple[StreamId, ...]] = field(default_factory=list[tuple[StreamId, ...]])
+    origin: "Incarnation | None" = None
+    """What it began with, if it was restored."""
+    inherited: list[int] = field(default_factory=list[int])
+    """By partition: the end of what it has from there."""
+
+    def inherited_end(self, index: int) -> int:
+        return self.inherited[index] if index < len(self.inherited) else 0
 
     def place(self, index: int) -> Part:
         return f"{self.name}{SEPARATOR}{self.topic_id}", index
 
 
 class TopicLife:
-    """What the metadata said about these topics; does nothing in other scenarios."""
+    """What the metadata said about these topics."""
 
-    def __init__(self, world: "World", checker: Checker) -> None:
+    def __init__(self, world: "World", checker: Checker, *, beside_others: bool) -> None:
+        """beside_others: the run is of another scenario, and has one such topic."""
         self._world = world
         self._stream_of_others = checker.stream_of
         checker.stream_of = self.stream_of
-        self.names = _NAMES if world.scenario in LIVING else ()
+        checker.is_inherited = self.is_inherited
+        self.snapshots = TopicSnapshots(world)
+        self.is_alone = world.scenario in LIVING
+        self.names = _NAMES if self.is_alone else _NAMES[:1] if beside_others else ()
+        self.has_snapshots = beside_others or world.seed % 3 == 0
+        """In other runs, topics are deleted and come back more often: a snapshot takes long."""
         self.incarnations: dict[UUID, Incarnation] = {}
         self.totals: dict[str, set[int]] = {name: set() for name in self.names}
         """Partition counts that were requested."""
@@ -111,6 +128,12 @@ class TopicLife:
             else StreamId(-1)
         )
 
+    def is_inherited(self, place: Part, end: int) -> bool:
+        """See `Checker.is_inherited`."""
+        label = place[0].partition(SEPARATOR)[2]
+        known = self.incarnations.get(UUID(label)) if label else None
+        return known is not None and end <= known.inherited_end(place[1])
+
     # --- what the metadata says -------------------------------------------------------------------
 
     def look(self, image: MetadataImage) -> None:
@@ -126,6 +149,7 @@ class TopicLife:
         for name in self.names:
             if (topic := image.topics.by_name(name)) is not None:
                 self._judge(topic, image)
+        self.snapshots.look(image, self.incarnations)
 
     def _judge_end(self, known: Incarnation, image: MetadataImage) -> None:
         if not known.is_doomed:
@@ -198,11 +222,7 @@ class TopicLife:
             known = self.incarnations[topic.topic_id] = Incarnation(
                 topic.name, topic.topic_id, len(self.incarnations), configs
             )
-            if configs not in self.configs[topic.name]:
-                self._world.fail(
-                    f"topic {topic.name} begins with {configs}, asked for were"
-                    f" {self.configs[topic.name]}"
-                )
+            self._judge_begin(known, topic)
         if known.is_gone or configs != known.configs:
             self._world.fail(f"{known} has configurations {configs} now")
         streams = [partition.stream_ids for partition in topic.partitions]
@@ -220,6 +240,18 @@ class TopicLife:
                 f" {self.totals[topic.name]}"
             )
         known.streams = streams
+
+    def _judge_begin(self, known: Incarnation, topic: TopicState) -> None:
+        """Judge what a new topic begins with."""
+        snapshot = self.snapshots.restored(topic)
+        wanted = self.configs[topic.name]
+        if snapshot is not None:
+            known.origin, known.inherited = snapshot.origin, list(snapshot.ends)
+            wanted = [self.snapshots.configs(snapshot)]
+        if known.configs not in wanted:
+            self._world.fail(
+                f"topic {topic.name} begins with {known.configs}, asked for were {wanted}"
+            )
 
 
 class _Batch:
@@ -355,7 +387,7 @@ class _Reader:
         self._rng = Random(f"{world.seed}/topic reader/{number}")
         self._max_bytes = (
             self._rng.choice((1, 1_000, _READ_AT_ONCE_BYTES))
-            if number < _READERS
+            if number < _LAST
             else _READ_AT_ONCE_BYTES
         )
         self._positions: dict[Part, int] = {}
@@ -381,7 +413,8 @@ class _Reader:
                 await self.poll(known, 10, exact=True)
                 await asyncio.sleep(0.05)
             for place in places:
-                self._world.checker.check_all_read(place, 0, self._ends[place], acked[place])
+                start = known.inherited_end(place[1])
+                self._world.checker.check_all_read(place, start, self._ends[place], acked[place])
 
     async def poll(self, known: Incarnation, max_wait_ms: int, *, exact: bool = False) -> None:
         by_leader: dict[SimBroker, dict[int, tuple[int, int]]] = {}
@@ -440,9 +473,10 @@ class _Reader:
                     self._world.fail(
                         f"{broker.process.name} has no topic {known.topic_id} and serves it: {item}"
                     )
-                self._take(known.place(item.partition_index), *wanted[item.partition_index], item)
+                self._take(known, item.partition_index, *wanted[item.partition_index], item)
 
-    def _take(self, place: Part, offset: int, epoch: int, item: Any) -> None:
+    def _take(self, known: Incarnation, index: int, offset: int, epoch: int, item: Any) -> None:
+        place = known.place(index)
         is_newest = epoch >= self._epochs.get(place, 0) and self._positions[place] == offset
         if item.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and is_newest:
             self._world.fail(
@@ -451,7 +485,15 @@ class _Reader:
         if item.error_code:
             return
         batches = batches_of(item.records)
-        self._world.checker.fetched(place, item.high_watermark, offset, batches)
+        own_from = known.inherited_end(index)
+        inherited = [records for records in batches if records[0].offset < own_from]
+        self._life.snapshots.read(known, index, offset, inherited)
+        self._world.checker.fetched(
+            place,
+            item.high_watermark,
+            inherited[-1][-1].offset + 1 if inherited else offset,
+            batches[len(inherited) :],
+        )
         self._epochs[place] = max(self._epochs.get(place, 0), epoch)
         self._ends[place] = item.high_watermark
         if batches and self._positions[place] == offset:
@@ -459,20 +501,24 @@ class _Reader:
 
 
 class TopicClients:
-    """All of these clients for one run; does nothing in other scenarios."""
+    """All of these clients for one run; does nothing without such topics."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self._life = world.life
         self._admin = TopicAdmin(world) if world.life.names else None
-        self._last = _Writer(world, world.life, _WRITERS)
+        self._last = _Writer(world, world.life, _LAST)
 
     def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         if self._admin is None:
             return []
         world, life = self._world, self._life
-        writers = [_Writer(world, life, number) for number in range(_WRITERS)]
-        readers = [_Reader(world, life, number) for number in range(_READERS)]
+        writers = [
+            _Writer(world, life, number) for number in range(_WRITERS if life.is_alone else 2)
+        ]
+        readers = [
+            _Reader(world, life, number) for number in range(_READERS if life.is_alone else 1)
+        ]
         return [
             *self._admin.run(stop),
             *(writer.run(stop) for writer in writers),
@@ -481,15 +527,19 @@ class TopicClients:
 
     async def check(self) -> None:
         """Without faults, check that live topics work, and that a topic can be deleted, and created
-        again or brought back.
+        again, brought back or restored to a snapshot.
         """
         if self._admin is None:
             return
         await self._admin.create_missing()
         await self._use()
         await self._admin.renew(self._life.names[0])
-        await self._admin.revive(self._life.names[1])
+        await self._admin.revive(self._life.names[-1])
         await self._use()
+        if self._life.is_alone and self._life.has_snapshots:
+            # With the smallest limits, the upload that a snapshot waits for takes minutes.
+            await self._admin.put_back(self._life.names[0])
+            await self._use()
 
     async def check_cleaned(self) -> None:
         """Check that unreferenced objects are gone, also slots of WALs that served as objects, and
@@ -503,7 +553,7 @@ class TopicClients:
         await self._read_all()
 
     async def _read_all(self) -> None:
-        await _Reader(self._world, self._life, _READERS).read_all()
+        await _Reader(self._world, self._life, _LAST).read_all()
 
     async def _use(self) -> None:
         await asyncio.gather(

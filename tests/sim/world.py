@@ -67,7 +67,7 @@ from tests.sim.nodes import SimBroker
 from tests.sim.offsets import Offsets
 from tests.sim.pipelined import PipelinedProducer
 from tests.sim.rollback import RollbackChaos, Rollbacks, wander
-from tests.sim.scenario_limits import scenario_limits
+from tests.sim.scenario_limits import scenario_limits, with_log_life
 from tests.sim.share_consumers import WORKING, ShareConsumers
 from tests.sim.share_members import JOINING, ShareMembers
 from tests.sim.share_states import SHARING, ShareClients
@@ -117,6 +117,9 @@ class World:
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
         self.limits = scenario_limits(scenario, draw(self.rng), self.rng)
+        has_log_life = scenarios.has_log_life(seed)
+        if has_log_life:
+            self.limits = with_log_life(scenario, self.limits, Random(f"{seed}/log life"))
         self.coordination = draw_coordination(
             Random(f"{seed}/groups"),
             self.limits.skew_ms,
@@ -153,10 +156,13 @@ class World:
         """False between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.checker.is_needed_fence = self._is_young
-        self.life = TopicLife(self, self.checker)
+        self.life = TopicLife(
+            self,
+            self.checker,
+            beside_others=has_log_life and scenario not in scenarios.WITHOUT_TOPIC_LIFE,
+        )
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
         self.stable = StableOffsets(self.fail)
-        has_log_life = scenarios.has_log_life(seed)
         cleans, forks = (
             has_log_life or scenario in some for some in (scenarios.CLEANING, scenarios.FORKING)
         )
