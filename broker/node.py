@@ -440,6 +440,7 @@ class Broker:
             me,
             owned=self.storage.open_handles,
             turn=turn,
+            forget=self.storage.forget_cached,
             now_ms=self.now_ms,
             config=self._cleaner_config(),
         )

@@ -544,6 +544,10 @@ class Storage:
         """
         return self._cache.entries_of(stream_id, start, end)
 
+    def forget_cached(self, stream_id: StreamId, end: Offset) -> None:
+        """Read this stream from the store below `end`: log compaction has removed records there."""
+        self._cache.forget(stream_id, end)
+
     async def read(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[Buffer]:

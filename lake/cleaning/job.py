@@ -147,6 +147,7 @@ async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> Pas
         NO_BROKER,
         owned=owned,
         turn=asyncio.Lock(),
+        forget=lambda *_: None,
         now_ms=lambda: task.created_ms,
         config=task.config,
     )

@@ -243,6 +243,32 @@ class LogCache:
                 if not block.committed:
                     self._uncommitted_bytes -= run.size_bytes
 
+    def forget(self, stream_id: StreamId, end: Offset) -> None:
+        """Forget the committed entries of a stream that begin below `end`: the store has fewer
+        records there now. O(blocks + entries forgotten).
+        """
+        log = self._streams.get(stream_id)
+        for block in self._blocks:
+            run = block.runs.get(stream_id)
+            if log is None or not block.committed:
+                return
+            if run is None:
+                continue
+            stop = log.head + run.entry_count
+            count = bisect_left(log.starts, end, log.head, stop) - log.head
+            gone = log.entries[log.head : log.head + count]
+            payload_bytes = sum([len(entry.payload) for entry in gone])
+            run.entry_count -= count
+            run.payload_bytes -= payload_bytes
+            released = payload_bytes + count * ENTRY_OVERHEAD_BYTES
+            block.size_bytes -= released
+            self._size_bytes -= released
+            if log.evict(count):
+                del self._streams[stream_id]
+            if run.entry_count:
+                return
+            del block.runs[stream_id]
+
     def start_of(self, stream_id: StreamId) -> Offset | None:
         """Return the first cached offset of the stream. Reads before it need objects."""
         log = self._streams.get(stream_id)

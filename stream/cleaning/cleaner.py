@@ -133,7 +133,9 @@ class LogCleaner:
     """Clean one log at a time.
 
     owned: returns the streams that are open here now. turn: held during an exchange, because object
-    compaction works on the same ranges.
+    compaction works on the same ranges. forget: called after an exchange; what is cached of the
+    stream below this offset must not be served any more. A reader could take a value from the
+    cache long after its exchange, and miss the tombstone, which goes `tombstones_kept_ms` after it.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class LogCleaner:
         *,
         owned: Callable[[], Iterable[OwnedStream]],
         turn: asyncio.Lock,
+        forget: Callable[[StreamId, Offset], None],
         now_ms: WallClock,
         config: CleanerConfig | None = None,
     ) -> None:
@@ -154,6 +157,7 @@ class LogCleaner:
         self._writer = writer
         self._owned = owned
         self._turn = turn
+        self._forget = forget
         self._now_ms = now_ms
         self._config = config or CleanerConfig()
         self._pace = _Pace(self._config.bytes_per_s_max)
@@ -323,7 +327,12 @@ class LogCleaner:
         await self._pace.handled(built.size_bytes)
         self._check_owned(stream_id)
         new = NewObject(target.object_id, target.key, output.role, built.size_bytes, built.ranges)
-        await self._metadata.commit(CommitObjects(objects=(new,), replaced=replaced_by([output])))
+        try:
+            await self._metadata.commit(
+                CommitObjects(objects=(new,), replaced=replaced_by([output]))
+            )
+        finally:  # without an answer, it may be done
+            self._forget(stream_id, end)
         report.written_bytes += built.size_bytes
         return end
 

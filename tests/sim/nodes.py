@@ -280,6 +280,7 @@ class SimBroker:
             me,
             owned=self.storage.open_handles,
             turn=turn,
+            forget=self.storage.forget_cached,
             now_ms=self.now_ms,
             config=None if world.compacted is None else world.compacted.cleaner,
         )

@@ -38,7 +38,7 @@ def cleaner_of(broker, **limits):
     return duty_of(broker, log_cleaner_of(broker, **limits))
 
 
-def log_cleaner_of(broker, **limits):
+def log_cleaner_of(broker, forget=None, **limits):
     return LogCleaner(
         broker.harness.store,
         broker.metadata,
@@ -46,6 +46,7 @@ def log_cleaner_of(broker, **limits):
         broker.me,
         owned=broker.storage.open_handles,
         turn=asyncio.Lock(),
+        forget=forget or broker.storage.forget_cached,
         now_ms=broker.now_ms,
         config=CleanerConfig(**limits),
     )
@@ -487,12 +488,24 @@ async def test_a_lost_answer_of_the_commit_is_no_loss(log, world):
     assert await log.pairs() == [(1, b"a", b"2")]
 
 
+async def test_readers_do_not_get_what_was_cleaned_from_memory(log):
+    """A value from memory would outlive the tombstone, and its reader miss the deletion."""
+    for value in (b"1", None, b"3"):
+        await log.produce(keyed((b"a", value)), keyed((b"b", value)))
+        await log.upload()
+    duty = cleaner_of(log.leader)
+    await duty.check()
+    assert duty.removed_records == 4
+    assert await log.pairs() == [(4, b"a", b"3"), (5, b"b", b"3")]
+
+
 async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log, world):
     for number in range(3):
         await log.produce(keyed((b"a", b"%d" % number)))
         await log.upload()
     broker = log.leader
-    cleaner = log_cleaner_of(broker, group_bytes_max=1)
+    # As a job outside of the brokers does it, which reaches no cache.
+    cleaner = log_cleaner_of(broker, lambda *_: None, group_bytes_max=1)
     await duty_of(broker, cleaner).check()
     stream_id = (await broker.opened("t")).log.data.stream_id
     assert broker.storage.cached_entries(stream_id, 0, 1) is not None

@@ -47,6 +47,31 @@ def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
     assert cache.start_of(S1) == 10
 
 
+def test_committed_entries_can_be_forgotten() -> None:
+    cache = LogCache(CONFIG)
+    add(cache, 0, entry(1, 0, 2), entry(1, 2, 2), entry(2, 0))
+    first = cache.archive()
+    add(cache, 1, entry(1, 4, 2), entry(2, 1))
+    second = cache.archive()
+    add(cache, 2, entry(1, 6))
+    assert first is not None
+    assert second is not None
+    cache.mark_committed(first)
+    cache.forget(S1, Offset(2))
+    cache.check_invariants()
+    assert read(cache, S1, 0) is None
+    assert read(cache, S1, 2) == [2, 3, 4, 5, 6]
+    cache.forget(S1, Offset(7))  # what is not committed stays
+    cache.check_invariants()
+    assert cache.start_of(S1) == 4
+    cache.mark_committed(second)
+    cache.forget(S1, Offset(7))
+    cache.check_invariants()
+    assert read(cache, S1, 6) == [6]
+    assert read(cache, S2, 0) == [0, 1]
+    cache.forget(StreamId(3), Offset(9))
+
+
 def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
     cache = LogCache(CONFIG)
     parts = [entry(1, offset) for offset in range(4)]
