@@ -29,6 +29,8 @@ def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
     """
     try:
         return _DECODER.decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"a text is not UTF-8: {error}") from None
     except msgspec.ValidationError:
         tag = _tag_of(data)
         if tag is None or tag in _TAGS:
