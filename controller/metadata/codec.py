@@ -39,7 +39,10 @@ def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
 
 
 def _tag_of(data: bytes | memoryview | msgspec.Raw) -> str | None:
-    found: Any = msgspec.msgpack.decode(data)
+    try:
+        found: Any = msgspec.msgpack.decode(data)
+    except UnicodeDecodeError:
+        return None
     return found[0] if isinstance(found, list) and found and isinstance(found[0], str) else None
 
 

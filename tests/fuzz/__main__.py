@@ -25,7 +25,7 @@ def fuzz(target: Target, seconds: float) -> int:
         folder = Path(name)
         command = [sys.executable, "-m", "tests.fuzz.worker", target.name, str(seconds), name]
         try:
-            code = subprocess.run(command, check=False, timeout=seconds + HANG_S).returncode
+            code: object = subprocess.run(command, check=False, timeout=seconds + HANG_S).returncode
         except subprocess.TimeoutExpired:
             code = "a hang"
         found = [
@@ -33,13 +33,15 @@ def fuzz(target: Target, seconds: float) -> int:
             for path in sorted(folder.glob("*.txt"))
         ]
         if code:
+            assert (folder / "last").exists(), f"the worker of {target.name} did not start"
             last = (folder / "last").read_bytes()
             size = int.from_bytes(last[:8], "big")
             found.append((f"the process ended with {code}", last[8 : 8 + size]))
+        corpus = sum(1 for _ in folder.glob("corpus/*")) or len(seeds_of(target))
         runs = int((folder / "runs").read_text()) if (folder / "runs").exists() else 0
     print(
         f"{target.name:16}{runs:>10} runs {runs / seconds:>9.0f}/s"
-        f" {len(seeds_of(target)):>5} seeds {len(found):>3} findings",
+        f" {corpus:>5} in the corpus {len(found):>3} findings",
         flush=True,
     )
     for wrong, data in found:

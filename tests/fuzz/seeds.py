@@ -147,7 +147,7 @@ def _shards() -> Seeds:
         for key, data in store.objects.items():
             if key.startswith("manifest/"):
                 for number, raw in enumerate(_shards_of(data, key)):
-                    yield f"{store.name}-{number}", raw
+                    yield f"{store.name}-{key[-3:]}-{number}", raw
 
 
 def _shards_of(data: bytes, key: str) -> list[bytes]:
