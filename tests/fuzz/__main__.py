@@ -25,7 +25,9 @@ def fuzz(target: Target, seconds: float) -> int:
         folder = Path(name)
         command = [sys.executable, "-m", "tests.fuzz.worker", target.name, str(seconds), name]
         try:
-            code: object = subprocess.run(command, check=False, timeout=seconds + HANG_S).returncode
+            code: object = subprocess.run(
+                command, check=False, capture_output=True, timeout=seconds + HANG_S
+            ).returncode
         except subprocess.TimeoutExpired:
             code = "a hang"
         found = [
