@@ -48,7 +48,7 @@ def fuzz(target: Target, seconds: float) -> int:
     )
     for wrong, data in found:
         target.findings.mkdir(parents=True, exist_ok=True)
-        path = target.findings / hashlib.sha256(data).hexdigest()[:16]
+        path = target.findings / f"{hashlib.sha256(data).hexdigest()[:16]}.bin"
         path.write_bytes(data)
         print(f"{wrong}\nrepeat: python -m tests.fuzz --repeat {target.name} {path}", flush=True)
     return len(found)
