@@ -93,7 +93,7 @@ test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
 
 .PHONY: test-fast
 test-fast: venv
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/scenarios tests/sim tests/integration $(ARGS)
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/fuzz tests/scenarios tests/sim tests/integration $(ARGS)
 
 .PHONY: test-system
 test-system: venv chaos-clients
@@ -133,6 +133,10 @@ chaos-clients: venv
 .PHONY: chaos
 chaos: chaos-clients ## real processes under faults for MINUTES=10: kill -9, pauses, cut links, a failing store; ARGS='--seed N' repeats
 	PYTHONPATH=build/chaos-clients $(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
+
+.PHONY: fuzz
+fuzz: venv ## every reader of bytes from outside with mutated inputs, for MINUTES=10 in all; ARGS=TARGET for one of them
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 .PHONY: bench
 bench: venv ## measure the figures of docs/performance.md, as ratios within this run

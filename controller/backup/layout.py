@@ -80,7 +80,10 @@ def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObje
         payload = _FORMAT.unpack(key, data)
     except Unusable as error:
         raise BackupCorrupt(key, str(error)) from None
-    item = msgspec.msgpack.decode(payload, type=LogObject)
+    try:
+        item = msgspec.msgpack.decode(payload, type=LogObject)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BackupCorrupt(key, f"its contents cannot be decoded: {error}") from None
     if item.first_offset != first_offset or item.cluster_id != cluster_id:
         raise BackupCorrupt(
             key, f"it holds records from {item.first_offset} of cluster {item.cluster_id!r}"

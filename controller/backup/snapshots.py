@@ -109,7 +109,10 @@ def _unpack(key: str, data: bytes) -> _Body:
         payload = _FORMAT.unpack(key, data)
     except Unusable as error:
         raise SnapshotCorrupt(key, str(error)) from None
-    return msgspec.msgpack.decode(payload, type=_Body)
+    try:
+        return msgspec.msgpack.decode(payload, type=_Body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SnapshotCorrupt(key, f"its contents cannot be decoded: {error}") from None
 
 
 class SnapshotStore:

@@ -229,7 +229,7 @@ class ControllerService:
                 request = decoder.decode(data)
                 self._gate.check_request(request, context)
                 reply = await answer(request, context.time_remaining())
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 reply = Reply(
                     status=Status.INVALID_REQUEST,
                     detail=f"the request is not a valid {request_type.__name__}: {error}",
@@ -283,7 +283,7 @@ class ControllerService:
             )
         try:
             request = decoder.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Reply(
                 status=Status.INVALID_REQUEST, detail=f"the request is not a valid {name}: {error}"
             )
@@ -372,7 +372,7 @@ class ControllerService:
         except CallerRefused as error:
             await context.abort(StatusCode.UNAUTHENTICATED, str(error))
             return None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             await context.abort(StatusCode.INVALID_ARGUMENT, f"not a valid FollowRequest: {error}")
             return None
         return hello

@@ -29,6 +29,8 @@ def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
     """
     try:
         return _DECODER.decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"a text is not UTF-8: {error}") from None
     except msgspec.ValidationError:
         tag = _tag_of(data)
         if tag is None or tag in _TAGS:
@@ -37,7 +39,10 @@ def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
 
 
 def _tag_of(data: bytes | memoryview | msgspec.Raw) -> str | None:
-    found: Any = msgspec.msgpack.decode(data)
+    try:
+        found: Any = msgspec.msgpack.decode(data)
+    except UnicodeDecodeError:
+        return None
     return found[0] if isinstance(found, list) and found and isinstance(found[0], str) else None
 
 

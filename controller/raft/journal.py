@@ -113,7 +113,10 @@ def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
         return f"the frame says {length} bytes, {len(payload)} are there"
     if crc32c(payload) != payload_crc:
         return "the entries do not match their checksum"
-    return _decoder.decode(payload), _HEADER.size + length
+    try:
+        return _decoder.decode(payload), _HEADER.size + length
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return f"the entries cannot be decoded: {error}"
 
 
 class Journal:

@@ -178,7 +178,7 @@ class PeerTransport:
             hello = _hello_decoder.decode(cast("bytes", data))
             self._gate.check_node(EXCHANGE, CallerRole.CONTROLLER, hello.sender.node_id, context)
             refused = self._refusal(hello) or await self._listen(hello, context)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             await context.abort(
                 StatusCode.INVALID_ARGUMENT, f"not a message of a controller: {error}"
             )

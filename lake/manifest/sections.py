@@ -76,7 +76,7 @@ class SectionReader:
     async def _read(self, group: Sequence[SectionRef]) -> tuple[memoryview, str]:
         key = manifest_key(self._cluster_id, group[0].version)
         start, end = group[0].position, group[-1].position + group[-1].stored_bytes
-        if end - start > GET_BYTES_MAX + codec.SECTION_BYTES_MAX:
+        if start < 0 or not 0 < end - start <= GET_BYTES_MAX + codec.SECTION_BYTES_MAX:
             raise ObjectCorrupt(key, start, f"a section of {group[-1].stored_bytes} bytes")
         async with self._gets:
             return memoryview(await _get(self._store, key, start, end - start)), key

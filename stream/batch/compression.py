@@ -3,6 +3,7 @@
 Invariant: never allocates more than the limit, nor by a length that the input merely declares.
 Damaged input, and input that would exceed the limit, raise BatchCorrupt. Output space grows
 fourfold from the usual size, so a decompression bomb costs at most four thirds of the limit.
+Blocks in xerial framing cost at most twice the limit, while the output grows.
 Snappy has two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama).
 Both are read; raw is written.
 Source: Kafka `CompressionType`, `Lz4BlockOutputStream`, snappy-java `SnappyOutputStream`; LZ4 Frame
@@ -142,7 +143,8 @@ class Inflater:
         """Return how many bytes may follow the first `used`, at least `bytes_min`."""
         if len(self.output) - used < bytes_min:
             grown = bytearray(used + bytes_min)
-            grown[:used] = memoryview(self.output)[:used]
+            # Assigned to a view: a bytearray would copy the bytes once more.
+            memoryview(grown)[:used] = memoryview(self.output)[:used]
             self.output = grown
         return min(self._bytes_max, len(self.output) - used)
 

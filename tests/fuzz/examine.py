@@ -1,0 +1,46 @@
+"""Run one input of a target and say what is wrong, if anything is."""
+
+import time
+import traceback
+import tracemalloc
+
+from tests.fuzz.targets import Target
+
+
+def examine(target: Target, data: bytes, *, traced: bool = False) -> str | None:
+    """Return what is wrong with the reader of this input; None: it does what it documents.
+
+    traced: measure memory, which takes several times as long. Processes that do not measure it
+    limit their address space instead.
+    """
+    for each in target.inputs(data):
+        wrong = _traced(target, each) if traced else _run(target, each)
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _traced(target: Target, data: bytes) -> str | None:
+    tracemalloc.start()
+    try:
+        wrong = _run(target, data)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    if wrong is None and peak_bytes > target.memory_bytes_max:
+        return f"it allocates {peak_bytes} bytes, {target.memory_bytes_max} are allowed"
+    return wrong
+
+
+def _run(target: Target, data: bytes) -> str | None:
+    before_s = time.thread_time()
+    try:
+        target.read(data)
+    except target.allowed:
+        pass
+    except Exception:  # noqa: BLE001 - that is what fuzzing looks for
+        return traceback.format_exc()
+    took_s = time.thread_time() - before_s
+    if took_s > target.time_max_s:
+        return f"it takes {took_s:.1f} s of CPU, {target.time_max_s} are allowed"
+    return None

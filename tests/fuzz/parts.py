@@ -1,0 +1,88 @@
+"""Give readers their input where they do not take bytes: the files of a journal, and a connection
+of an HTTP client.
+"""
+
+import asyncio
+from typing import Any
+
+from controller.raft.directory import AppendFile
+from deploy.node.health import HttpServer
+
+_SEGMENT = f"{1:020d}.journal"
+
+
+class JournalParts:
+    """Implement JournalFiles and JournalOwner for one segment in memory."""
+
+    directory_id = "fuzz"
+    journal_number = 1
+
+    def __init__(self, segment: bytes) -> None:
+        self._segment = segment
+
+    def __str__(self) -> str:
+        return "journal"
+
+    def names(self) -> list[str]:
+        return [_SEGMENT]
+
+    def read(self, name: str) -> bytes:
+        assert name == _SEGMENT
+        return self._segment
+
+    def cut(self, name: str, size_bytes: int) -> None:
+        assert name == _SEGMENT
+        assert 0 <= size_bytes < len(self._segment)
+
+    def create(self, name: str) -> AppendFile:
+        raise AssertionError(f"opening a journal creates {name}")
+
+    def rename(self, old: str, new: str) -> None:
+        raise AssertionError(f"opening a journal renames {old} to {new}")
+
+    def remove(self, name: str) -> None:
+        raise AssertionError(f"opening a journal removes {name}")
+
+    def sync(self) -> None:
+        raise AssertionError("opening a journal syncs its directory")
+
+    def note_journal(self, number: int) -> None:
+        raise AssertionError(f"opening a journal notes segment {number}")
+
+
+class _Connection(asyncio.Transport):
+    """Collect what the server writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self._closing = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+
+    abort = close
+
+
+def answer_of(server: HttpServer, request: bytes, limit: int) -> bytes:
+    """Return what the server writes to a client that sends these bytes and then nothing more."""
+    return asyncio.run(_answer_of(server, request, limit))
+
+
+async def _answer_of(server: HttpServer, request: bytes, limit: int) -> bytes:
+    reader = asyncio.StreamReader(limit)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    connection = _Connection()
+    protocol.connection_made(connection)
+    writer = asyncio.StreamWriter(connection, protocol, reader, asyncio.get_running_loop())
+    reader.feed_data(request)
+    reader.feed_eof()
+    await server._serve(reader, writer)
+    assert connection.is_closing(), "the connection stays open"
+    return bytes(connection.written)

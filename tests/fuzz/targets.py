@@ -1,0 +1,310 @@
+"""List what `make fuzz` tests: each reader of bytes that come from outside of the process.
+
+To add a target, write a function from bytes that calls the reader, add it to TARGETS with the
+errors that the reader documents, and add seeds to `tests.fuzz.seeds`. SASL exchanges and JWTs
+belong here too. Anything else than the allowed errors is a finding: another exception, more than
+`time_max_s`, more memory than `memory_bytes_max`, the end of the process.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from broker.wire.apis import APIS, FETCH, PRODUCE
+from broker.wire.codecs import CODECS
+from broker.wire.errors import WireError
+from broker.wire.fetch import decode_fetch_request
+from broker.wire.framing import decode_body, parse_header, parse_response_header
+from broker.wire.produce import decode_produce_request
+from controller.api import load_messages, rewrite_messages
+from controller.api import messages as api_messages
+from controller.api.errors import BackupCorrupt, JournalCorrupt, JournalForgot, SnapshotCorrupt
+from controller.backup.layout import unpack
+from controller.backup.snapshots import SnapshotStore
+from controller.metadata.codec import decode_record
+from controller.metadata.errors import InvariantBroken
+from controller.raft.journal import Journal
+from controller.raft.transport import Hello
+from controller.raft.transport import Message as RaftMessage
+from deploy.node.health import REQUEST_BYTES_MAX, HttpServer, routes_of
+from lake.manifest.sections import SectionReader, load_root
+from objectstore.errors import ObjectNotFound
+from objectstore.memory import MemoryStore
+from stream.batch.compression import Compression, decompress
+from stream.batch.control import decode_marker
+from stream.batch.header import check_crc, iter_headers
+from stream.batch.records import decode_records
+from stream.batch.uncompressed_size import uncompressed_bytes
+from stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt
+from stream.format.checkpoint import decode_map
+from stream.format.decoder import parse_header as parse_object_header
+from stream.format.decoder import parse_tail, verify_object
+from stream.format.keys import manifest_key, snapshot_key
+from stream.format.manifest.codec import decode_entries, decode_shard
+from stream.format.manifest.lease import Lease
+from stream.format.manifest.model import PageRef, SectionRef
+from stream.format.transaction_log import decode_events
+from tests.fuzz import seals
+from tests.fuzz.parts import JournalParts, answer_of
+
+Function = Callable[[bytes], object]
+Errors = tuple[type[BaseException], ...]
+
+HERE = Path(__file__).resolve().parent
+CLUSTER = "vectors"
+DECOMPRESSED_BYTES_MAX = 1 << 20
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader.
+
+    allowed: its documented errors. seal: corrects the checksums of an input; the reader then gets
+    both, the input as it is and the corrected one.
+    """
+
+    name: str
+    read: Function
+    allowed: Errors
+    seal: seals.Seal | None = None
+    memory_bytes_max: int = 32 * _MIB
+    time_max_s: float = 1.0
+
+    @property
+    def findings(self) -> Path:
+        return HERE / "findings" / self.name
+
+    def inputs(self, data: bytes) -> list[bytes]:
+        """Return the inputs of the reader that this input of the fuzzer stands for."""
+        return [data] if self.seal is None else [data, self.seal(data)]
+
+
+def all_of(*reads: Function, allowed: Errors) -> Function:
+    """Return a function that passes an input to each of the readers, whatever the others raise."""
+
+    def read(data: bytes) -> None:
+        for each in reads:
+            try:
+                each(data)
+            except allowed:
+                continue
+
+    return read
+
+
+# --- the Kafka protocol ---------------------------------------------------------------------------
+
+
+def _request(frame: bytes) -> None:
+    header = parse_header(frame)
+    if not header.is_supported:
+        return
+    at, version = header.body_offset, header.api_version
+    if header.api is PRODUCE:
+        decode_produce_request(memoryview(frame), at, version)
+    if header.api is FETCH:
+        decode_fetch_request(frame, at, version)
+    decode_body(CODECS[header.api.key].decode_request, frame, at, version)
+
+
+def _response(data: bytes) -> None:
+    """Read a response behind two bytes that choose API and version."""
+    if len(data) < 2:
+        return
+    api = list(APIS.values())[data[0] % len(APIS)]
+    version = api.served_min + data[1] % (api.max - api.served_min + 1)
+    _, at = parse_response_header(api, version, data[2:])
+    decode_body(CODECS[api.key].decode_response, data[2:], at, version)
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def _decompress(codec: Compression) -> Function:
+    def read(data: bytes) -> None:
+        uncompressed_bytes(codec, data)
+        decompress(codec, data, DECOMPRESSED_BYTES_MAX)
+
+    return read
+
+
+def _headers(data: bytes) -> None:
+    for at, header in iter_headers(data):
+        check_crc(data, at)
+        uncompressed_bytes(header.compression, data[at : at + header.size_bytes])
+
+
+_BATCH_READERS: tuple[Function, ...] = (
+    _headers,
+    functools.partial(decode_records, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX),
+    lambda data: decode_marker(data, 1, 0),
+    decode_map,
+    decode_events,
+)
+
+
+# --- objects and manifests ------------------------------------------------------------------------
+
+
+def _manifest(data: bytes) -> None:
+    asyncio.run(_read_manifest(data))
+
+
+async def _read_manifest(data: bytes) -> None:
+    store = MemoryStore()
+    await store.put(manifest_key(CLUSTER, 1), data)
+    root = await load_root(store, CLUSTER, 1)
+    refs = [shard for topic in root.topics for shard in topic.shards]
+    await SectionReader(store, CLUSTER).read(
+        refs[:8], lambda ref, raw, key: decode_shard(raw, ref, key)
+    )
+
+
+_SECTION = SectionRef(1, 16, 0, 0, 0)
+
+
+def _shard(data: bytes) -> None:
+    decode_shard(memoryview(data), _SECTION, "manifest")
+
+
+def _page(data: bytes) -> None:
+    decode_entries(memoryview(data), PageRef(0, 1, 1, 1, 1, 1, _SECTION), "manifest")
+
+
+def _lease(data: bytes) -> None:
+    msgspec.json.decode(data, type=Lease)
+
+
+# --- controllers ----------------------------------------------------------------------------------
+
+
+def _snapshot(data: bytes) -> None:
+    asyncio.run(_load_snapshot(data))
+
+
+async def _load_snapshot(data: bytes) -> None:
+    store = MemoryStore()
+    await store.put(snapshot_key(CLUSTER, 1, 1), data)
+    await SnapshotStore(store, CLUSTER, kept=2).load_newest()
+
+
+def _log_object(data: bytes) -> None:
+    for record in unpack("log", 0, CLUSTER, data).records:
+        decode_record(record)
+
+
+def _journal(data: bytes) -> None:
+    Journal(JournalParts(data), JournalParts(data)).open()
+
+
+def _messages() -> tuple[type[api_messages.Message], ...]:
+    found = (
+        kind
+        for module in (api_messages, load_messages, rewrite_messages)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, api_messages.Message)
+    )
+    return tuple(sorted(set(found) - {api_messages.Message, api_messages.Reply}, key=str))
+
+
+MESSAGES = _messages()
+"""The messages of gRPC, in the order of the byte that chooses one."""
+
+_MESSAGE_DECODERS = [msgspec.msgpack.Decoder(kind) for kind in MESSAGES]
+_raft_hello = msgspec.msgpack.Decoder(Hello)
+_raft_group = msgspec.msgpack.Decoder(list[RaftMessage])
+
+
+def _grpc(data: bytes) -> None:
+    if data:
+        _MESSAGE_DECODERS[data[0] % len(MESSAGES)].decode(data[1:])
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+class _Well:
+    """Implement Health for a process that is well."""
+
+    def not_started(self) -> list[str]:
+        return []
+
+    def not_alive(self) -> list[str]:
+        return []
+
+    async def not_ready(self) -> list[str]:
+        return []
+
+
+_ROUTES = routes_of(_Well())
+
+
+def _http(data: bytes) -> None:
+    answer = answer_of(HttpServer(_ROUTES), data, REQUEST_BYTES_MAX)
+    assert not answer or answer.startswith(b"HTTP/1.1 "), f"the answer is {answer[:80]!r}"
+
+
+_OBJECT_ERRORS: Errors = (ObjectCorrupt, FormatUnknown)
+_MESSAGE_ERRORS: Errors = (msgspec.DecodeError, UnicodeDecodeError)
+
+TARGETS = MappingProxyType(
+    {
+        target.name: target
+        for target in (
+            Target("request", _request, (WireError,)),
+            Target("response", _response, (WireError,)),
+            Target(
+                "batch",
+                all_of(*_BATCH_READERS, allowed=(BatchCorrupt,)),
+                (BatchCorrupt,),
+                seals.batch,
+            ),
+            *(
+                Target(codec.name.lower(), _decompress(codec), (BatchCorrupt,))
+                for codec in Compression
+                if codec != Compression.NONE
+            ),
+            Target(
+                "object",
+                all_of(
+                    parse_object_header,
+                    lambda data: parse_tail(data, len(data)),
+                    verify_object,
+                    allowed=_OBJECT_ERRORS,
+                ),
+                _OBJECT_ERRORS,
+                seals.object_,
+            ),
+            Target("manifest", _manifest, (*_OBJECT_ERRORS, ObjectNotFound), seals.manifest),
+            Target("manifest-shard", _shard, _OBJECT_ERRORS),
+            Target("manifest-page", _page, _OBJECT_ERRORS),
+            Target("lease", _lease, (msgspec.DecodeError, UnicodeDecodeError)),
+            Target(
+                "snapshot",
+                _snapshot,
+                (SnapshotCorrupt, FormatUnknown, InvariantBroken, msgspec.DecodeError),
+                seals.metadata,
+            ),
+            Target(
+                "metadata-log",
+                _log_object,
+                (BackupCorrupt, FormatUnknown, msgspec.DecodeError),
+                seals.metadata,
+            ),
+            Target("journal", _journal, (JournalCorrupt, JournalForgot), seals.journal),
+            Target("grpc", _grpc, _MESSAGE_ERRORS),
+            Target(
+                "raft",
+                all_of(_raft_hello.decode, _raft_group.decode, allowed=_MESSAGE_ERRORS),
+                _MESSAGE_ERRORS,
+            ),
+            Target("http", _http, ()),
+        )
+    }
+)

@@ -1,0 +1,32 @@
+"""Run the committed inputs of every target of `make fuzz`, and a few mutations of them."""
+
+from random import Random
+
+import pytest
+
+from tests.fuzz.examine import examine
+from tests.fuzz.mutations import mutated
+from tests.fuzz.seeds import corpora, seeds_of
+from tests.fuzz.targets import TARGETS
+
+MUTATIONS = 200
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_committed_inputs_and_mutations_do_no_harm(name: str) -> None:
+    target = TARGETS[name]
+    seeds = seeds_of(target)
+    assert seeds, f"target {name} has no corpus"
+    for seed, data in seeds.items():
+        assert (wrong := examine(target, data, traced=True)) is None, f"{seed}: {wrong}"
+    random = Random(18)
+    for _ in range(MUTATIONS):
+        data = mutated(list(seeds.values()), random)
+        assert (wrong := examine(target, data)) is None, f"{data.hex()}: {wrong}"
+
+
+def test_corpora_are_what_their_script_makes() -> None:
+    for name, made in corpora():
+        seeds = seeds_of(TARGETS[name])
+        for seed, data in made:
+            assert seeds[seed.replace(" ", "-")] == data
