@@ -7,7 +7,7 @@ errors go to stderr, and the rest is dropped. Must not configure structlog: only
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import structlog
 
@@ -17,22 +17,35 @@ _SHOWN: Final = frozenset(
 """Methods that write to stderr in a program that did not configure structlog."""
 
 
+class NamedOutput(structlog.PrintLogger):
+    """What writes the lines of a logger that has a name."""
+
+    def __init__(self, file: TextIO, name: str = "") -> None:
+        super().__init__(file)
+        self.name = name
+
+
 class _Output:
     """Choose the output at each line, because a program may configure structlog after it imported
     us.
     """
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("__"):
             raise AttributeError(method)
         if structlog.is_configured():
-            return getattr(structlog.get_config()["logger_factory"](), method)  # type: ignore[no-any-return]
+            return getattr(structlog.get_config()["logger_factory"](self.name), method)  # type: ignore[no-any-return]
         return getattr(structlog.PrintLogger(sys.stderr), method) if method in _SHOWN else _nothing
 
 
-def get_logger() -> Any:  # noqa: ANN401 - as structlog.get_logger: its class is a matter of configuration
-    """Return a logger for a library module. Use it like one of `structlog.get_logger`."""
-    return structlog.wrap_logger(_Output())
+def get_logger(name: str) -> Any:  # noqa: ANN401 - as structlog.get_logger: its class is a matter of configuration
+    """Return a logger for the library module of this name. Use it like one of
+    `structlog.get_logger`.
+    """
+    return structlog.wrap_logger(_Output(name))
 
 
 def _nothing(*_: object, **__: object) -> None:

@@ -26,7 +26,7 @@ from stream.errors import NotContiguous, ObjectCorrupt
 from stream.format.checkpoint import CleanedPart
 from stream.ports import StreamMetadata
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_SLICE_COUNT: Final = 100
 """Checked between two turns of the event loop: about 0.2 ms."""

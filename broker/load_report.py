@@ -30,7 +30,7 @@ from objectstore.metered import StoreStats
 from stream.ports import BrokerIncarnation
 from stream.read.damage import DamageLog
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _TIMEOUT_S: Final = 5.0
 _LAG_INTERVAL_S: Final = 0.1
 """Sampling interval of the event loop's lag. Costs 20 us per second."""

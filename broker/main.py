@@ -8,6 +8,7 @@ Must not: import what `--help` does not need. Heavy modules are imported inside 
 import asyncio
 import signal
 import sys
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ import structlog
 
 from base.collector import tune_collector
 from base.health import ServeHealth, no_health_endpoint
+from base.log import NamedOutput
 from base.stacks import dump_stacks_on_quit
 from broker.config import BrokerConfig
 from broker.health import BrokerHealth, StoreProbe
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from broker.node import Broker
     from objectstore.ports import ObjectStore
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 EXIT_OK: Final = 0
 EXIT_NOT_STARTED: Final = 1
@@ -51,7 +53,7 @@ def run(
     """
     import uvloop
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    structlog.configure(logger_factory=partial(NamedOutput, sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
             serve(

@@ -116,7 +116,7 @@ from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
 from stream.wal.tracing import Tracing
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 PROBE_PREFIX: Final = "probe/"
 COMPACTOR_CACHE_BYTES: Final = 1 << 20

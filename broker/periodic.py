@@ -8,7 +8,7 @@ from typing import Never
 
 import structlog
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 class IntervalWait:

@@ -24,7 +24,7 @@ from controller.metadata.wal_losses import acceptance_key
 from stream.errors import WalDamaged
 from stream.ports import BrokerIncarnation
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 1_000

@@ -20,7 +20,7 @@ from broker.partition.retention import Retention, retained_from
 from broker.periodic import IntervalWait, check_periodically
 from controller.metadata.image import MetadataImage
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 _PARTITIONS_PER_SLICE_COUNT: Final = 200
 """Checked between two turns of the event loop: about 0.2 ms."""

@@ -17,7 +17,7 @@ import structlog
 
 from base.listeners import Listener
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 CHECK_S: Final = 10.0
 """A name service or a load balancer may need a moment to learn of a new broker."""

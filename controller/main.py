@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 import msgspec
@@ -21,6 +22,7 @@ import structlog
 from base.clock import WallClock, wall_ms
 from base.collector import tune_collector
 from base.health import ServeHealth, no_health_endpoint
+from base.log import NamedOutput
 from base.stacks import dump_stacks_on_quit
 from controller.api.client import ControllerClient, log_trouble
 from controller.api.errors import NotLeader, QuorumClosed
@@ -54,7 +56,7 @@ from controller.writer.runtime import Runtime
 from objectstore.metered import StoreMeter
 from objectstore.ports import ObjectStore
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 class ControllerServer:
@@ -508,7 +510,7 @@ def run(
 
     from objectstore.url import open_store
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    structlog.configure(logger_factory=partial(NamedOutput, sys.stderr))
 
     async def main() -> int:
         tune_collector()

@@ -27,7 +27,7 @@ from objectstore.errors import (
 )
 from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
-_log = get_logger()
+_log = get_logger(__name__)
 _T = TypeVar("_T")
 
 

@@ -38,7 +38,7 @@ from pytest_penstock.options import Options
 from stream.config import StreamConfig
 from stream.errors import StreamError
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 HOST: Final = "127.0.0.1"
 SESSION_TIMEOUT_MS: Final = 3_000

@@ -31,7 +31,7 @@ from broker.coordination.log import (
 )
 from broker.wire.error_codes import ErrorCode
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 RECORD_OVERHEAD_BYTES: Final = 100
 """Cost of a record besides key and value, in storage and in time: a small record takes 15 to 20 us

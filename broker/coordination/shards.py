@@ -36,7 +36,7 @@ from broker.coordination.log import (
 )
 from broker.wire.error_codes import ErrorCode
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 LOAD_RETRY_S: Final = 0.5
 LOAD_WAIT_S: Final = 2.0

@@ -79,7 +79,7 @@ from broker.groups.state import (
 from broker.share.state import ShareStateStore
 from broker.wire.error_codes import ErrorCode
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 GROUPS_MAX = 50_000
 OFFSETS_MAX = 1_000_000

@@ -52,7 +52,7 @@ from broker.share.state import (
 )
 from broker.wire.error_codes import ErrorCode
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"

@@ -1,5 +1,5 @@
 """IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers and groups at the
-controller.
+controller. Levels of loggers are a matter of this broker.
 
 AlterConfigs is the older API: the request names all configs of a resource, and those that it does
 not name get their defaults, except the source of a fork. The controller decides which ones these
@@ -27,6 +27,7 @@ from broker.handlers.broker_configs import (
 )
 from broker.handlers.configs import configs_denial
 from broker.handlers.dispatch import encode_response
+from broker.handlers.loggers import LOGGER_RESOURCE, LoggerRefused, alter_loggers
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
@@ -45,9 +46,15 @@ _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _Resource: TypeAlias = tuple[int, str]
 _DONE: Final = ErrorCode.NONE, None
-_SHOWN: Final = {TOPIC_RESOURCE: "topic", BROKER_RESOURCE: "broker", GROUP_RESOURCE: "group"}
+_ALTERED: Final = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE})
+"""What the controller alters."""
+_SHOWN: Final = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    GROUP_RESOURCE: "group",
+    LOGGER_RESOURCE: "loggers of broker",
+}
 """How the audit log names what can be altered."""
-_ALTERED: Final = frozenset(_SHOWN)
 _NO_DEFAULTS: Final = {
     TOPIC_RESOURCE: "there are no configs for all topics: name one",
     GROUP_RESOURCE: "Default group resources are not allowed.",
@@ -106,6 +113,8 @@ async def _alter(
     node: Node, resource: wire.AlterConfigsResource, *, validate_only: bool
 ) -> _Outcome:
     named = resource.resource_type, resource.resource_name
+    if resource.resource_type == LOGGER_RESOURCE:
+        return _alter_loggers(node, resource, validate_only=validate_only)
     try:
         _check_resource(node, named)
         asked = [(config.name, _value(node, named, config)) for config in resource.configs]
@@ -120,6 +129,18 @@ async def _alter(
     except (ControllerError, TimeoutError) as error:
         return code_of(error), str(error)
     return _outcome(answer.items[0])
+
+
+def _alter_loggers(
+    node: Node, resource: wire.AlterConfigsResource, *, validate_only: bool
+) -> _Outcome:
+    try:
+        alter_loggers(
+            node.node_id, resource.resource_name, resource.configs, validate_only=validate_only
+        )
+    except LoggerRefused as refused:
+        return refused.code, str(refused)
+    return _DONE
 
 
 def _value(node: Node, resource: _Resource, config: wire.AlterableConfig) -> str | None:
@@ -158,6 +179,9 @@ def _list_default(node: Node, resource_type: int, name: str) -> str | None:
 def _check_resource(node: Node, resource: _Resource) -> None:
     """Raises _Refused if the controller is not asked about this resource."""
     resource_type, name = resource
+    if resource_type == LOGGER_RESOURCE:
+        problem = "AlterConfigs cannot change levels of loggers: use IncrementalAlterConfigs"
+        raise _Refused(ErrorCode.INVALID_REQUEST, problem)
     if resource_type not in _ALTERED:
         problem = f"resource type {resource_type} has no configs that can be altered"
         raise _Refused(ErrorCode.INVALID_REQUEST, problem)

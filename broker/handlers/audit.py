@@ -20,7 +20,7 @@ from broker.network.request import RequestContext
 from broker.wire import apis
 from controller.metadata.records import AclEntry
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 REPEAT_S: Final = 10.0
 SHOWN_CHARS_MAX: Final = 256

@@ -37,7 +37,7 @@ from broker.security.sasl import SaslPhase, SaslState
 from broker.wire import apis, framing
 from broker.wire.gen import sasl_authenticate, sasl_handshake
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _KEY_BYTES: Final = 2
 _SIZE_BYTES: Final = 4

@@ -13,13 +13,16 @@ DYNAMIC_BROKER: Final = 2
 DYNAMIC_DEFAULT_BROKER: Final = 3
 STATIC_BROKER: Final = 4
 DEFAULT: Final = 5
+DYNAMIC_BROKER_LOGGER: Final = 6
 DYNAMIC_GROUP: Final = 8
 """Values of Kafka's DescribeConfigsResponse.ConfigSource."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """synonyms: all values of the config, as (name, value, source), the one that is used first."""
+    """synonyms: all values of the config, as (name, value, source), the one that is used first.
+    has_synonyms: whether DescribeConfigs lists them.
+    """
 
     name: str
     synonyms: tuple[tuple[str, str, int], ...]
@@ -27,6 +30,7 @@ class ConfigEntry:
     doc: str
     is_read_only: bool = False
     is_sensitive: bool = False
+    has_synonyms: bool = True
 
     @property
     def value(self) -> str:

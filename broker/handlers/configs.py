@@ -1,5 +1,5 @@
-"""DescribeConfigs: return the configs of topics, groups and of this broker, with the source of each
-value.
+"""DescribeConfigs: return the configs of topics, groups, of this broker and of its loggers, with
+the source of each value.
 
 Invariant: every config that has an effect (or that tools expect) is listed, whether it is set or
 not. Settings that a broker cannot change while it runs are read-only. A broker describes only
@@ -28,6 +28,11 @@ from broker.handlers.config_entry import (
     synonyms_of,
 )
 from broker.handlers.dispatch import encode_response
+from broker.handlers.loggers import (
+    LOGGER_RESOURCE,
+    described_broker_problem,
+    logger_entries,
+)
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -44,9 +49,8 @@ from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_R
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 
-_BROKER_LOGGER: Final = 8
 _CLIENT_METRICS: Final = 16
-_CLUSTER_RESOURCES: Final = frozenset({BROKER_RESOURCE, _BROKER_LOGGER, _CLIENT_METRICS})
+_CLUSTER_RESOURCES: Final = frozenset({BROKER_RESOURCE, LOGGER_RESOURCE, _CLIENT_METRICS})
 
 
 def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
@@ -165,7 +169,14 @@ def _entries(
         if not name:
             return ErrorCode.INVALID_REQUEST, "Group name must not be empty"
         return group_entries(node.image.configs.group(name), group_defaults(node.config))
-    allowed = f"{TOPIC_RESOURCE} (topic), {BROKER_RESOURCE} (broker) and {GROUP_RESOURCE} (group)"
+    if resource_type == LOGGER_RESOURCE:
+        if problem := described_broker_problem(node.node_id, name):
+            return ErrorCode.INVALID_REQUEST, problem
+        return logger_entries()
+    allowed = (
+        f"{TOPIC_RESOURCE} (topic), {BROKER_RESOURCE} (broker), {LOGGER_RESOURCE} (loggers of a"
+        f" broker) and {GROUP_RESOURCE} (group)"
+    )
     return (
         ErrorCode.INVALID_REQUEST,
         f"resource type {resource_type} has no configs; allowed are {allowed}",
@@ -186,7 +197,7 @@ def _config_result(
         read_only=entry.is_read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
-        synonyms=synonyms if with_synonyms else [],
+        synonyms=synonyms if with_synonyms and entry.has_synonyms else [],
         config_type=entry.type,
         documentation=entry.doc or None if with_docs else None,
     )

@@ -61,7 +61,7 @@ from broker.wire.gen import (
     update_features,
 )
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _PRODUCE_PREFIX: Final = apis.PRODUCE.key.to_bytes(2, "big")
 

@@ -51,7 +51,7 @@ from stream.batch.header import batch_span
 from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
 from stream.format.transaction_log import AbortedTransaction
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0

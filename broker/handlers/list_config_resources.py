@@ -1,7 +1,8 @@
-"""ListConfigResources: name the resources that have configs: topics, brokers and groups.
+"""ListConfigResources: name the resources that have configs: topics, brokers, their loggers, and
+groups.
 
-Of groups, those that have configs are named. Kafka also has configs of loggers and client metrics.
-Here there are none, so these types are empty. Version 0 knows client metrics alone.
+Of groups, those that have configs are named. Kafka also has configs of client metrics. Here there
+are none, so this type is empty. Version 0 knows client metrics alone.
 Source: KIP-1142 (version 1), KIP-1000 (version 0); Kafka
 `KafkaApis.handleListConfigResources`.
 """
@@ -14,6 +15,7 @@ from broker.errors import ErrorCode
 from broker.handlers.advertised import live_nodes
 from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
+from broker.handlers.loggers import LOGGER_RESOURCE
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
@@ -24,10 +26,9 @@ from broker.wire.gen.list_config_resources import (
 )
 from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 
-_BROKER_LOGGER: Final = 8
 _CLIENT_METRICS: Final = 16
 _TYPES: Final = frozenset(
-    {TOPIC_RESOURCE, BROKER_RESOURCE, _BROKER_LOGGER, _CLIENT_METRICS, GROUP_RESOURCE}
+    {TOPIC_RESOURCE, BROKER_RESOURCE, LOGGER_RESOURCE, _CLIENT_METRICS, GROUP_RESOURCE}
 )
 _FIRST_WITH_TYPES: Final = 1
 
@@ -48,9 +49,10 @@ def handle_list_config_resources(node: Node, ctx: RequestContext) -> Response:
 
 
 def _resources(node: Node, wanted: Collection[int]) -> Iterator[ConfigResource]:
-    if BROKER_RESOURCE in wanted:
-        for state in live_nodes(node):
-            yield ConfigResource(str(state.node_id), BROKER_RESOURCE)
+    for of_broker in (BROKER_RESOURCE, LOGGER_RESOURCE):
+        if of_broker in wanted:
+            for state in live_nodes(node):
+                yield ConfigResource(str(state.node_id), of_broker)
     if TOPIC_RESOURCE in wanted:
         for topic in node.image.topics:
             yield ConfigResource(topic.name, TOPIC_RESOURCE)

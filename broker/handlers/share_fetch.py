@@ -56,7 +56,7 @@ from broker.wire.gen.share_fetch import ShareFetchRequest, decode_request
 from broker.wire.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
 from stream.errors import OffsetOutOfRange
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0

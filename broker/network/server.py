@@ -41,7 +41,7 @@ from broker.security.exchange import AuthenticationFailed
 from broker.wire.apis import SASL_AUTHENTICATE
 from broker.wire.errors import WireError
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 SWEEP_INTERVAL_S: Final = 5.0
 _API_KEY_BYTES: Final = 2

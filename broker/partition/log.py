@@ -62,7 +62,7 @@ from stream.format.transaction_log import (
 )
 from stream.storage import AppendEntry, Storage, StreamHandle
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 

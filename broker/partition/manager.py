@@ -48,7 +48,7 @@ from stream.errors import StreamError
 from stream.ports import BrokerIncarnation
 from stream.storage import Storage
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
 Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]

@@ -29,7 +29,7 @@ from stream.storage import AppendEntry, Storage, StreamHandle
 Steps: TypeAlias = dict[str, float]
 """Step -> milliseconds, for `penstock reassign trace`."""
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 _RESTORES_AT_ONCE_COUNT: Final = 32
 """Concurrent reads of meta streams. After a clean close of many partitions, one cached block

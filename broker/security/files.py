@@ -20,7 +20,7 @@ from broker.security.tls import SecurityFileInvalid, TlsContexts, make_contexts
 from broker.security.users import credentials_of
 from broker.security.users_file import parse_users
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _FILE_BYTES_MAX = 1 << 20
 

@@ -17,7 +17,7 @@ import structlog
 
 from broker.security.tokens import Key, TokenRules, UnknownKey, VerifiedToken, parse_keys, verify
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 UNKNOWN_INTERVAL_S: Final = 10.0
 _READ_TIMEOUT_S: Final = 5.0

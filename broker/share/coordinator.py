@@ -39,7 +39,7 @@ from broker.share.state import (
 from broker.share.states import EncodedRecord, ShareStates, StoredState
 from broker.wire.error_codes import ErrorCode
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 STATES_MAX: Final = 500_000
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})

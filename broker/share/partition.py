@@ -38,7 +38,7 @@ from broker.share.window import (
 )
 from broker.wire.error_codes import ErrorCode
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 LOAD_RETRY_S: Final = 0.1
 LOAD_RETRY_MAX_S: Final = 2.0

@@ -57,7 +57,7 @@ from broker.transactions.records import (
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 SETTLE_WAIT_S: Final = 1.0
 """How long a request waits for the markers of the previous transaction: one or two PUTs, less than

@@ -25,7 +25,7 @@ from broker.transactions.model import TopicPartition
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 MARKERS_PER_REQUEST_MAX: Final = 2_000
 REQUEST_TIMEOUT_S: Final = 5.0

@@ -20,7 +20,7 @@ from base.ids import NodeId
 from broker.transactions.model import Membership, TopicPartition
 from broker.wire.error_codes import ErrorCode
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 QUESTIONS_PER_REQUEST_MAX: Final = 2_000
 REQUEST_TIMEOUT_S: Final = 5.0

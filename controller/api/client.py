@@ -49,7 +49,7 @@ LOCKED_OUT_S = 1.0
 """Pause after each controller refused this side: a server logs every failed handshake."""
 
 _T = TypeVar("_T")
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _PERMANENT = (
     StatusCode.INVALID_ARGUMENT,

@@ -42,7 +42,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset
 from stream.ports import BrokerIncarnation
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
 

@@ -25,7 +25,7 @@ from controller.api.transport import (
     names_in_certificate,
 )
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_S: Final = 60.0
 _LOGGED_COUNT_MAX: Final = 1_000

@@ -22,7 +22,7 @@ from base.clock import MonotonicClock
 from base.settings import Kind, Setting, SettingInvalid, check
 from controller.api.errors import ControllerError
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S: Final = 5.0
 """How often a node looks for changed files. New connections look as well."""

@@ -36,7 +36,7 @@ from objectstore.errors import ObjectStoreError, PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.format.keys import parse_snapshot_key, snapshot_key, snapshot_prefix
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _FORMAT = MetadataFormat(b"PNSTSNAP", version=2)
 _CHECK_INTERVAL_S = 1.0
 _CHUNK_RECORDS = 2_000

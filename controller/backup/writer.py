@@ -33,7 +33,7 @@ from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.raft.replicated_log import Quorum
 from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _ATTEMPT_S = 30.0
 _ABANDONED_COUNT = 256
 """Number of waiters after which abandoned ones are removed."""

@@ -35,7 +35,7 @@ from controller.writer.runtime import Runtime
 from controller.writer.sessions import Sessions
 from stream.ports import BrokerIncarnation
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 FRESH_MS: Final = 10_000
 """Time in ms for which a broker's report is valid: five intervals."""
 RELIEVED_COUNT: Final = 100

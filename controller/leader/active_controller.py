@@ -48,7 +48,7 @@ from stream.format.keys import (
     WAL_ROOT,
 )
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _CHECK_S = 1.0
 """Longest wait for the end of the backup in the store. An unavailable store must not stop a quorum.
 """

@@ -40,7 +40,7 @@ from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from stream.format.keys import parse_wal_key, wal_prefix
 from stream.ports import BrokerIncarnation
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20
 
 Hold = Callable[[], Awaitable[int | None]]

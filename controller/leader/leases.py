@@ -14,7 +14,7 @@ from objectstore.ports import ObjectInfo, ObjectStore
 from stream.format.keys import lease_prefix, parse_lease_key
 from stream.format.manifest.lease import LEASE_BYTES_MAX, LEASE_MS_MAX, LEASES_MAX, Lease
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 _HOLDS_EVERYTHING = 0
 

@@ -26,7 +26,7 @@ from controller.raft.majority import majority
 from controller.raft.messages import Members
 from controller.raft.replicated_log import RaftQuorum
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 CATCH_UP_S_MAX = 2.0
 """Longest time that one request waits for a learner; its sender repeats it. Shorter than an attempt

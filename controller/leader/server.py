@@ -54,7 +54,7 @@ from controller.raft.replicated_log import Quorum
 from controller.writer.runtime import Runtime
 from controller.writer.sessions import Sessions
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _follow_decoder = msgspec.msgpack.Decoder(FollowRequest)
 

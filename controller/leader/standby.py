@@ -21,7 +21,7 @@ from controller.metadata.records import MetadataOffset
 from controller.raft.replicated_log import RaftQuorum
 from objectstore.errors import ObjectStoreError
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _REPLAY_BYTES = 128 << 10
 """Bytes of records replayed in 10 to 20 ms; then the event loop, which also handles the quorum's
 heartbeats, gets a turn.

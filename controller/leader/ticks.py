@@ -37,7 +37,7 @@ from controller.writer.sessions import SessionEnded, Sessions
 from controller.writer.timeline import Timeline
 from stream.ports import BrokerIncarnation
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 OBJECTS_PER_TRANSACTION_MAX = 1_000
 ROUNDS_MAX = 100
 """Most transactions of one kind in one round of maintenance; the next round does the rest."""

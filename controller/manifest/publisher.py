@@ -38,7 +38,7 @@ from stream.format.manifest import codec
 from stream.format.manifest.codec import Draft
 from stream.format.manifest.model import LiveWal, ManifestRoot
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 CAPTURE_ENTRIES_MAX = 10_000
 """Entries taken between two batches of the writer, in 10 to 15 ms."""

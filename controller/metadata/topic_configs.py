@@ -27,6 +27,7 @@ _THROTTLED = r"[0-9]+:[0-9]+"
 class ConfigType(IntEnum):
     """As `config_type` of DescribeConfigs v3."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3

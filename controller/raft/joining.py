@@ -17,7 +17,7 @@ from controller.config import ControllerConfig
 from controller.raft.identity import Identity
 from controller.raft.replicated_log import RaftQuorum
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _ATTEMPT_S = 5.0
 _AGAIN_S = 1.0
 

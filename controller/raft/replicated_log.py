@@ -37,7 +37,7 @@ from controller.raft.journal import Journal, Recovered
 from controller.raft.messages import Base, Endpoint, HardState, Members, Message, Start
 from controller.raft.node import RaftNode, Transport
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 

@@ -33,7 +33,7 @@ from controller.api.transport import (
 from controller.raft.membership import is_impostor, is_meant
 from controller.raft.messages import Endpoint, Members, Message, Start
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 BACKOFF_S = 0.1
 REFUSED_BACKOFF_S = 1.0

@@ -34,7 +34,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset, Record
 from controller.raft.replicated_log import Quorum
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 Work = Callable[[MetadataImage, Millis], Result[Any]]

@@ -21,7 +21,7 @@ REQUEST_TIMEOUT_S: Final = 10.0
 REQUEST_BYTES_MAX: Final = 8 << 10
 CONNECTIONS_MAX: Final = 64
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",

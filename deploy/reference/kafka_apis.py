@@ -64,8 +64,11 @@ From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 on
 There is no metadata version, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
 A level needs every registered broker; controllers are not asked, so update their software first.
 
+Brokers have loggers whose levels change at once (`kafka-configs.sh --entity-type broker-loggers`): `root` and the packages of Penstock.
+A restart takes them back to `log.level`.
+
 Some APIs answer about things that brokers do not have.
-DescribeClientQuotas finds nothing, and ListConfigResources finds no loggers and no client metrics.
+DescribeClientQuotas finds nothing, and ListConfigResources finds no client metrics.
 
 ## Not served
 
@@ -114,7 +117,10 @@ DIFFERENCES: Final[Mapping[str, str]] = {
         " Configs that begin with `penstock.` make forks, snapshots and topics that come back."
     ),
     "DeleteTopics": "A deleted topic can come back for `delete.grace.ms`.",
-    "DescribeConfigs": "Loggers of brokers (type 8) and client metrics (type 16) have no configs.",
+    "DescribeConfigs": (
+        "The loggers of brokers (type 8) are packages of Penstock. Client metrics (type 16) have no"
+        " configs."
+    ),
     "IncrementalAlterConfigs": "As DescribeConfigs; brokers refuse names that they do not know.",
     "AlterConfigs": "As IncrementalAlterConfigs.",
     "AlterReplicaLogDirs": "There is one log directory, the object store.",

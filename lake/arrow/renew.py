@@ -27,7 +27,7 @@ from lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from lake.manifest.plan import OffsetRange
 from stream.errors import StreamError
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 PAUSE_MS: Final = 1_000
 """The pause between plans without progress: the next manifest comes a second later."""

@@ -46,7 +46,7 @@ from lake.manifest.view import PartitionOffsets
 from objectstore.errors import ObjectStoreError
 from stream.format.manifest.model import ManifestRoot, in_snapshot
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 Place: TypeAlias = str | int | datetime | Mapping[int, int]
 """A position in each partition: `earliest`, `latest`, an offset, a datetime (the first record that

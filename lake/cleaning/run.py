@@ -25,7 +25,7 @@ from stream.cleaning.cleaner import CleanerConfig, CleaningTask
 from stream.format.checkpoint import CleanedPart
 from stream.ports import ObjectRange, PreparedObject
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 STALE_MAX: Final = 5
 """Passes in a row that end because the log changed meanwhile, or because their time was over."""

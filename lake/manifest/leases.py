@@ -15,7 +15,7 @@ from stream.format.keys import lease_key, lease_prefix, parse_lease_key, renewal
 from stream.format.manifest.lease import LEASE_MS_MAX, LEASES_MAX, Lease
 from stream.format.manifest.model import ManifestRoot
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 
 class HeldLease:

@@ -29,7 +29,7 @@ from stream.recovery.salvage import BadSlot
 from stream.recovery.slots_behind import SlotsBehind
 from stream.wal.slot_reader import CacheSlot, read_slot
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 SLOTS_MAX = 10_000
 """The largest number of uncommitted slots to read from one WAL; brokers keep a few hundred. Later

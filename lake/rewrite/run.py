@@ -28,7 +28,7 @@ from lake.rewrite.plan import (
 from stream.compaction.plan import Compaction
 from stream.ports import NewObject, ObjectRange, PreparedObject
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 PASSES_MAX: Final = 5
 """The number of plans in a row. Each later one covers what was in conflict before, in smaller

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from lake.arrow.pyarrow_untyped import RecordBatch
     from lake.spark.sink.writers import BatchWriter, StreamWriter
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 VIEW_FRESH_S: Final = 5.0
 """For this long a view of the manifest is fresh enough for planning: objects stay for at least a

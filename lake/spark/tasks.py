@@ -25,7 +25,7 @@ from stream.errors import StreamError
 if TYPE_CHECKING:
     from lake.arrow.pyarrow_untyped import RecordBatch
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 
 BODIES_BYTES_MAX: Final = 1 << 20

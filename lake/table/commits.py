@@ -20,7 +20,7 @@ from lake.table.settle import (
 )
 from lake.table.tables import ExportTable
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 TRIES_MAX: Final = 20
 WAIT_MS_MIN: Final = 50

@@ -42,7 +42,7 @@ from lake.table.source import TopicSource
 from lake.table.tables import ExportTable
 from lake.table.values import RAW, ValueDecoder, ValueFormat
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 REPLANS_MAX: Final = 20
 """The number of batches in a row that another run committed first. That run is working, so this one

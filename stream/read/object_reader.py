@@ -35,7 +35,7 @@ from stream.ports import ObjectRange
 from stream.read.joined_gets import JoinedGets
 from stream.read.read_ahead import ReadAhead, Reader
 
-_log = get_logger()
+_log = get_logger(__name__)
 _T = TypeVar("_T")
 _INT64_MAX = (1 << 63) - 1
 _GAP_BYTES = 128 << 10

@@ -17,7 +17,7 @@ from stream.format.keys import wal_key
 from stream.format.layout import TAIL_BYTES
 from stream.ports import BrokerIncarnation
 
-_log = get_logger()
+_log = get_logger(__name__)
 
 _READ_TRIES = 3
 

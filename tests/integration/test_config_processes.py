@@ -21,6 +21,7 @@ from broker import self_check
 from broker.self_check import UnreachableAsAdvertised
 from objectstore.directory import DirectoryStore
 from tests.support.cluster import Cluster
+from tests.support.conversation import alter_configs
 from tests.support.waiting import until
 
 TIMEOUT_S = 20
@@ -112,6 +113,39 @@ def described(port: int, node_id: int) -> dict[str, str]:
         found["max.connections"].is_default,
     ) == (str(node_id), "10000", True)
     return {name: found[name].value for name in EXPECTED}
+
+
+async def test_the_level_of_a_logger_changes_while_a_broker_runs(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A change of a level is logged by a module of `broker`."""
+    assert cluster.controller is not None
+    flags = [
+        part
+        for name, text in given(5, tmp_path, cluster.controller.address).items()
+        for part in ("--" + name.replace(".", "-"), text)
+    ]
+    broker = await asyncio.create_subprocess_exec(*COMMAND, *flags, stderr=asyncio.subprocess.PIPE)
+    try:
+        address = f"127.0.0.1:{await ready_port(broker)}"
+        for changes in (
+            {"broker": "ERROR"},
+            {"stream": "DEBUG"},
+            {"broker.handlers": "DEBUG"},
+            {"broker.handlers": None},
+            {"broker": None},
+        ):
+            answer = await asyncio.to_thread(alter_configs, address, (8, "5"), changes)
+            assert answer == (0, None)
+    finally:
+        broker.terminate()
+        _, stderr = await broker.communicate()
+    lines = [json.loads(line) for line in stderr.splitlines()]
+    changed = [line for line in lines if line["event"] == "log_level_changed"]
+    assert [(line["logger"], line["log_level"]) for line in changed] == [
+        ("broker.handlers", "DEBUG"),
+        ("broker", "INFO"),
+    ]
 
 
 @pytest.mark.parametrize(

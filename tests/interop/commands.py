@@ -113,6 +113,7 @@ _GROUP: Final = "--group tools-group"
 _AT: Final = f"{_TOPIC} --partition 0"
 _OURS: Final = "tools-|GROUP"
 _CONFIGS: Final = "--entity-type topics --entity-name tools-a"
+_LOGGERS: Final = "--entity-type broker-loggers --entity-name 1"
 _RESET: Final = f"kafka-consumer-groups --reset-offsets {_GROUP}"
 _SHARE: Final = "--group tools-share"
 _SHARE_CONFIGS: Final = "--entity-type groups --entity-name tools"
@@ -127,7 +128,7 @@ _CAPABILITIES: Final = (
 
 WORDS: Final = "the error has words of Penstock"
 _PLACES: Final = "candidates may be more than there are brokers; none of them stores records"
-_LOGGER_CONFIGS: Final = "loggers have no configs"
+_LOGGER_CONFIGS: Final = "the loggers are packages of Penstock"
 _CONTROLLERS: Final = "controllers have ids of their own"
 _NO_STREAMS: Final = "no streams groups (KIP-1071)"
 
@@ -204,10 +205,15 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "kafka-configs --describe --entity-type groups --entity-name tools-group",
     ),
     Command(
-        "kafka-configs --describe --entity-type broker-loggers --entity-name 1",
+        f"kafka-configs --describe {_LOGGERS}",
         _LOGGER_CONFIGS,
-        "resource type 8 has no configs",
+        "broker.groups=",
     ),
+    Command(f"kafka-configs --alter {_LOGGERS} --add-config root=ERROR"),
+    Command(f"kafka-configs --alter {_LOGGERS} --add-config root=LOUD"),
+    Command(f"kafka-configs --alter {_LOGGERS} --add-config nosuch=INFO"),
+    Command(f"kafka-configs --alter {_LOGGERS} --delete-config root"),
+    Command(f"kafka-configs --alter {_LOGGERS} --add-config root=WARN"),
     *(
         Command(f"kafka-configs --describe --entity-type {kind}")
         for kind in ("client-metrics", "users", "clients", "ips")

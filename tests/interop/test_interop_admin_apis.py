@@ -326,7 +326,7 @@ def _committed(address: str, *topics: str) -> set[int]:
 @pytest.mark.long
 async def test_config_resources_are_listed_as_by_kafka(both: Both) -> None:
     await both.create("configured")
-    for types in ([2], [4], [16], [32], [16, 32], [1], [2, 77], [0]):
+    for types in ([2], [4], [8], [16], [32], [16, 32], [1], [2, 77], [0]):
         request = list_config_resources.ListConfigResourcesRequest(types)
         expected, answer = await both.ask(apis.LIST_CONFIG_RESOURCES, request)
         assert answer["error_code"] == expected["error_code"], types

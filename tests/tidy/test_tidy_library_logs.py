@@ -1,11 +1,16 @@
-"""Check that modules that programs import as a library log through `base.log`.
+"""Check that modules that programs import as a library log through `base.log`, and that brokers
+have a logger for each package that logs.
 
 structlog with its defaults would print to the stdout of the program.
 """
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from broker.handlers.loggers import LOGGERS
+from tests.tidy.repository import ROOT, sources
 
 _LOADED = """
 import sys
@@ -28,3 +33,21 @@ def test_modules_of_readers_log_through_base_log() -> None:
     assert any(file.name == "topic_scan.py" for file in files)
     wrong = [str(file) for file in files if any(call in file.read_text() for call in _CALLS)]
     assert wrong == [], "use `from base.log import get_logger`"
+
+
+_GIVEN_NAME = re.compile(r"get_logger\(([^)]*)\)$", re.MULTILINE)
+_OF_BROKERS = {"broker", "objectstore", "stream"}
+"""Folders whose packages have a logger each, besides those of the folders."""
+
+
+def test_every_package_that_logs_has_a_logger() -> None:
+    packages: set[str] = set()
+    for path in sources():
+        names = _GIVEN_NAME.findall(path.read_text())
+        assert set(names) <= {"__name__"}, f"{path}: use `get_logger(__name__)`"
+        if names:
+            *folders, _ = path.relative_to(ROOT).parts
+            packages.add(".".join(folders[: 2 if folders[0] in _OF_BROKERS else 1]))
+    missing = packages - {*LOGGERS, "lake", "pytest_penstock"}
+    assert missing == set(), "add them to LOGGERS of broker.handlers.loggers"
+    assert set(LOGGERS) - packages <= {"root"}

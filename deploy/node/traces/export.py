@@ -33,7 +33,7 @@ TIMEOUT_S: Final = 5.0
 CLOSE_S: Final = 2.0
 _PATH: Final = "/v1/traces"
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 class Exporter:

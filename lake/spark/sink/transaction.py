@@ -41,7 +41,7 @@ _CONNECTION: Final = (
 )
 _TRIES_MAX: Final = 3
 _PAUSE_S: Final = 0.2
-_log = get_logger()
+_log = get_logger(__name__)
 
 
 class WriteId(NamedTuple):

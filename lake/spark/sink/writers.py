@@ -33,7 +33,7 @@ from lake.spark.sink.transaction import Transaction, WriteId
 from objectstore.errors import InvalidStoreUrl, ObjectStoreError
 from objectstore.url import parse_store_url
 
-_log = get_logger()
+_log = get_logger(__name__)
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _Messages = Sequence[WriterCommitMessage | None]

@@ -27,6 +27,7 @@ async def fixture() -> Fixture:
 # --- ListConfigResources --------------------------------------------------------------------------
 
 TOPICS, BROKERS = [("t", 2), ("u", 2)], [("1", 4), ("2", 4)]
+LOGGERS = [("1", 8), ("2", 8)]
 
 
 async def resources(
@@ -39,10 +40,10 @@ async def resources(
 
 
 async def test_topics_and_brokers_have_configs(fixture: Fixture) -> None:
-    assert await resources(fixture, []) == (0, sorted(TOPICS + BROKERS))
+    assert await resources(fixture, []) == (0, sorted(TOPICS + BROKERS + LOGGERS))
     assert await resources(fixture, [2]) == (0, TOPICS)
     assert await resources(fixture, [4, 4]) == (0, BROKERS)
-    assert await resources(fixture, [8, 16, 32]) == (0, [])
+    assert await resources(fixture, [8, 16, 32]) == (0, LOGGERS)
     fixture.image.apply_all([broker_record(2, fenced=True)])
     assert await resources(fixture, [4]) == (0, BROKERS[:1])
 

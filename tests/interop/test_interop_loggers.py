@@ -1,0 +1,156 @@
+"""Compare the levels of a broker's loggers with Apache Kafka 4.2: the same requests and tools go to
+both. Both have a logger `root`; of each side, another one takes part.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from base.log_levels import LOG_LEVELS, ROOT
+from broker.wire import apis
+from broker.wire.gen import (
+    alter_configs,
+    describe_configs,
+    incremental_alter_configs,
+    list_config_resources,
+)
+from tests.interop.both import Both
+from tests.support.cluster import Cluster
+from tests.support.conversation import ask
+from tests.support.java import JavaHome
+
+CONFIGS = "kafka.admin.ConfigCommand"
+LOGGER_RESOURCE, NODE_ID = 8, 1
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+LOGGERS = ("kafka.server.KafkaApis", "broker.groups")
+"""A logger of each side, in the order of the addresses of Both. X stands for it."""
+Change: TypeAlias = tuple[str, int, str | None]
+CHANGES: tuple[tuple[str, tuple[Change, ...]], ...] = (
+    *(
+        ("1", (("X", SET, level),))
+        for level in ("DEBUG", "debug", "WARN", "WARNING", "FATAL", "OFF", "", " INFO ", None)
+    ),
+    ("1", (("X", DELETE, None),)),
+    ("1", ((ROOT, SET, "ERROR"),)),
+    ("1", (("X", SET, "TRACE"),)),
+    ("1", ((ROOT, SET, "WARN"),)),
+    ("1", (("X", DELETE, "INFO"),)),
+    ("1", ((ROOT, DELETE, None),)),
+    ("1", (("no.such.logger", SET, "INFO"),)),
+    ("1", (("no.such.logger", DELETE, None),)),
+    ("1", (("", SET, "INFO"),)),
+    *(("1", ((name, operation, "INFO"),)) for name in "XY" for operation in (APPEND, SUBTRACT)),
+    ("1", (("X", APPEND, None),)),
+    ("1", (("X", SET, "INFO"), ("X", SET, "WARN"))),
+    ("1", (("X", SET, "INFO"), ("no.such.logger", SET, "WARN"))),
+    ("1", ()),
+    *((name, (("X", SET, "INFO"),)) for name in ("9", "", "x", "1.0", "-1", "01", "+1")),
+    ("1", (("X", DELETE, None),)),
+)
+
+
+@pytest.fixture
+async def both(java: JavaHome, peer: str, tmp_path: Path) -> AsyncIterator[Both]:
+    """The root has the level of the Kafka of these tests. Levels are those of the process."""
+    LOG_LEVELS.set(ROOT, "WARN")
+    async with Cluster(tmp_path, brokers=0) as cluster:
+        await cluster.start_broker(NODE_ID)
+        yield Both(java, peer, cluster)
+    LOG_LEVELS.set(ROOT, "INFO")
+    LOG_LEVELS.unset(LOGGERS[1])
+
+
+def _outcomes(both: Both, name: str, changes: tuple[Change, ...], *, validate: bool) -> list[Any]:
+    """Return the answer of each side to IncrementalAlterConfigs."""
+    outcomes: list[Any] = []
+    for address, logger in zip(both.addresses, LOGGERS, strict=True):
+        configs = [
+            incremental_alter_configs.AlterableConfig(config.replace("X", logger), operation, value)
+            for config, operation, value in changes
+        ]
+        resource = incremental_alter_configs.AlterConfigsResource(LOGGER_RESOURCE, name, configs)
+        asked = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], validate)
+        (result,) = ask(address, apis.INCREMENTAL_ALTER_CONFIGS, asked)["responses"]
+        message = result["error_message"]
+        outcomes.append((result["error_code"], message and message.replace(logger, "X")))
+    return outcomes
+
+
+def _described(both: Both, name: str) -> list[Any]:
+    """Return what each side says about two loggers and one that does not exist."""
+    answers: list[Any] = []
+    for address, logger in zip(both.addresses, LOGGERS, strict=True):
+        named = describe_configs.DescribeConfigsResource(
+            LOGGER_RESOURCE, name, [logger, ROOT, "no.such.logger"]
+        )
+        asked = describe_configs.DescribeConfigsRequest([named], True, False)
+        (result,) = ask(address, apis.DESCRIBE_CONFIGS, asked)["results"]
+        for config in result["configs"]:
+            config.pop("documentation")
+            config["name"] = config["name"].replace(logger, "X")
+        result["configs"].sort(key=itemgetter("name"))
+        answers.append(result)
+    return answers
+
+
+async def test_levels_are_altered_as_by_kafka(both: Both) -> None:
+    for name, changes in CHANGES:
+        for validate in (True, False):
+            expected, found = await asyncio.to_thread(
+                _outcomes, both, name, changes, validate=validate
+            )
+            assert found == expected, (name, changes)
+            expected, found = await asyncio.to_thread(_described, both, "1")
+            assert len(found["configs"]) == 2
+            assert found == expected, (name, changes)
+
+
+async def test_brokers_describe_their_own_loggers_as_kafka(both: Both) -> None:
+    for name in ("1", "01", "9", "", "x", " 1"):
+        expected, found = await asyncio.to_thread(_described, both, name)
+        assert found == expected, name
+    expected, found = await both.ask(
+        apis.LIST_CONFIG_RESOURCES,
+        list_config_resources.ListConfigResourcesRequest([LOGGER_RESOURCE]),
+    )
+    assert found == expected
+
+
+async def test_alter_configs_refuses_loggers_as_kafka(both: Both) -> None:
+    for name in ("1", "9", "x"):
+        config = alter_configs.AlterableConfig(ROOT, "INFO")
+        resource = alter_configs.AlterConfigsResource(LOGGER_RESOURCE, name, [config])
+        asked = alter_configs.AlterConfigsRequest([resource], False)
+        expected, found = await both.ask(apis.ALTER_CONFIGS, asked)
+        assert found["responses"][0]["error_code"] == expected["responses"][0]["error_code"]
+    expected, found = await asyncio.to_thread(_described, both, "1")
+    assert found == expected
+
+
+@pytest.mark.long
+async def test_kafka_configs_changes_levels(both: Both) -> None:
+    named = ("--entity-type", "broker-loggers", "--entity-name", "1")
+    for command in (
+        ("--alter", *named, "--add-config", f"{ROOT}=ERROR"),
+        ("--alter", *named, "--add-config", f"{ROOT}=LOUD"),
+        ("--alter", *named, "--delete-config", ROOT),
+        ("--alter", *named, "--add-config", "no.such.logger=INFO"),
+        ("--describe", *named),
+        ("--alter", *named, "--add-config", f"{ROOT}=WARN"),
+    ):
+        expected, shown = await both.tool(CONFIGS, *command)
+        assert _lines(shown) == _lines(expected), command
+
+
+def _lines(shown: str) -> list[str]:
+    """Return what a tool shows, without loggers but the root and without stacks of errors."""
+    return [
+        line
+        for line in shown.splitlines()
+        if not line.startswith(("\t", "Error while executing"))
+        and (ROOT in line or "sensitive=" not in line)
+    ]
