@@ -231,3 +231,10 @@ def test_passwords_are_checked_against_credentials() -> None:
 def test_credentials_are_not_shown() -> None:
     assert "hidden" in repr(credential("secret"))
     assert repr(credential("secret").stored_key) not in repr(credential("secret"))
+
+
+def test_many_extensions_cost_no_time() -> None:
+    """A pattern with two readings of an extension takes twice as long for each of them."""
+    token = b"n,,n=user,r=nonce" + b",a=x" * 100_000 + b",1"
+    with pytest.raises(AuthenticationFailed, match="malformed"):
+        server({"user": "pencil"}).receive(token)
