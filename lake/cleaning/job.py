@@ -140,6 +140,9 @@ async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> Pas
     def owned() -> Iterable[OwnedStream]:
         return [_Stream(task.log.stream_id, task.log.start)]
 
+    def forget(stream_id: StreamId, end: Offset) -> None:
+        """Do nothing: no cache is here. Leaders may serve removed records from theirs."""
+
     cleaner = LogCleaner(
         store,
         metadata,
@@ -147,7 +150,7 @@ async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> Pas
         NO_BROKER,
         owned=owned,
         turn=asyncio.Lock(),
-        forget=lambda *_: None,
+        forget=forget,
         now_ms=lambda: task.created_ms,
         config=task.config,
     )
