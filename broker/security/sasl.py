@@ -95,7 +95,7 @@ class SaslState:
         return self.exchange.receive(token)
 
     def complete(self, done: Done, *, now: float, now_ms: int) -> int:
-        """Note who the client is. Returns how long the session lasts, in milliseconds; 0 for ever.
+        """Note who the client is. Returns how long the session lasts, in milliseconds; 0: no limit.
         Raises AuthenticationFailed.
 
         now: `loop.time()`. now_ms: wall clock.
