@@ -1,0 +1,110 @@
+"""ACLs of users who authenticate by SASL over TLS, with unmodified clients and two brokers."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from tests.support.clients import TIMEOUT_S
+from tests.support.cluster import Cluster
+from tests.support.secure_cluster import (
+    BROKER_PASSWORD,
+    BROKER_USER,
+    SecureFiles,
+    secure_cluster,
+)
+
+LISTENER = "SASL_SSL"
+MECHANISM = "SCRAM-SHA-512"
+PASSWORD = "alice's secret"
+AUTHORIZER = {
+    "authorizer": "StandardAuthorizer",
+    "super_users": f"User:{BROKER_USER}",
+}
+
+
+def config(
+    cluster: Cluster, files: SecureFiles, user: str, password: str, **more: Any
+) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": f"127.0.0.1:{cluster.broker.server.ports[LISTENER]}",
+        "security.protocol": LISTENER,
+        "sasl.mechanism": MECHANISM,
+        "sasl.username": user,
+        "sasl.password": password,
+        "ssl.ca.location": str(files.truststore),
+        "log_level": 0,
+        **more,
+    }
+
+
+def give_password(admin: AdminClient, user: str) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)
+    change = UserScramCredentialUpsertion(user, info, PASSWORD.encode())
+    for future in admin.alter_user_scram_credentials([change]).values():
+        future.result(TIMEOUT_S)
+
+
+def written(settings: dict[str, Any], topic: str) -> KafkaError | None:
+    """Return why a record is refused; None if it is acknowledged."""
+    found: list[KafkaError | None] = []
+    producer = Producer(settings | {"message.timeout.ms": TIMEOUT_S * 1_000})
+    producer.produce(topic, b"x", on_delivery=lambda error, _: found.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    (error,) = found
+    return error
+
+
+async def test_users_may_do_what_acls_say(tmp_path: Path) -> None:
+    files = SecureFiles(tmp_path / "security")
+    async with secure_cluster(
+        tmp_path, LISTENER, brokers=2, security=AUTHORIZER, files=files
+    ) as cluster:
+        await asyncio.to_thread(_check, cluster, files)
+
+
+def _check(cluster: Cluster, files: SecureFiles) -> None:
+    admin = AdminClient(config(cluster, files, BROKER_USER, BROKER_PASSWORD))
+    new = [NewTopic(name, 2, 1) for name in ("orders", "secrets")]
+    for future in admin.create_topics(new).values():
+        future.result(TIMEOUT_S)
+    give_password(admin, "alice")
+    acl = AclBinding(
+        ResourceType.TOPIC,
+        "orders",
+        ResourcePatternType.LITERAL,
+        "User:alice",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.ALLOW,
+    )
+    for future in admin.create_acls([acl]).values():
+        future.result(TIMEOUT_S)
+
+    alice = config(cluster, files, "alice", PASSWORD)
+    assert written(alice, "orders") is None
+    refused = written(alice, "secrets")
+    assert refused is not None
+    assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    own = AdminClient(alice)
+    assert set(own.list_topics(timeout=TIMEOUT_S).topics) == {"orders"}
+    for name in ("alice", "mallory"):
+        with pytest.raises(KafkaException) as found:
+            give_password(own, name)
+        assert found.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    described = admin.describe_user_scram_credentials()
+    assert set(described.result(TIMEOUT_S)) == {"alice"}
