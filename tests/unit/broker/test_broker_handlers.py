@@ -481,7 +481,7 @@ async def test_describe_configs(fixture: Fixture) -> None:
         describe_configs.DescribeConfigsResource(2, "gone", None),
         describe_configs.DescribeConfigsResource(4, "1", None),
         describe_configs.DescribeConfigsResource(4, "2", None),
-        describe_configs.DescribeConfigsResource(8, "1", None),
+        describe_configs.DescribeConfigsResource(16, "1", None),
     ]
     request = describe_configs.DescribeConfigsRequest(
         resources, include_synonyms=True, include_documentation=True
