@@ -122,7 +122,7 @@ def _records(producer_id: int, epoch: int) -> produce.ProduceRequest:
             attributes=TRANSACTIONAL_MASK,
         )
         parts.append(produce.PartitionProduceData(index, memoryview(batch)))
-    topic = produce.TopicProduceData(clients.TOPIC, parts)
+    topic = produce.TopicProduceData(name=clients.TOPIC, partition_data=parts)
     return produce.ProduceRequest(_NAME, -1, 30_000, [topic])
 
 

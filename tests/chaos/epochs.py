@@ -182,7 +182,7 @@ class EpochSender(Client):
             attributes=TRANSACTIONAL_MASK,
         )
         data = produce.PartitionProduceData(part[1], memoryview(bytes(batch)))
-        topic = produce.TopicProduceData(part[0], [data])
+        topic = produce.TopicProduceData(name=part[0], partition_data=[data])
         return produce.ProduceRequest(self._transactional_id, -1, 30_000, [topic])
 
     def _ask_coordinator(self, api: ApiSpec, request: object) -> Any:
