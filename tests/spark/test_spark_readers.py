@@ -30,7 +30,8 @@ def source(cluster: ThreadedCluster, topic: str, **options: object) -> DefaultSo
     given = {
         "store": cluster.store_url,
         "subscribe": topic,
-        "columns": "partition,offset",
+        # Without the timestamp rows come from the plan, and no object has to be there.
+        "columns": "partition,offset,timestamp",
         "fetchOffset.retryIntervalMs": "10",
         **options,
     }
