@@ -5,10 +5,12 @@ not there yet, and of the previous transaction that is still ending.
 """
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
@@ -29,7 +31,7 @@ from broker.wire.gen.describe_transactions import DescribeTransactionsRequest
 from deploy.clients.wire import WireClient
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
-from tests.support.clients import create_topic
+from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.waiting import wait_until
 
 TOPIC = "ledger"
@@ -50,6 +52,24 @@ def create_ledger(address: str, partitions: int = 2) -> None:
         found = client.ask(apis.METADATA, request, codec.encode_request, codec.decode_response)
     if all(topic.name != TOPIC for topic in found.topics):
         create_topic(address, TOPIC, partitions)
+        _wait_for_leaders(address, partitions)
+
+
+def _wait_for_leaders(address: str, partitions: int) -> None:
+    """Kafka answers CreateTopics before its brokers lead the partitions."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "leaders"})
+
+    def are_led() -> bool:
+        with suppress(KafkaException):
+            for index in range(partitions):
+                consumer.get_watermark_offsets(TopicPartition(TOPIC, index), TIMEOUT_S)
+            return True
+        return False
+
+    try:
+        wait_until(are_led)
+    finally:
+        consumer.close()
 
 
 class TransactionClient:
