@@ -9,7 +9,7 @@ from uuid import UUID
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from base.ids import NodeId, Offset
+from base.ids import Millis, NodeId, Offset
 from benchmarks import clients, harness
 from benchmarks.controllers import large_image
 from benchmarks.harness import Measure
@@ -59,6 +59,8 @@ def _metadata() -> Measure:
             new_uuid=lambda: UUID(int=9),
             live=[NodeId(0)],
             defaults=TopicDefaults(),
+            now_ms=Millis(0),
+            move_timeout_ms=10_000,
         ).records
         images[0].apply_all(records)
         images[1].apply_all(_transferred(records))
