@@ -37,7 +37,9 @@ class _Output:
         if method.startswith("__"):
             raise AttributeError(method)
         if structlog.is_configured():
-            return getattr(structlog.get_config()["logger_factory"](self.name), method)  # type: ignore[no-any-return]
+            output = structlog.get_config()["logger_factory"](self.name)
+            configured: Callable[..., Any] = getattr(output, method)
+            return configured
         return getattr(structlog.PrintLogger(sys.stderr), method) if method in _SHOWN else _nothing
 
 

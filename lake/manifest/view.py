@@ -493,7 +493,7 @@ class ClusterView:
     async def _is_plain(self, wanted: tuple[OffsetRange, PartitionEntry]) -> bool:
         """Return whether no event lies at or behind the start and no transaction is open there.
 
-        Every marker makes an event unless a transaction that began before it goes on.
+        Every marker makes an event unless an earlier transaction is still open.
         """
         item, entry = wanted
         _, txn_end = self._tail_of(entry.txn)

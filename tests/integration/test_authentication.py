@@ -180,7 +180,7 @@ async def test_users_can_change_and_go(cluster: Cluster, files: SecureFiles) -> 
 async def test_users_of_the_file_win_over_the_metadata(
     cluster: Cluster, files: SecureFiles
 ) -> None:
-    """Whoever may alter users cannot take over the user of the brokers."""
+    """The right to alter users does not give the user of the brokers."""
     await create_user(cluster, "broker", "stolen", ScramMechanism.SCRAM_SHA_256)
     config = sasl_properties(cluster, files, "SCRAM-SHA-256") | {"sasl.username": "broker"}
     refused = await asyncio.to_thread(refusal, config | {"sasl.password": "stolen"})
