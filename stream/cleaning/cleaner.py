@@ -25,6 +25,7 @@ from objectstore.ports import ObjectStore
 from stream.batch.control import decode_marker
 from stream.batch.header import BatchHeader, iter_headers
 from stream.cleaning.batches import (
+    PlainRecords,
     RecordPosition,
     RecordSpan,
     all_records,
@@ -246,7 +247,7 @@ class LogCleaner:
         while left := header.record_count - done.number:
             before = done
             done = map_keys(plain, header, done, min(left, _RECORDS_PER_SLICE), keys)
-            if done is before:
+            if done == before:
                 return False
             await self._pace.turn()
         return True
@@ -461,7 +462,7 @@ class _Rewriter:
             return batch
         return with_records(batch, header, plain, kept, self._horizon_ms if gets_horizon else None)
 
-    async def _kept(self, plain: bytes, header: BatchHeader) -> list[RecordSpan]:
+    async def _kept(self, plain: PlainRecords, header: BatchHeader) -> list[RecordSpan]:
         kept: list[RecordSpan] = []
         done = RecordPosition()
         while left := header.record_count - done.number:
@@ -528,6 +529,8 @@ class _Pace:
         self._bytes = 0
         self._began = 0.0
         self._slice_end = 0.0
+        self._now: Callable[[], float]
+        """Asking asyncio for the loop is a system call."""
 
     def change(self, bytes_per_s_max: int) -> None:
         """Use another limit from now on, whatever was handled before."""
@@ -538,24 +541,25 @@ class _Pace:
     def begin(self) -> float:
         """Begin a pass. Return the time."""
         self._bytes = 0
-        self._began = asyncio.get_running_loop().time()
+        self._now = asyncio.get_running_loop().time
+        self._began = self._now()
         return self._began
 
     async def turn(self) -> None:
         """Give the event loop its turn after a slice of work."""
-        if asyncio.get_running_loop().time() >= self._slice_end:
+        if self._now() >= self._slice_end:
             await asyncio.sleep(0)
-            self._slice_end = asyncio.get_running_loop().time() + _SLICE_S
+            self._slice_end = self._now() + _SLICE_S
 
     async def handled(self, size_bytes: int) -> None:
         """Note bytes that were examined or written. Pause if they were too many: batch by batch, so
         that requests of clients never wait for more than one batch.
         """
         self._bytes += size_bytes
-        now = asyncio.get_running_loop().time()
+        now = self._now()
         pause_s = 0.0
         if self._bytes_per_s_max:
             pause_s = self._began + self._bytes / self._bytes_per_s_max - now
         if pause_s >= _SLICE_S or now >= self._slice_end:
             await asyncio.sleep(max(0.0, pause_s))
-            self._slice_end = asyncio.get_running_loop().time() + _SLICE_S
+            self._slice_end = self._now() + _SLICE_S

@@ -12,6 +12,7 @@ from stream.batch.header import BatchHeader, check_crc, parse_header
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.batch.varint import read_varint, read_varlong
 from stream.cleaning.batches import (
+    PlainRecords,
     RecordPosition,
     RecordSpan,
     filter_records,
@@ -130,22 +131,22 @@ def read_one_by_one(plain: bytes, header: BatchHeader) -> list[Read]:
     return found
 
 
-def map_all(plain: bytes, header: BatchHeader, keys: KeyMap, slice_count: int) -> None:
+def map_all(plain: PlainRecords, header: BatchHeader, keys: KeyMap, slice_count: int) -> None:
     position = RecordPosition()
     while left := header.record_count - position.number:
         position = map_keys(plain, header, position, min(left, slice_count), keys)
-    assert position == (len(plain), header.record_count)
+    assert position == (len(plain.view), header.record_count)
 
 
 def filter_all(
-    plain: bytes, header: BatchHeader, keys: KeyMap, slice_count: int
+    plain: PlainRecords, header: BatchHeader, keys: KeyMap, slice_count: int
 ) -> list[RecordSpan]:
     kept: list[RecordSpan] = []
     position = RecordPosition()
     while left := header.record_count - position.number:
         more, position = filter_records(plain, header, position, min(left, slice_count), keys)
         kept += more
-    assert position == (len(plain), header.record_count)
+    assert position == (len(plain.view), header.record_count)
     return kept
 
 
@@ -176,7 +177,10 @@ def test_runs_are_read_as_records_one_by_one(
         base = records[-1].offset + 1
     headers = [parse_header(batch) for batch in encoded]
     plains = [plain_records(*pair) for pair in zip(encoded, headers, strict=True)]
-    reads = [read_one_by_one(*pair) for pair in zip(plains, headers, strict=True)]
+    reads = [
+        read_one_by_one(plain.copied(), header)
+        for plain, header in zip(plains, headers, strict=True)
+    ]
 
     start = headers[first_mapped].base_offset if first_mapped < len(headers) else base
     keys, newest = KeyMap(1 << 30, start), dict[bytes, int]()
@@ -202,8 +206,8 @@ def test_runs_are_read_as_records_one_by_one(
         result = with_records(batch, header, plain, kept, None)
         found = parse_header(result)
         assert check_crc(result)
-        assert plain_records(memoryview(result), found) == b"".join(
-            plain[item.span.start : item.span.end] for item in wanted
+        assert plain_records(memoryview(result), found).copied() == b"".join(
+            plain.copied()[item.span.start : item.span.end] for item in wanted
         )
         offsets = {item.offset for item in wanted}
         assert decode_records(result) == [

@@ -8,6 +8,7 @@ from base.ids import Millis, Offset
 from stream.batch.header import HEADER, HEADER_BYTES, BatchHeader, parse_header
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.cleaning.batches import (
+    PlainRecords,
     RecordPosition,
     all_records,
     fillers,
@@ -27,7 +28,7 @@ RECORDS = [
 ]
 
 
-def parsed(batch: bytearray) -> tuple[memoryview, BatchHeader, bytes]:
+def parsed(batch: bytearray) -> tuple[memoryview, BatchHeader, PlainRecords]:
     view = memoryview(batch)
     header = parse_header(view)
     return view, header, plain_records(view, header)
@@ -39,7 +40,7 @@ def mapped(batch: bytearray) -> KeyMap:
     position = RecordPosition()
     while position.number < header.record_count:
         position = map_keys(plain, header, position, 1, keys)
-    assert position.at == len(plain)
+    assert position.at == len(plain.view)
     list(keys.complete())
     return keys
 
@@ -48,7 +49,7 @@ def test_records_that_stay_are_those_of_kafka_byte_for_byte() -> None:
     batch = encode_batch(RECORDS, base_offset=10, producer_id=7, producer_epoch=1, base_sequence=5)
     view, header, plain = parsed(batch)
     kept, position = filter_records(plain, header, RecordPosition(), 4, mapped(batch))
-    assert position == RecordPosition(len(plain), 4)
+    assert position == RecordPosition(len(plain.view), 4)
     assert [span.is_tombstone for span in kept] == [True, False, False]
     result = with_records(view, header, plain, kept, None)
     assert decode_records(result) == RECORDS[1:]
@@ -111,10 +112,11 @@ def test_damaged_records_raise_and_nothing_else() -> None:
         for start_offset in (0, 1):
             keys = KeyMap(1 << 20, start_offset)
             try:
-                map_keys(damaged, header, RecordPosition(), header.record_count, keys)
+                records = PlainRecords(memoryview(damaged))
+                map_keys(records, header, RecordPosition(), header.record_count, keys)
                 list(keys.complete())
                 kept, _ = filter_records(
-                    damaged, header, RecordPosition(), header.record_count, keys
+                    records, header, RecordPosition(), header.record_count, keys
                 )
             except BatchCorrupt:
                 refused += 1
