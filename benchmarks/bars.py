@@ -31,6 +31,7 @@ from benchmarks import (
     moves,
     plugin,
     scale,
+    security,
     sessions,
     shares,
     timers,
@@ -518,6 +519,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "transactions": transactions.transactions,
     "control": control.control,
     "acls": acls.acls,
+    "security": security.security,
     "plugin": plugin.plugin,
     "ready": starts.ready,
 }

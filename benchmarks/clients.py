@@ -8,7 +8,7 @@ time, so compared systems get the same client.
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import (
@@ -62,12 +62,17 @@ def producer(bootstrap: str, **overrides: object) -> Producer:
 
 
 def produce_for(
-    bootstrap: str, seconds: float, *, bytes_per_s: float | None = None, partitions: int = 1
+    bootstrap: str,
+    seconds: float,
+    *,
+    bytes_per_s: float | None = None,
+    partitions: int = 1,
+    settings: Mapping[str, object] | None = None,
 ) -> Rate:
     """Produce records of 1 KiB in batches of about 1 MB as fast as possible (or at a rate), until
-    all are acknowledged.
+    all are acknowledged. settings: further ones of the producer.
     """
-    client, value, failed = producer(bootstrap), bytes(RECORD_BYTES), 0
+    client, value, failed = producer(bootstrap, **(settings or {})), bytes(RECORD_BYTES), 0
 
     def delivered(error: KafkaError | None, _: Message) -> None:
         nonlocal failed
@@ -209,9 +214,14 @@ def small_requests_per_s(bootstrap: str, connections: int, seconds: float) -> fl
     sockets.
     """
     host, _, port = bootstrap.rpartition(":")
+    sockets = [socket.create_connection((host, int(port))) for _ in range(connections)]
+    return small_requests_over(sockets, seconds)
+
+
+def small_requests_over(sockets: Sequence[socket.socket], seconds: float) -> float:
+    """Do the same over these connections, and close them."""
     frame = _produce_frame(Record(0, int(time.time() * 1_000), None, bytes(100)))
     selector = selectors.DefaultSelector()
-    sockets = [socket.create_connection((host, int(port))) for _ in range(connections)]
     for connection in sockets:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         selector.register(connection, selectors.EVENT_READ)

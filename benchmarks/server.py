@@ -28,6 +28,7 @@ from base.collector import tune_collector
 from benchmarks.counting import set_counting
 from broker.config import BrokerConfig
 from broker.node import Broker
+from broker.security.config import SecurityConfig
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
@@ -53,6 +54,10 @@ class ServerOptions:
     brokers: int = 1
     """Number of brokers, with ids from 0, all in this process; `restart-broker` restarts the first
     one.
+    """
+    security_dir: str = ""
+    """The directory of the keystore, the truststore and the users of a second listener, SASL_SSL;
+    see `benchmarks.security`.
     """
     metrics_port: int = 0
     """Port of the first broker's `/metrics`; 0: none."""
@@ -116,7 +121,19 @@ def stats(store: KeyedStore, broker: Broker) -> Mapping[str, object]:
         "cleaned_bytes": broker.cleaner.cleaned_bytes,
         "cleaner_busy_s": broker.cleaner.busy_s,
         "resident_bytes": resident_pages * resource.getpagesize(),
+        "ports": broker.server.ports,
     }
+
+
+def secured(directory: str) -> SecurityConfig:
+    if not directory:
+        return SecurityConfig()
+    return SecurityConfig(
+        ssl_keystore_location=f"{directory}/broker.pem",
+        ssl_truststore_location=f"{directory}/ca.pem",
+        sasl_users_file=f"{directory}/users",
+        sasl_enabled_mechanisms=("SCRAM-SHA-256",),
+    )
 
 
 async def serve(options: ServerOptions) -> None:
@@ -131,16 +148,19 @@ async def serve(options: ServerOptions) -> None:
             block_bytes_max=options.block_bytes_max,
         )
 
+        security = secured(options.security_dir)
+        secure_listeners = ("SASL_SSL://127.0.0.1:0",) if options.security_dir else ()
+
         async def start_broker(port: int, node_id: int = 0) -> Broker:
             config = BrokerConfig(
                 node_id=node_id,
-                listeners=(f"127.0.0.1:{port}",),
+                listeners=(f"127.0.0.1:{port}", *secure_listeners),
                 controllers=(controller.address,),
                 group_initial_rebalance_delay_ms=0,
                 log_cleaner_backoff_ms=500,
                 log_cleaner_bytes_per_s_max=options.cleaner_bytes_per_s_max,
             )
-            return await Broker.start(config, store, stream_config)
+            return await Broker.start(config, store, stream_config, security=security)
 
         broker = await start_broker(0)
         others = [await start_broker(0, node_id) for node_id in range(1, options.brokers)]

@@ -1,7 +1,8 @@
 """Measure transactions: how many a second one producer commits.
 
-Version 1 by confluent-kafka. No client for Python speaks version 2 (KIP-890), so that is measured
-with single requests in the order in which Java's producer sends them.
+Each version (KIP-890) is measured with single requests in the order in which Java's producer sends
+them. confluent-kafka, which speaks version 1 and sends a request for each partition, is measured
+beside Apache Kafka.
 """
 
 import time
@@ -13,22 +14,37 @@ from confluent_kafka import KafkaError, Message
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
+from benchmarks.kafka import KafkaMissing, kafka
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
 from broker.wire.error_codes import ErrorCode, known_code
-from broker.wire.gen import end_txn, find_coordinator, init_producer_id, produce
+from broker.wire.gen import (
+    add_partitions_to_txn,
+    end_txn,
+    find_coordinator,
+    init_producer_id,
+    produce,
+)
 from deploy.clients.wire import WireClient
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
 
 _PRODUCE: Final = replace(apis.PRODUCE, max=12)
 """The last version that names topics."""
+_PRODUCE_1: Final = replace(apis.PRODUCE, max=11)
+_ADD_PARTITIONS: Final = replace(apis.ADD_PARTITIONS_TO_TXN, max=3)
+_END_1: Final = replace(apis.END_TXN, max=4)
+"""Those of transaction version 1."""
 _PARTITIONS: Final = 3
 _RECORDS: Final = 10
 _SECONDS: Final = 10.0
 _TIMEOUT_S: Final = 30.0
 _NAME: Final = "bench"
+_PEER_SETTINGS: Final = {
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
 _VALUE: Final = bytes(clients.RECORD_BYTES)
 _PASSING: Final = frozenset(
     {
@@ -43,9 +59,22 @@ _PASSING: Final = frozenset(
 def transactions() -> list[Measure]:
     """Commit transactions of 10 records over 3 partitions, one after the other."""
     what = f"transactions of {_RECORDS} records over {_PARTITIONS} partitions, one producer"
+    by_librdkafka = _measured(f"{what}, version 1 (librdkafka)", _librdkafka_per_s)
+    try:
+        with kafka(_PEER_SETTINGS) as peer:
+            clients.create_topic(peer.bootstrap, _PARTITIONS)
+            by_librdkafka = replace(
+                by_librdkafka,
+                name=f"{by_librdkafka.name} / Kafka",
+                bar=1.0,
+                limit=_librdkafka_per_s(peer.bootstrap),
+            )
+    except KafkaMissing as error:
+        by_librdkafka = replace(by_librdkafka, bar=0, note=str(error))
     return [
-        _measured(f"{what}, version 1", _librdkafka_per_s),
-        _measured(f"{what}, version 2", _epochs_per_s),
+        _measured(f"{what}, version 1 (single requests)", _version_1_per_s),
+        _measured(f"{what}, version 2 (single requests)", _epochs_per_s),
+        by_librdkafka,
     ]
 
 
@@ -88,28 +117,54 @@ def _librdkafka_per_s(bootstrap: str) -> float:
     return count / took_s
 
 
-def _epochs_per_s(bootstrap: str) -> float:
+def _version_1_per_s(bootstrap: str) -> float:
+    topic = add_partitions_to_txn.AddPartitionsToTxnTopic(clients.TOPIC, range(_PARTITIONS))
     with WireClient(bootstrap) as client:
-        _ask(
-            client,
-            apis.FIND_COORDINATOR,
-            find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[_NAME]),
-            lambda answer: answer.coordinators[0].error_code,
-        )
-        given = _ask(
-            client, apis.INIT_PRODUCER_ID, init_producer_id.InitProducerIdRequest(_NAME, 60_000)
+        given = _begun(client)
+        identity = given.producer_id, given.producer_epoch
+        adding = add_partitions_to_txn.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=_NAME,
+            v3_and_below_producer_id=given.producer_id,
+            v3_and_below_producer_epoch=given.producer_epoch,
+            v3_and_below_topics=[topic],
         )
         count = 0
         began = time.perf_counter()
         while time.perf_counter() - began < _SECONDS:
+            _ask(client, _ADD_PARTITIONS, adding, _add_code)
+            _ask(client, _PRODUCE_1, _records(*identity, count), _produce_code)
+            _ask(client, _END_1, end_txn.EndTxnRequest(_NAME, *identity, True))
+            count += 1
+        return count / (time.perf_counter() - began)
+
+
+def _epochs_per_s(bootstrap: str) -> float:
+    with WireClient(bootstrap) as client:
+        given = _begun(client)
+        count = 0
+        began = time.perf_counter()
+        while time.perf_counter() - began < _SECONDS:
             identity = given.producer_id, given.producer_epoch
-            _ask(client, _PRODUCE, _records(*identity), _produce_code)
+            _ask(client, _PRODUCE, _records(*identity, 0), _produce_code)
             given = _ask(client, apis.END_TXN, end_txn.EndTxnRequest(_NAME, *identity, True))
             count += 1
         return count / (time.perf_counter() - began)
 
 
-def _records(producer_id: int, epoch: int) -> produce.ProduceRequest:
+def _begun(client: WireClient) -> init_producer_id.InitProducerIdResponse:
+    _ask(
+        client,
+        apis.FIND_COORDINATOR,
+        find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=[_NAME]),
+        lambda answer: answer.coordinators[0].error_code,
+    )
+    request = init_producer_id.InitProducerIdRequest(_NAME, 60_000)
+    answer: init_producer_id.InitProducerIdResponse = _ask(client, apis.INIT_PRODUCER_ID, request)
+    return answer
+
+
+def _records(producer_id: int, epoch: int, number: int) -> produce.ProduceRequest:
+    """Return the records of a transaction, which is this one of its epoch."""
     now_ms = time.time_ns() // 1_000_000
     parts: list[produce.PartitionProduceData] = []
     for index in range(_PARTITIONS):
@@ -118,12 +173,17 @@ def _records(producer_id: int, epoch: int) -> produce.ProduceRequest:
             [Record(at, now_ms, None, _VALUE) for at, _ in enumerate(values)],
             producer_id=producer_id,
             producer_epoch=epoch,
-            base_sequence=0,
+            base_sequence=number * len(values),
             attributes=TRANSACTIONAL_MASK,
         )
         parts.append(produce.PartitionProduceData(index, memoryview(batch)))
     topic = produce.TopicProduceData(name=clients.TOPIC, partition_data=parts)
     return produce.ProduceRequest(_NAME, -1, 30_000, [topic])
+
+
+def _add_code(answer: add_partitions_to_txn.AddPartitionsToTxnResponse) -> int:
+    (topic,) = answer.results_by_topic_v3_and_below
+    return max(part.partition_error_code for part in topic.results_by_partition)
 
 
 def _produce_code(answer: produce.ProduceResponse) -> int:

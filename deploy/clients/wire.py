@@ -55,6 +55,11 @@ class WireClient:
     def close(self) -> None:
         self._socket.close()
 
+    @property
+    def connection(self) -> socket.socket:
+        """Return the authenticated socket, for a caller that sends its own frames."""
+        return self._socket
+
     def ask(
         self,
         api: ApiSpec,

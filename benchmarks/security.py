@@ -1,0 +1,140 @@
+"""Measure what TLS and SCRAM cost: produce throughput and small requests beside a plain listener of
+the same broker, and many logins at once.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from base.listeners import SecurityProtocol
+from benchmarks import clients, harness
+from benchmarks.harness import Measure
+from deploy.clients.security import ClientSecurity
+from deploy.clients.wire import WireClient
+from deploy.local.certificates import Authority, write_private
+
+_LISTENER: Final = "SASL_SSL"
+_MECHANISM: Final = "SCRAM-SHA-256"
+_USER: Final = "bench"
+_PASSWORD: Final = "bench secret"
+_PAIRS: Final = int(os.environ.get("BENCH_SECURITY_PAIRS", "5"))
+_SECONDS: Final = float(os.environ.get("BENCH_SECONDS", "4"))
+_CONNECTIONS: Final = 8
+_LOGINS: Final = 1_000
+_LOGINS_AT_ONCE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _System:
+    """A broker with two listeners: their addresses."""
+
+    plain: str
+    secure: str
+    security: ClientSecurity
+
+
+def security() -> list[Measure]:
+    """Compare the listeners of one broker in alternating pairs, and log in a thousand times."""
+    rates: list[tuple[float, float]] = []
+    requests: list[tuple[float, float]] = []
+    for _ in range(_PAIRS):
+        with _system() as system:
+            properties = system.security.properties()
+            plain = clients.produce_for(system.plain, _SECONDS / 2)
+            secure = clients.produce_for(system.secure, _SECONDS / 2, settings=properties)
+            rates.append((secure.mb_per_s, plain.mb_per_s))
+        with _system() as system:
+            per_s = clients.small_requests_per_s(system.plain, _CONNECTIONS, _SECONDS / 2)
+            logged_in = [_logged_in(system).connection for _ in range(_CONNECTIONS)]
+            requests.append((clients.small_requests_over(logged_in, _SECONDS / 2), per_s))
+    return [
+        _compared("produce, 1 MB batches, TLS and SCRAM / plain", rates, "MB/s", 0.6),
+        _compared(
+            f"small requests (100 B, {_CONNECTIONS} connections), TLS and SCRAM / plain",
+            requests,
+            "1/s",
+            0.7,
+        ),
+        *_logins(),
+    ]
+
+
+def _compared(name: str, pairs: list[tuple[float, float]], unit: str, bar: float) -> Measure:
+    """Return the pair with the median ratio."""
+    middle = median(value / limit for value, limit in pairs)
+    value, limit = min(pairs, key=lambda pair: abs(pair[0] / pair[1] - middle))
+    return Measure(name, value, unit, bar, "higher", limit)
+
+
+def _logins() -> list[Measure]:
+    with _system() as system:
+        quiet = clients.produce_latencies_ms(system.plain, 5e6, 10)
+        context = multiprocessing.get_context("spawn")
+        took_s = context.Value("d", 0.0)
+        process = context.Process(target=_log_in, args=(system, took_s))
+        process.start()
+        busy: list[float] = []
+        while process.is_alive():
+            busy += clients.produce_latencies_ms(system.plain, 5e6, 1)
+        process.join()
+        if process.exitcode:
+            raise RuntimeError(f"the logins ended with {process.exitcode}")
+    return [
+        Measure(f"{_LOGINS:,} logins by SCRAM over TLS", took_s.value, "s", 10, "lower"),
+        Measure(
+            "produce at 5 MB/s during these logins, p99 / without",
+            harness.quantile(busy, 0.99),
+            "ms",
+            2,
+            "lower",
+            harness.quantile(quiet, 0.99),
+        ),
+    ]
+
+
+def _log_in(system: _System, took_s: object) -> None:
+    """Log in on new connections, and keep them until all are there."""
+    began = time.perf_counter()
+    with ThreadPoolExecutor(_LOGINS_AT_ONCE) as pool:
+        found = list(pool.map(_logged_in, [system] * _LOGINS))
+    took_s.value = time.perf_counter() - began  # type: ignore[attr-defined]
+    for client in found:
+        client.close()
+
+
+def _logged_in(system: _System) -> WireClient:
+    return WireClient(system.secure, system.security)
+
+
+@contextmanager
+def _system() -> Iterator[_System]:
+    """Start a broker with a topic."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-security-") as directory:
+        root = Path(directory)
+        authority = Authority.make("bench CA")
+        (root / "ca.pem").write_bytes(authority.pem)
+        write_private(root / "broker.pem", authority.issue("broker", hosts=["127.0.0.1"]).keystore)
+        write_private(root / "users", f"{_USER}:{_PASSWORD}\n".encode())
+        with harness.server(store="memory:", security_dir=directory) as server:
+            port = server.ask()["ports"][_LISTENER]
+            clients.create_topic(server.bootstrap)
+            clients.produce_for(server.bootstrap, 0.1)
+            yield _System(
+                server.bootstrap,
+                f"127.0.0.1:{port}",
+                ClientSecurity(
+                    SecurityProtocol.SASL_SSL,
+                    _MECHANISM,
+                    _USER,
+                    _PASSWORD,
+                    ca=str(root / "ca.pem"),
+                ),
+            )
