@@ -1,7 +1,6 @@
 """Authentication with unmodified clients over real sockets: SCRAM, PLAIN, tokens, certificates."""
 
 import asyncio
-import json
 import os
 import socket
 import ssl
@@ -12,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-import jwt
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric import rsa
-from jwt.algorithms import RSAAlgorithm
 from kafka import KafkaProducer
+from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from base.scram import ScramMechanism
 from broker.network.server import Connection
@@ -31,6 +30,7 @@ from deploy.local.certificates import Authority
 from tests.support.clients import TIMEOUT_S, read_records
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import SecureFiles, create_user, secure_cluster
+from tests.support.token_issuer import TokenIssuer
 from tests.support.waiting import until
 
 USER, PASSWORD = "alice", "a secret, =with signs="
@@ -498,49 +498,6 @@ async def test_files_are_read_again_when_they_change(tmp_path: Path, files: Secu
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-class Issuer:
-    """Signs tokens, and serves its keys over HTTP."""
-
-    def __init__(self) -> None:
-        self.keys = {"one": rsa.generate_private_key(public_exponent=65_537, key_size=2_048)}
-        self.request_count = 0
-        self.port = 0
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-
-    def document(self) -> bytes:
-        return json.dumps(
-            {
-                "keys": [
-                    {**RSAAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": key_id}
-                    for key_id, key in self.keys.items()
-                ]
-            }
-        ).encode()
-
-    def token(self, key_id: str = "one", algorithm: str = "RS256", **changes: Any) -> str:
-        now = int(time.time())
-        claims = {"sub": "carol", "aud": "kafka", "iss": "us", "iat": now, "exp": now + 60}
-        key = self.keys.get(key_id) or rsa.generate_private_key(
-            public_exponent=65_537, key_size=2_048
-        )
-        signer: Any = None if algorithm == "none" else key
-        return jwt.encode(claims | changes, signer, algorithm, headers={"kid": key_id})
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.request_count += 1
-        await reader.readuntil(b"\r\n\r\n")
-        body = self.document()
-        writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        writer.close()
-
-
 def with_token(cluster: Cluster, files: SecureFiles, given: str) -> dict[str, Any]:
     def refresh(_config: str) -> tuple[str, float]:
         return given, time.time() + 60
@@ -550,7 +507,7 @@ def with_token(cluster: Cluster, files: SecureFiles, given: str) -> dict[str, An
 
 
 async def test_tokens_and_keys_that_rotate(tmp_path: Path, files: SecureFiles) -> None:
-    async with Issuer() as issuer:
+    async with TokenIssuer() as issuer:
         settings = {
             "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
             "sasl_jwks_endpoint_url": f"http://127.0.0.1:{issuer.port}/jwks",
@@ -589,7 +546,7 @@ async def test_tokens_and_keys_that_rotate(tmp_path: Path, files: SecureFiles) -
 
 
 async def test_keys_in_a_file(tmp_path: Path, files: SecureFiles) -> None:
-    issuer = Issuer()
+    issuer = TokenIssuer()
     path = tmp_path / "jwks.json"
     path.write_bytes(issuer.document())
     settings = {
@@ -600,6 +557,52 @@ async def test_keys_in_a_file(tmp_path: Path, files: SecureFiles) -> None:
     async with secure_cluster(tmp_path, "SASL_SSL", security=settings, files=files) as cluster:
         config = with_token(cluster, files, issuer.token())
         await asyncio.to_thread(produced, config)
+
+
+async def test_python_clients_with_a_token(tmp_path: Path, files: SecureFiles) -> None:
+    issuer = TokenIssuer()
+    path = tmp_path / "jwks.json"
+    path.write_bytes(issuer.document())
+    given = issuer.token()
+
+    class AioToken(AioTokenProvider):  # type: ignore[misc]
+        async def token(self) -> str:
+            return given
+
+    class Token(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return given
+
+    security = {
+        "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
+        "sasl_jwks_endpoint_url": f"file:{path}",
+        "sasl_oauth_expected_audience": ("kafka",),
+    }
+    async with secure_cluster(tmp_path, "SASL_SSL", security=security, files=files) as cluster:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": address(cluster, "SASL_SSL"),
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "OAUTHBEARER",
+        }
+        context = ssl.create_default_context(cafile=str(files.truststore))
+        aio = AIOKafkaProducer(
+            **settings, ssl_context=context, sasl_oauth_token_provider=AioToken()
+        )
+        await aio.start()
+        try:
+            await aio.send_and_wait("t", b"aiokafka")
+            assert "User:carol" in principals(cluster)
+        finally:
+            await aio.stop()
+
+        def kafka_python() -> None:
+            producer = KafkaProducer(
+                **settings, ssl_cafile=str(files.truststore), sasl_oauth_token_provider=Token()
+            )
+            producer.send("t", b"kafka-python").get(TIMEOUT_S)
+            producer.close()
+
+        await asyncio.to_thread(kafka_python)
 
 
 # --- between brokers ------------------------------------------------------------------------------

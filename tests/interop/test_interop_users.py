@@ -15,6 +15,7 @@ from tests.interop.both import Both
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
+from tests.support.token_issuer import TokenIssuer
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -119,3 +120,41 @@ async def test_java_clients_use_scram_over_tls(java: JavaHome, tmp_path: Path) -
             assert '"acked":10' in produced
         await run(CONFIGS, "--alter", "--delete-config", "SCRAM-SHA-256", *user)
         assert "SCRAM-SHA-256" not in await run(CONFIGS, "--describe", *user)
+
+
+@pytest.mark.long
+async def test_java_clients_use_tokens_over_tls(java: JavaHome, tmp_path: Path) -> None:
+    """Java's clients read a token from a file, and get in as its subject."""
+    files, issuer = SecureFiles(tmp_path / "security"), TokenIssuer()
+    keys, token = tmp_path / "jwks.json", tmp_path / "token"
+    keys.write_bytes(issuer.document())
+    token.write_text(issuer.token())
+    security = {
+        "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
+        "sasl_jwks_endpoint_url": f"file:{keys}",
+        "sasl_oauth_expected_audience": ("kafka",),
+    }
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SASL_SSL\nssl.truststore.type=PEM\nsasl.mechanism=OAUTHBEARER\n"
+        f"ssl.truststore.location={files.truststore}\n"
+        f"sasl.oauthbearer.token.endpoint.url=file:{token}\n"
+        "sasl.login.callback.handler.class=org.apache.kafka.common.security.oauthbearer"
+        ".OAuthBearerLoginCallbackHandler\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+        " required;\n"
+    )
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file:{token}"
+    async with secure_cluster(tmp_path, "SASL_SSL", security=security, files=files) as cluster:
+
+        def produced() -> "subprocess.CompletedProcess[str]":
+            return java.tool(
+                VERIFIABLE_PRODUCER, "--bootstrap-server", cluster.bootstrap, "--topic", "t",
+                "--max-messages", "10", "--command-config", str(config), jvm=(allowed,),
+            )  # fmt: skip
+
+        done = await asyncio.to_thread(produced)
+        assert '"acked":10' in done.stdout, done.stdout + done.stderr
+        token.write_text(issuer.token(aud="other"))
+        done = await asyncio.to_thread(produced)
+        assert '"acked":10' not in done.stdout

@@ -4,7 +4,7 @@ Maven fetches the jars by their coordinates, once (`benchmarks/kafka.py`).
 """
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -39,10 +39,12 @@ class JavaHome:
         )
         assert done.returncode == 0, done.stderr
 
-    def tool(self, main: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command line tool to its end."""
+    def tool(
+        self, main: str, *arguments: str, jvm: Sequence[str] = ()
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command line tool to its end. jvm: further options of Java."""
         return subprocess.run(
-            (*JVM, "-cp", self.class_path, main, *arguments),
+            (*JVM, *jvm, "-cp", self.class_path, main, *arguments),
             capture_output=True,
             text=True,
             timeout=TOOL_TIMEOUT_S,

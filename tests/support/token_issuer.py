@@ -1,0 +1,53 @@
+"""Sign tokens for OAUTHBEARER, and serve the keys that verify them."""
+
+import asyncio
+import json
+import time
+from typing import Any, Self
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+
+
+class TokenIssuer:
+    """Signs tokens, and serves its keys over HTTP."""
+
+    def __init__(self) -> None:
+        self.keys = {"one": rsa.generate_private_key(public_exponent=65_537, key_size=2_048)}
+        self.request_count = 0
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    def document(self) -> bytes:
+        return json.dumps(
+            {
+                "keys": [
+                    {**RSAAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": key_id}
+                    for key_id, key in self.keys.items()
+                ]
+            }
+        ).encode()
+
+    def token(self, key_id: str = "one", algorithm: str = "RS256", **changes: Any) -> str:
+        now = int(time.time())
+        claims = {"sub": "carol", "aud": "kafka", "iss": "us", "iat": now, "exp": now + 60}
+        key = self.keys.get(key_id) or rsa.generate_private_key(
+            public_exponent=65_537, key_size=2_048
+        )
+        signer: Any = None if algorithm == "none" else key
+        return jwt.encode(claims | changes, signer, algorithm, headers={"kid": key_id})
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.request_count += 1
+        await reader.readuntil(b"\r\n\r\n")
+        body = self.document()
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
