@@ -621,32 +621,52 @@ async def test_transactions_and_moves_between_secure_brokers(
         tmp_path, "SASL_SSL", brokers=2, security=settings, files=files
     ) as cluster:
         await create_user(cluster, USER, PASSWORD)
-        config = sasl_properties(cluster, files, "SCRAM-SHA-256")
+        await _check_transactions(cluster, sasl_properties(cluster, files, "SCRAM-SHA-256"))
 
-        def transact(number: int) -> None:
-            producer = Producer(config | {"transactional.id": f"id-{number}", "linger.ms": 0})
-            producer.init_transactions(TIMEOUT_S)
-            producer.begin_transaction()
-            for partition in range(4):
-                producer.produce("t", b"x", partition=partition)
-            producer.commit_transaction(TIMEOUT_S)
 
-        def create() -> None:
-            admin = AdminClient(config)
-            admin.create_topics([NewTopic("t", 4)])["t"].result(TIMEOUT_S)
+async def test_transactions_and_moves_between_brokers_with_certificates(
+    tmp_path: Path, files: SecureFiles
+) -> None:
+    """Without a user of their own, brokers are who their certificates say."""
+    settings = {
+        "ssl_client_auth": "required",
+        "authorizer": "StandardAuthorizer",
+        "super_users": "User:CN=broker;User:CN=alice",
+    }
+    async with secure_cluster(
+        tmp_path, "SSL", brokers=2, security=settings, files=files
+    ) as cluster:
+        client = certificate(files.client("alice"))
+        await _check_transactions(cluster, properties(cluster, "SSL", files) | client)
 
-        def read(count: int) -> int:
-            consumer = Consumer(config | {"group.id": "g", "isolation.level": "read_committed"})
-            consumer.assign([TopicPartition("t", index, 0) for index in range(4)])
-            try:
-                return len(read_records(consumer, count))
-            finally:
-                consumer.close()
 
-        await asyncio.to_thread(create)
-        for number in range(3):
-            await asyncio.to_thread(transact, number)
-        assert await asyncio.to_thread(read, 12) == 12
-        await cluster.stop_broker(1)
-        await asyncio.to_thread(transact, 9)
-        assert await asyncio.to_thread(read, 16) == 16
+async def _check_transactions(cluster: Cluster, config: dict[str, Any]) -> None:
+    """Commit transactions over partitions of both brokers, and move all of them to one."""
+
+    def transact(number: int) -> None:
+        producer = Producer(config | {"transactional.id": f"id-{number}", "linger.ms": 0})
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        for partition in range(4):
+            producer.produce("t", b"x", partition=partition)
+        producer.commit_transaction(TIMEOUT_S)
+
+    def create() -> None:
+        admin = AdminClient(config)
+        admin.create_topics([NewTopic("t", 4)])["t"].result(TIMEOUT_S)
+
+    def read(count: int) -> int:
+        consumer = Consumer(config | {"group.id": "g", "isolation.level": "read_committed"})
+        consumer.assign([TopicPartition("t", index, 0) for index in range(4)])
+        try:
+            return len(read_records(consumer, count))
+        finally:
+            consumer.close()
+
+    await asyncio.to_thread(create)
+    for number in range(3):
+        await asyncio.to_thread(transact, number)
+    assert await asyncio.to_thread(read, 12) == 12
+    await cluster.stop_broker(1)
+    await asyncio.to_thread(transact, 9)
+    assert await asyncio.to_thread(read, 16) == 16
