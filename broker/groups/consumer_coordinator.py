@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from base.regular_expressions import RegexInvalid
 from broker.coordination.log import KeyValue
 from broker.groups.classic import ClassicGroup
 from broker.groups.consumer.changes import GroupChanges
@@ -60,7 +61,6 @@ from broker.groups.model import (
 )
 from broker.groups.records import GroupKey, GroupSnapshot, encode_group_key, encode_group_value
 from broker.groups.state import Group, consumer_tombstones
-from broker.regular_expressions import RegexInvalid
 from broker.wire.error_codes import ErrorCode
 
 

@@ -1,5 +1,6 @@
-"""IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers and groups at the
-controller. Levels of loggers are a matter of this broker.
+"""IncrementalAlterConfigs and AlterConfigs: change configs of topics, brokers, groups and
+subscriptions to metrics of clients at the controller. Levels of loggers are a matter of this
+broker.
 
 AlterConfigs is the older API: the request names all configs of a resource, and those that it does
 not name get their defaults, except the source of a fork. The controller decides which ones these
@@ -35,7 +36,12 @@ from broker.wire.gen import alter_configs as replacing
 from broker.wire.gen import incremental_alter_configs as wire
 from controller.api.errors import ControllerError
 from controller.api.messages import AlterConfigs, ConfigChange, ConfiguredResource, ItemResult
-from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.configs import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
 
 _SET: Final = 0
@@ -46,17 +52,21 @@ _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _Resource: TypeAlias = tuple[int, str]
 _DONE: Final = ErrorCode.NONE, None
-_ALTERED: Final = frozenset({TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE})
+_ALTERED: Final = frozenset(
+    {TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE}
+)
 """What the controller alters."""
 _SHOWN: Final = {
     TOPIC_RESOURCE: "topic",
     BROKER_RESOURCE: "broker",
+    CLIENT_METRICS_RESOURCE: "client metrics",
     GROUP_RESOURCE: "group",
     LOGGER_RESOURCE: "loggers of broker",
 }
 """How the audit log names what can be altered."""
 _NO_DEFAULTS: Final = {
     TOPIC_RESOURCE: "there are no configs for all topics: name one",
+    CLIENT_METRICS_RESOURCE: "Subscription name can't be empty",
     GROUP_RESOURCE: "Default group resources are not allowed.",
 }
 
@@ -213,6 +223,8 @@ def _checked(
             return checked_values(node, name, present, values)
         except BrokerConfigRefused as refused:
             raise _Refused(ErrorCode.INVALID_REQUEST, str(refused)) from refused
+    if resource_type == CLIENT_METRICS_RESOURCE:
+        return values
     changed = {**present, **dict(values)}
     kept = {config: value for config, value in changed.items() if value is not None}
     if problem := group_problem(node.config, kept):

@@ -14,6 +14,7 @@ DYNAMIC_DEFAULT_BROKER: Final = 3
 STATIC_BROKER: Final = 4
 DEFAULT: Final = 5
 DYNAMIC_BROKER_LOGGER: Final = 6
+DYNAMIC_CLIENT_METRICS: Final = 7
 DYNAMIC_GROUP: Final = 8
 """Values of Kafka's DescribeConfigsResponse.ConfigSource."""
 

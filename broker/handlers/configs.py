@@ -1,5 +1,5 @@
-"""DescribeConfigs: return the configs of topics, groups, of this broker and of its loggers, with
-the source of each value.
+"""DescribeConfigs: return the configs of topics, groups, subscriptions to metrics of clients, of
+this broker and of its loggers, with the source of each value.
 
 Invariant: every config that has an effect (or that tools expect) is listed, whether it is set or
 not. Settings that a broker cannot change while it runs are read-only. A broker describes only
@@ -22,6 +22,7 @@ from broker.handlers.broker_configs import (
 )
 from broker.handlers.config_entry import (
     DEFAULT,
+    DYNAMIC_CLIENT_METRICS,
     DYNAMIC_GROUP,
     DYNAMIC_TOPIC,
     ConfigEntry,
@@ -45,12 +46,23 @@ from broker.wire.gen.describe_configs import (
     DescribeConfigsSynonym,
     decode_request,
 )
-from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
+from controller.metadata.configs import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from controller.metadata.group_configs import GROUP_CONFIGS
+from controller.metadata.kafka_config import KafkaConfig
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 
-_CLIENT_METRICS: Final = 16
-_CLUSTER_RESOURCES: Final = frozenset({BROKER_RESOURCE, LOGGER_RESOURCE, _CLIENT_METRICS})
+_CLUSTER_RESOURCES: Final = frozenset({BROKER_RESOURCE, LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE})
+_UNNAMED: Final = {
+    CLIENT_METRICS_RESOURCE: "Client metrics subscription name must not be empty",
+    GROUP_RESOURCE: "Group name must not be empty",
+}
+"""Why these resources need a name."""
 
 
 def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
@@ -76,16 +88,36 @@ def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> 
     synonyms.
     """
     return [
-        ConfigEntry(
-            config.name,
-            ((config.name, overrides[config.name], DYNAMIC_GROUP),)
-            if config.name in overrides
-            else ((config.name, defaults[config.name], DEFAULT),),
-            config.type,
-            config.doc,
-        )
+        _set_or_default(config, overrides, DYNAMIC_GROUP, defaults[config.name])
         for config in GROUP_CONFIGS.values()
     ]
+
+
+def _client_metrics_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return all configs of a subscription, which needs not exist. Defaults have no synonyms."""
+    return [
+        _set_or_default(
+            config,
+            overrides,
+            DYNAMIC_CLIENT_METRICS,
+            config.default,
+            has_synonyms=config.name in overrides,
+        )
+        for config in CLIENT_METRICS_CONFIGS.values()
+    ]
+
+
+def _set_or_default(
+    config: KafkaConfig,
+    overrides: Mapping[str, str],
+    source: int,
+    default: str,
+    *,
+    has_synonyms: bool = True,
+) -> ConfigEntry:
+    value = overrides.get(config.name)
+    found = (config.name, default, DEFAULT) if value is None else (config.name, value, source)
+    return ConfigEntry(config.name, (found,), config.type, config.doc, has_synonyms=has_synonyms)
 
 
 def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
@@ -156,31 +188,37 @@ def _entries(
     node: Node, resource_type: int, name: str
 ) -> list[ConfigEntry] | tuple[ErrorCode, str]:
     if resource_type == TOPIC_RESOURCE:
-        if not is_valid_topic_name(name):
-            return ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION.message
-        if node.image.topics.by_name(name) is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
-        return topic_entries(node.image.configs.topic(name))
+        return _entries_of_topic(node, name)
+    if resource_type in _UNNAMED and not name:
+        return ErrorCode.INVALID_REQUEST, _UNNAMED[resource_type]
     if resource_type == BROKER_RESOURCE:
         if problem := described_name_problem(node, name):
             return ErrorCode.INVALID_REQUEST, problem
         return broker_entries(node) if name else common_entries(node)
     if resource_type == GROUP_RESOURCE:
-        if not name:
-            return ErrorCode.INVALID_REQUEST, "Group name must not be empty"
         return group_entries(node.image.configs.group(name), group_defaults(node.config))
+    if resource_type == CLIENT_METRICS_RESOURCE:
+        return _client_metrics_entries(node.image.configs.client_metrics(name))
     if resource_type == LOGGER_RESOURCE:
         if problem := described_broker_problem(node.node_id, name):
             return ErrorCode.INVALID_REQUEST, problem
         return logger_entries()
     allowed = (
         f"{TOPIC_RESOURCE} (topic), {BROKER_RESOURCE} (broker), {LOGGER_RESOURCE} (loggers of a"
-        f" broker) and {GROUP_RESOURCE} (group)"
+        f" broker), {CLIENT_METRICS_RESOURCE} (client metrics) and {GROUP_RESOURCE} (group)"
     )
     return (
         ErrorCode.INVALID_REQUEST,
         f"resource type {resource_type} has no configs; allowed are {allowed}",
     )
+
+
+def _entries_of_topic(node: Node, name: str) -> list[ConfigEntry] | tuple[ErrorCode, str]:
+    if not is_valid_topic_name(name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION.message
+    if node.image.topics.by_name(name) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
+    return topic_entries(node.image.configs.topic(name))
 
 
 def _config_result(

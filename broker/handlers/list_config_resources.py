@@ -1,8 +1,7 @@
-"""ListConfigResources: name the resources that have configs: topics, brokers, their loggers, and
-groups.
+"""ListConfigResources: name the resources that have configs: topics, brokers, their loggers,
+groups, and subscriptions to metrics of clients.
 
-Of groups, those that have configs are named. Kafka also has configs of client metrics. Here there
-are none, so this type is empty. Version 0 knows client metrics alone.
+Of groups and subscriptions, those that have configs are named. Version 0 knows subscriptions alone.
 Source: KIP-1142 (version 1), KIP-1000 (version 0); Kafka
 `KafkaApis.handleListConfigResources`.
 """
@@ -24,11 +23,15 @@ from broker.wire.gen.list_config_resources import (
     ListConfigResourcesResponse,
     decode_request,
 )
-from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.configs import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 
-_CLIENT_METRICS: Final = 16
 _TYPES: Final = frozenset(
-    {TOPIC_RESOURCE, BROKER_RESOURCE, LOGGER_RESOURCE, _CLIENT_METRICS, GROUP_RESOURCE}
+    {TOPIC_RESOURCE, BROKER_RESOURCE, LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE}
 )
 _FIRST_WITH_TYPES: Final = 1
 
@@ -39,7 +42,7 @@ def handle_list_config_resources(node: Node, ctx: RequestContext) -> Response:
     check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     wanted = set(request.resource_types)
     if ctx.api_version < _FIRST_WITH_TYPES:
-        wanted = {_CLIENT_METRICS}
+        wanted = {CLIENT_METRICS_RESOURCE}
     if not wanted <= _TYPES:
         return encode_response(
             ctx, ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -56,6 +59,7 @@ def _resources(node: Node, wanted: Collection[int]) -> Iterator[ConfigResource]:
     if TOPIC_RESOURCE in wanted:
         for topic in node.image.topics:
             yield ConfigResource(topic.name, TOPIC_RESOURCE)
-    if GROUP_RESOURCE in wanted:
-        for name in node.image.configs.names(GROUP_RESOURCE):
-            yield ConfigResource(name, GROUP_RESOURCE)
+    for named in (CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
+        if named in wanted:
+            for name in node.image.configs.names(named):
+                yield ConfigResource(name, named)

@@ -18,6 +18,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, TypeAlias
 
 from base.acls import Operation, ResourceType
+from base.regular_expressions import RegexInvalid, check_regex, matching
 from broker.coordination.connection_order import LateRequest
 from broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
 from broker.coordination.log import TransactionalProducer
@@ -40,7 +41,6 @@ from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
 from broker.partition.partition import Partition
 from broker.partition.verification import Guard
-from broker.regular_expressions import RegexInvalid, check_regex, matching
 from broker.transactions.coordinator import NO_PRODUCER
 from broker.transactions.model import (
     NO_EPOCH,

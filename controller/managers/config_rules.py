@@ -1,4 +1,5 @@
-"""What each kind of resource allows its configs to be: topics, brokers and groups.
+"""What each kind of resource allows its configs to be: topics, brokers, groups and
+subscriptions to metrics of clients.
 
 Which settings of a broker can change is known to brokers, which check them before they ask: here
 their names and values only have limits.
@@ -13,8 +14,13 @@ from base.ids import NodeId
 from controller.api.messages import Status
 from controller.managers.result import Refused
 from controller.managers.topics import check_topic_name
-from controller.metadata import group_configs, topic_configs
-from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata import client_metrics, group_configs, topic_configs
+from controller.metadata.configs import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
 
@@ -112,6 +118,38 @@ class GroupRules:
         return group_configs.conflict(configs)
 
 
+class ClientMetricsRules:
+    kept = NOTHING
+
+    def check(self, image: MetadataImage, name: str) -> None:
+        if not name:
+            raise Refused(Status.INVALID_REQUEST, "Subscription name can't be empty")
+        if len(name) > client_metrics.NAME_CHARS_MAX:
+            detail = (
+                f"the name of the subscription has {len(name)} characters; at most"
+                f" {client_metrics.NAME_CHARS_MAX} are allowed"
+            )
+            raise Refused(Status.INVALID_REQUEST, detail)
+        limit = client_metrics.SUBSCRIPTIONS_MAX
+        names = image.configs.names(CLIENT_METRICS_RESOURCE)
+        if len(names) >= limit and name not in names:
+            detail = f"there are {limit} subscriptions to metrics of clients: delete some first"
+            raise Refused(Status.INVALID_CONFIG, detail)
+
+    def value(self, resource: str, name: str, value: str | None, present: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            return client_metrics.canonical(name, value)
+        except client_metrics.RequestInvalid as error:
+            raise Refused(Status.INVALID_REQUEST, str(error)) from error
+        except client_metrics.ConfigInvalid as error:
+            raise Refused(Status.INVALID_CONFIG, str(error)) from error
+
+    def conflict(self, configs: Mapping[str, str]) -> str:
+        return ""
+
+
 class BrokerRules:
     kept = NOTHING
 
@@ -148,5 +186,6 @@ class BrokerRules:
 RULES: Final[Mapping[int, Rules]] = {
     TOPIC_RESOURCE: TopicRules(),
     BROKER_RESOURCE: BrokerRules(),
+    CLIENT_METRICS_RESOURCE: ClientMetricsRules(),
     GROUP_RESOURCE: GroupRules(),
 }

@@ -1,4 +1,4 @@
-"""Change dynamic configs of topics, brokers and groups.
+"""Change dynamic configs of topics, brokers, groups and subscriptions to metrics of clients.
 
 Invariant: Only values that `config_rules` accepts get into the image. Of one resource, either all
 changes are made or none. Source: KRaft `ConfigurationControlManager`.
@@ -64,7 +64,7 @@ def _alter(
     resource_type, name = resource
     rules = RULES.get(resource_type)
     if rules is None:
-        allowed = "2 (topic), 4 (broker) and 32 (group)"
+        allowed = "2 (topic), 4 (broker), 16 (client metrics) and 32 (group)"
         detail = f"resource type {resource_type} has no configs that can change; only {allowed}"
         raise Refused(Status.INVALID_REQUEST, detail)
     rules.check(image, name)

@@ -14,6 +14,9 @@ TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 """A broker by its node id, or all brokers by the empty name."""
 
+CLIENT_METRICS_RESOURCE = 16
+"""A subscription to metrics of clients."""
+
 GROUP_RESOURCE = 32
 
 _NOTHING: Mapping[str, str] = {}
@@ -27,7 +30,7 @@ class ConfigsImage:
 
     def get(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
         """Return the configs set for one resource; empty if there are none. Defaults are in
-        `topic_configs`, in `group_configs` and in the settings of brokers.
+        `topic_configs`, `group_configs`, `client_metrics` and the settings of brokers.
         """
         return self._values.get((resource_type, resource_name), _NOTHING)
 
@@ -36,6 +39,10 @@ class ConfigsImage:
 
     def group(self, group_id: str) -> Mapping[str, str]:
         return self.get(GROUP_RESOURCE, group_id)
+
+    def client_metrics(self, name: str) -> Mapping[str, str]:
+        """Return the configs of a subscription to metrics of clients."""
+        return self.get(CLIENT_METRICS_RESOURCE, name)
 
     def broker(self, name: str) -> Mapping[str, str]:
         """Return the configs of one broker by its node id, or of all brokers by the empty name."""

@@ -67,8 +67,11 @@ A level needs every registered broker; controllers are not asked, so update thei
 Brokers have loggers whose levels change at once (`kafka-configs.sh --entity-type broker-loggers`): `root` and the packages of Penstock.
 A restart takes them back to `log.level`.
 
+`kafka-client-metrics.sh` sets, shows and deletes subscriptions to metrics of clients (KIP-714), which have no effect: brokers do not collect such metrics, as Kafka without a plugin for them.
+There can be 1,000 subscriptions.
+
 Some APIs answer about things that brokers do not have.
-DescribeClientQuotas finds nothing, and ListConfigResources finds no client metrics.
+DescribeClientQuotas finds nothing.
 
 ## Not served
 
@@ -117,11 +120,12 @@ DIFFERENCES: Final[Mapping[str, str]] = {
         " Configs that begin with `penstock.` make forks, snapshots and topics that come back."
     ),
     "DeleteTopics": "A deleted topic can come back for `delete.grace.ms`.",
-    "DescribeConfigs": (
-        "The loggers of brokers (type 8) are packages of Penstock. Client metrics (type 16) have no"
-        " configs."
+    "DescribeConfigs": "The loggers of brokers (type 8) are packages of Penstock.",
+    "IncrementalAlterConfigs": (
+        "As DescribeConfigs; brokers refuse names that they do not know. A value has 4,096"
+        " characters at most. `match` of client metrics takes the regular expressions of RE2, not"
+        " those of Java."
     ),
-    "IncrementalAlterConfigs": "As DescribeConfigs; brokers refuse names that they do not know.",
     "AlterConfigs": "As IncrementalAlterConfigs.",
     "AlterReplicaLogDirs": "There is one log directory, the object store.",
     "ElectLeaders": "An unclean election is never needed.",

@@ -113,6 +113,7 @@ _GROUP: Final = "--group tools-group"
 _AT: Final = f"{_TOPIC} --partition 0"
 _OURS: Final = "tools-|GROUP"
 _CONFIGS: Final = "--entity-type topics --entity-name tools-a"
+_METRICS: Final = "--name tools"
 _LOGGERS: Final = "--entity-type broker-loggers --entity-name 1"
 _RESET: Final = f"kafka-consumer-groups --reset-offsets {_GROUP}"
 _SHARE: Final = "--group tools-share"
@@ -216,7 +217,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(f"kafka-configs --alter {_LOGGERS} --add-config root=WARN"),
     *(
         Command(f"kafka-configs --describe --entity-type {kind}")
-        for kind in ("client-metrics", "users", "clients", "ips")
+        for kind in ("users", "clients", "ips")
     ),
     Command(
         "kafka-configs --alter --entity-type users --entity-name tools"
@@ -376,14 +377,24 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-acls --list"),
     Command(f"kafka-acls --add --allow-principal User:a --operation Read {_TOPIC}"),
     Command(f"kafka-acls --remove --force --allow-principal User:a {_TOPIC} --operation Read"),
+    # Metrics of clients.
+    Command("kafka-client-metrics --list", only="tools"),
+    Command(f"kafka-client-metrics --describe {_METRICS}"),
+    Command(f"kafka-client-metrics --alter {_METRICS} --interval 60000"),
+    Command(f"kafka-client-metrics --alter {_METRICS} --metrics a,b --match client_id=x"),
+    Command(f"kafka-client-metrics --alter {_METRICS} --interval 99"),
+    Command(f"kafka-client-metrics --alter {_METRICS} --interval soon"),
+    Command(f"kafka-client-metrics --alter {_METRICS} --match nope=x"),
+    Command(f"kafka-client-metrics --alter {_METRICS}"),
+    Command(f"kafka-client-metrics --alter {_METRICS} --metrics ''"),
+    Command("kafka-client-metrics --list", only="tools"),
+    Command(f"kafka-client-metrics --describe {_METRICS}"),
+    Command("kafka-client-metrics --describe", only="tools|interval.ms=60000"),
+    Command("kafka-configs --describe --entity-type client-metrics --entity-name tools"),
+    Command(f"kafka-client-metrics --delete {_METRICS}"),
+    Command(f"kafka-client-metrics --delete {_METRICS}"),
+    Command("kafka-client-metrics --list", only="tools"),
     # What brokers do not have.
-    Command("kafka-client-metrics --list"),
-    Command("kafka-client-metrics --describe --name tools"),
-    Command(
-        "kafka-client-metrics --alter --name tools --interval 60000",
-        "brokers do not collect metrics of clients",
-        "resource type 16 has no configs that can be altered",
-    ),
     Command(
         "kafka-delegation-tokens --describe --command-config %/empty.properties",
         "no delegation tokens",

@@ -1,5 +1,5 @@
-"""Compare the configs of groups and brokers with Apache Kafka 4.2: the same requests and tools go
-to both.
+"""Compare the configs of groups, client metrics and brokers with Apache Kafka 4.2: the same
+requests and tools go to both.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.support.java import JavaHome
 from tests.support.waiting import until
 
 CONFIGS = "kafka.admin.ConfigCommand"
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 NODE_ID = 1
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 Change: TypeAlias = tuple[str, int, str | None]
@@ -218,6 +218,81 @@ def _lines(shown: str) -> list[str]:
         for line in shown.splitlines()
         if not line[:1].isdigit() and not line.startswith(("\t", "Error while executing"))
     )
+
+
+# --- client metrics -------------------------------------------------------------------------------
+
+INTERVAL, METRICS, MATCH = "interval.ms", "metrics", "match"
+ALTERED_OF_CLIENT_METRICS: list[tuple[Change, ...]] = [
+    *(((INTERVAL, SET, value),) for value in ("99", "100", "3600001", "3600000", "x", "", None)),
+    *(((INTERVAL, SET, value),) for value in (" 2000 ", "+500", "1e3", "-1", "9999999999")),
+    *(((METRICS, SET, value),) for value in ("", "*", "a", " a , b,a ", ",", "a,,b", " ", None)),
+    *(
+        ((MATCH, SET, value),)
+        for value in ("client_id", "client_id=", "=x", "nope=1", "client_id=[")
+    ),
+    *(((MATCH, SET, value),) for value in ("client_id=a=b", "client_id==", "client_id=x,,", "")),
+    *(((MATCH, SET, value),) for value in ("CLIENT_ID=a", "client_id=a=", "client_id=\\p{L}+")),
+    ((MATCH, SET, " client_id = x ,client_id=y,client_source_port=9.*"),),
+    *(((name, APPEND, "z"),) for name in (INTERVAL, METRICS, MATCH, "nope")),
+    ((METRICS, SUBTRACT, "a"),),
+    ((METRICS, APPEND, None),),
+    (("nope", SET, "1"),),
+    (("nope", DELETE, None),),
+    ((INTERVAL, SET, "1000"), (INTERVAL, SET, "2000")),
+    ((INTERVAL, SET, "5000"), ("nope", SET, "1")),
+    ((INTERVAL, SET, "7000"), (METRICS, DELETE, None)),
+    (),
+]
+
+
+@pytest.mark.long
+async def test_client_metrics_are_altered_as_by_kafka(both: Both) -> None:
+    name = "altered"
+    await same_configs(both, CLIENT_METRICS, name)
+    for changes in ALTERED_OF_CLIENT_METRICS:
+        expected, found = await alter(both, CLIENT_METRICS, name, *changes)
+        assert found == expected, changes
+        await same_configs(both, CLIENT_METRICS, name)
+    assert name in await listed(both)
+    for configs in (
+        [(INTERVAL, "1000"), (METRICS, "a")],
+        [(METRICS, "b")],
+        [(INTERVAL, None)],
+        [("nope", "1")],
+        [(INTERVAL, "1")],
+        [],
+    ):
+        expected, found = await replace(both, CLIENT_METRICS, name, *configs)
+        assert found == expected, configs
+        await same_configs(both, CLIENT_METRICS, name)
+    assert name not in await listed(both)
+
+
+async def listed(both: Both) -> set[str]:
+    """Return the subscriptions of Penstock, which Kafka has, too."""
+    asked = list_config_resources.ListConfigResourcesRequest([CLIENT_METRICS])
+    expected, found = [
+        {item["resource_name"] for item in answer["config_resources"]}
+        for answer in await both.ask(apis.LIST_CONFIG_RESOURCES, asked)
+    ]
+    assert found <= expected
+    return found
+
+
+async def test_a_subscription_has_a_name(both: Both) -> None:
+    for ask in (
+        alter(both, CLIENT_METRICS, "", (INTERVAL, SET, "1000")),
+        alter(both, CLIENT_METRICS, ""),
+        replace(both, CLIENT_METRICS, "", (INTERVAL, "1000")),
+        describe(both, CLIENT_METRICS, ""),
+    ):
+        expected, found = await ask
+        assert found == expected
+    for name in ("n" * 32_767, "a b/\u00fc\n"):
+        for operation in (SET, DELETE):
+            expected, found = await alter(both, CLIENT_METRICS, name, (INTERVAL, operation, "1000"))
+            assert found == expected == (0, None)
 
 
 # --- brokers --------------------------------------------------------------------------------------

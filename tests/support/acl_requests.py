@@ -78,7 +78,7 @@ TOPICS = (SEEN, HIDDEN, ABSENT, GONE)
 GROUPS = ("seen-group", "hidden-group")
 IDS = ("seen-id", "hidden-id")
 UNKNOWN_ID = UUID(int=77)
-TOPIC_TYPE, BROKER_TYPE, GROUP_TYPE = 2, 4, 32
+TOPIC_TYPE, BROKER_TYPE, CLIENT_METRICS_TYPE, GROUP_TYPE = 2, 4, 16, 32
 
 
 class Question(NamedTuple):
@@ -171,6 +171,7 @@ def _topics(ids: dict[str, UUID]) -> Iterator[Question]:
     resources = [
         *((TOPIC_TYPE, name) for name in TOPICS),
         (BROKER_TYPE, "1"),
+        (CLIENT_METRICS_TYPE, "metrics"),
         *((GROUP_TYPE, name) for name in GROUPS),
     ]
     yield Question(
@@ -199,7 +200,7 @@ def _topics(ids: dict[str, UUID]) -> Iterator[Question]:
         "replace configs",
         apis.ALTER_CONFIGS,
         alter_configs.AlterConfigsRequest(
-            [alter_configs.AlterConfigsResource(kind, name, []) for kind, name in resources[:5]],
+            [alter_configs.AlterConfigsResource(kind, name, []) for kind, name in resources[:6]],
             validate_only=True,
         ),
     )

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
+from base.regular_expressions import RegexInvalid, check_regex
 from broker.groups.consumer.assignors import Subscriber, assign
 from broker.groups.consumer.changes import GroupChanges
 from broker.groups.consumer.deadlines import Deadlines
@@ -44,7 +45,6 @@ from broker.groups.consumer.records import (
     GroupEpoch,
 )
 from broker.groups.model import GroupState
-from broker.regular_expressions import RegexInvalid, check_regex
 from broker.wire.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.regular_expressions import check_regex, matching
+from base.regular_expressions import check_regex, matching
 
 EXPRESSIONS_MAX: Final = 1_000
 NAMES_PER_SLICE_COUNT: Final = 1_000

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from base.regular_expressions import matching
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.model import (
     Assignment,
@@ -20,7 +21,6 @@ from broker.groups.consumer.model import (
 from broker.groups.consumer.records import decode_consumer_value, encode_consumer_value
 from broker.groups.consumer.validation import check_heartbeat
 from broker.groups.model import GroupState
-from broker.regular_expressions import matching
 from broker.wire.error_codes import ErrorCode
 
 LIMITS = ConsumerLimits(session_timeout_ms=10_000, heartbeat_interval_ms=1_000, members_max=5)

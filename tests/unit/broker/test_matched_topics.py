@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from base.regular_expressions import RegexInvalid, matching
 from broker.groups.consumer import matched_topics
 from broker.groups.consumer.matched_topics import EXPRESSIONS_MAX, MatchedTopics
-from broker.regular_expressions import RegexInvalid, matching
 
 SLICE = matched_topics.NAMES_PER_SLICE_COUNT
 

@@ -13,6 +13,7 @@ from broker.wire.gen import (
     list_config_resources,
     update_features,
 )
+from controller.metadata.records import ConfigRecord
 from tests.support.handlers import Fixture, broker_record
 
 
@@ -55,6 +56,9 @@ async def test_a_type_that_does_not_exist_is_refused(fixture: Fixture, kind: int
 
 async def test_version_0_lists_client_metrics_alone(fixture: Fixture) -> None:
     assert await resources(fixture, [], version=0) == (0, [])
+    fixture.image.apply_all([ConfigRecord(16, "s", "metrics", "")])
+    assert await resources(fixture, [], version=0) == (0, [("s", 16)])
+    assert await resources(fixture, [16, 32]) == (0, [("s", 16)])
 
 
 # --- AlterReplicaLogDirs --------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Configs of groups and brokers in the metadata: what is accepted, limits and snapshots."""
+"""Configs of groups, brokers and client metrics in the metadata: what is accepted, limits and
+snapshots.
+"""
 
 from collections.abc import Mapping
 
@@ -11,7 +13,13 @@ from controller.api.messages import (
     Status,
 )
 from controller.managers import config_rules, configs
-from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata import client_metrics
+from controller.metadata.configs import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.records import ConfigRecord
 from tests.support.managers_cluster import ManagersCluster, snapshot_of
@@ -92,6 +100,65 @@ def test_the_number_of_groups_with_configs_is_limited(
     assert alter(cluster, GROUP_RESOURCE, "a", {SESSION: "51000"}) == {Status.OK}
     assert alter(cluster, GROUP_RESOURCE, "a", {SESSION: None}) == {Status.OK}
     assert alter(cluster, GROUP_RESOURCE, "c", {SESSION: "50000"}) == {Status.OK}
+
+
+INTERVAL, METRICS, MATCH = "interval.ms", "metrics", "match"
+
+
+def test_a_subscription_is_stored_as_kafka_shows_it(cluster: ManagersCluster) -> None:
+    values: dict[str, str | None] = {
+        INTERVAL: " +2000 ",
+        METRICS: " a , b,a ",
+        MATCH: "client_id = x.* ,client_software_name=\\p{L}+=",
+        "none": None,
+    }
+    assert alter(cluster, CLIENT_METRICS_RESOURCE, "s", values) == {Status.OK}
+    image = cluster.image.configs
+    assert image.client_metrics("s") == {
+        INTERVAL: "2000",
+        METRICS: "a,b",
+        MATCH: "client_id = x.*,client_software_name=\\p{L}+=",
+    }
+    empty: dict[str, str | None] = {METRICS: " ", MATCH: ""}
+    assert alter(cluster, CLIENT_METRICS_RESOURCE, "s", empty, is_replaced=True) == {Status.OK}
+    assert image.client_metrics("s") == {METRICS: "", MATCH: ""}
+    assert alter(cluster, CLIENT_METRICS_RESOURCE, "s", {}, is_replaced=True) == {Status.OK}
+    assert image.names(CLIENT_METRICS_RESOURCE) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "status"),
+    [
+        ("", {INTERVAL: "1000"}, Status.INVALID_REQUEST),
+        ("x" * 32_768, {INTERVAL: "1000"}, Status.INVALID_REQUEST),
+        ("s", {"nope": "1"}, Status.INVALID_REQUEST),
+        *(("s", {INTERVAL: value}, Status.INVALID_REQUEST) for value in ("99", "3600001", "-1")),
+        *(("s", {INTERVAL: value}, Status.INVALID_CONFIG) for value in ("x", "", "9" * 10, "1e3")),
+        *(("s", {METRICS: value}, Status.INVALID_CONFIG) for value in (",", "a,,b", "m" * 4_097)),
+        *(
+            ("s", {MATCH: value}, Status.INVALID_CONFIG)
+            for value in ("client_id", "client_id=", "=x", "nope=1", "client_id=[", "client_id==")
+        ),
+        *(
+            ("s", {MATCH: value}, Status.INVALID_CONFIG)
+            for value in ("client_id=a=b", "client_id=x,", "client_id=" + "(" * 4_000)
+        ),
+        ("s", {INTERVAL: "1000", METRICS: ","}, Status.INVALID_CONFIG),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_bad_subscription_changes_nothing(
+    cluster: ManagersCluster, name: str, values: dict[str, str | None], status: Status
+) -> None:
+    assert alter(cluster, CLIENT_METRICS_RESOURCE, name, values, records=0) == {status}
+
+
+def test_the_number_of_subscriptions_is_limited(
+    cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_metrics, "SUBSCRIPTIONS_MAX", 1)
+    for name, status in (("a", Status.OK), ("b", Status.INVALID_CONFIG), ("a", Status.OK)):
+        assert alter(cluster, CLIENT_METRICS_RESOURCE, name, {INTERVAL: "1000"}) == {status}
 
 
 def test_brokers_have_configs_by_id_and_for_all(cluster: ManagersCluster) -> None:
