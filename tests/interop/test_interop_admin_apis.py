@@ -326,6 +326,9 @@ def _committed(address: str, *topics: str) -> set[int]:
 @pytest.mark.long
 async def test_config_resources_are_listed_as_by_kafka(both: Both) -> None:
     await both.create("configured")
+    interval = ("--alter", "--name", "configured", "--interval", "1000")
+    expected, shown = await both.tool(CLIENT_METRICS, *interval)
+    assert shown == expected
     for types in ([2], [4], [8], [16], [32], [16, 32], [1], [2, 77], [0]):
         request = list_config_resources.ListConfigResourcesRequest(types)
         expected, answer = await both.ask(apis.LIST_CONFIG_RESOURCES, request)
@@ -333,7 +336,9 @@ async def test_config_resources_are_listed_as_by_kafka(both: Both) -> None:
         ours = ("configured", str(NODE_ID))
         assert _named(answer, ours) == _named(expected, ours), types
     expected, shown = await both.tool(CLIENT_METRICS, "--list")
-    assert shown == expected
+    # Other tests may leave subscriptions in Kafka.
+    assert set(shown.splitlines()) <= set(expected.splitlines())
+    assert "configured" in shown
 
 
 def _named(answer: Any, names: Sequence[str]) -> list[tuple[str, int]]:
