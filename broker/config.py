@@ -357,6 +357,20 @@ class BrokerConfig:
     the consumer protocol joins a classic group; downgrade, when the last such member leaves.
     """
 
+    group_consumer_regex_refresh_interval_ms: Annotated[
+        int,
+        Setting(
+            "group.consumer.regex.refresh.interval.ms",
+            Kind.DURATION,
+            10_000,
+            _INT32_MAX,
+            is_dynamic=True,
+        ),
+    ] = 600_000
+    """How soon a consumer group that subscribes by a regular expression follows changes of ACLs.
+    New topics are found in the next heartbeat.
+    """
+
     group_share_session_timeout_ms: Annotated[
         int,
         Setting("group.share.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),

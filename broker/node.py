@@ -586,6 +586,7 @@ class Broker:
             assignors=config.group_consumer_assignors,
             migration=config.group_consumer_migration_policy,
             classic_members_max=config.group_max_size,
+            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
         )
 
     def _start_transactions(self) -> None:

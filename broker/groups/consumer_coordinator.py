@@ -32,13 +32,14 @@ from broker.groups.consumer.model import (
     HeartbeatRefused,
     HeartbeatRequest,
     HeartbeatResult,
+    TopicsView,
 )
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     encode_consumer_key,
 )
-from broker.groups.consumer.topics import ImageTopics
+from broker.groups.consumer.topics import DescribableTopics, ImageTopics
 from broker.groups.consumer.validation import check_heartbeat
 from broker.groups.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
 from broker.groups.journal import (
@@ -99,56 +100,67 @@ class ConsumerCoordinator:
     # --- heartbeats -------------------------------------------------------------------------------
 
     async def heartbeat(
-        self, group_id: str, request: HeartbeatRequest, version: int
+        self,
+        group_id: str,
+        request: HeartbeatRequest,
+        version: int,
+        may_describe: Callable[[str], bool] | None = None,
     ) -> HeartbeatResult:
         """Handle ConsumerGroupHeartbeat. The answer is durable.
 
-        version: of the request. Members of version 0 get an id when they join.
+        version: of the request. Members of version 0 get an id when they join. may_describe: tells
+        whether the client may describe a topic; None if everyone may.
         """
+        topics = DescribableTopics(self._topics, may_describe) if may_describe else self._topics
         try:
             check_heartbeat(group_id, request, version, self._limits_of(group_id).assignors)
             if not request.member_id and request.member_epoch == JOIN_EPOCH:
                 request = replace(request, member_id=self._new_member_id(request.client_id))
-            await self._match_topics(group_id, request)
+            await self._match_topics(group_id, request, topics)
             group = self._home.find(group_id, create=request.member_epoch == JOIN_EPOCH)
             if isinstance(group, ErrorCode):
                 return _not_found(group, group_id, is_leaving=request.member_epoch < JOIN_EPOCH)
-            result, outcome = self._step(group, request)
+            result, outcome = self._step(group, request, topics)
         except HeartbeatRefused as refused:
             return refused.result
         code = await outcome
         return result if code is ErrorCode.NONE else failed_heartbeat(code)
 
-    async def _match_topics(self, group_id: str, request: HeartbeatRequest) -> None:
+    async def _match_topics(
+        self, group_id: str, request: HeartbeatRequest, topics: ImageTopics | DescribableTopics
+    ) -> None:
         """Match regular expressions with thousands of topics in slices, so that other requests do
-        not wait for that. The heartbeat finds the results.
+        not wait for that, and look at the rights to those. The heartbeat finds the results.
         """
         group = self._home.find(group_id, create=False, is_read=True)
         consumer = None if isinstance(group, ErrorCode) else group.consumer
         if consumer is None:
             wanted = {request.subscribed_regex or ""} - {""}
         else:
-            wanted = consumer.unresolved_regexes(request, self._topics)
+            wanted = consumer.unresolved_regexes(request, self._topics, self._now_ms())
         regexes = self._topics.regexes
         try:
             for _ in range(regexes.slices_max(len(wanted))):
                 if not regexes.work(sorted(wanted)):
-                    return
+                    break
                 await asyncio.sleep(0)
+            if isinstance(topics, DescribableTopics):
+                for _ in topics.check_in_slices(wanted):
+                    await asyncio.sleep(0)
         except RegexInvalid:
             return  # the heartbeat is refused
 
     def _step(
-        self, group: Group, request: HeartbeatRequest
+        self, group: Group, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
         """Change the group and begin to write that. Raises HeartbeatRefused."""
         if group.consumer is None:
-            return self._begin(group, request)
-        consumer, now_ms = self._current(group), self._now_ms()
+            return self._begin(group, request, topics)
+        consumer = self._current(group)
         if request.member_epoch >= JOIN_EPOCH:
-            result, changes = consumer.heartbeat(request, self._topics, now_ms)
+            result, changes = consumer.heartbeat(request, topics, self._now_ms())
         else:
-            result, changes = consumer.leave(request, self._topics, now_ms)
+            result, changes = consumer.leave(request, topics)
         outcome = self._write_or_downgrade(group, consumer, changes)
         self._set_timer(group)
         return result, outcome
@@ -160,7 +172,7 @@ class ConsumerCoordinator:
         return group.consumer
 
     def _begin(
-        self, group: Group, request: HeartbeatRequest
+        self, group: Group, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, "asyncio.Future[ErrorCode]"]:
         """Begin a consumer group with its first member, in place of a classic one. Raises
         HeartbeatRefused.
@@ -169,7 +181,7 @@ class ConsumerCoordinator:
         consumer = ConsumerGroup(group_id, self._limits_of(group_id))
         try:
             changes = self._upgraded(group, consumer, request)
-            result, changes = consumer.heartbeat(request, self._topics, self._now_ms(), changes)
+            result, changes = consumer.heartbeat(request, topics, self._now_ms(), changes)
         except HeartbeatRefused:
             if group.is_unused:
                 self._home.forget(group)
@@ -243,7 +255,7 @@ class ConsumerCoordinator:
     def heartbeat_classic(self, group: Group, member: tuple[str, str | None, int]) -> ErrorCode:
         """Handle Heartbeat of a classic member, given as (id, instance id, generation)."""
         consumer = self._current(group)
-        changes = consumer.refresh(self._topics, self._now_ms())
+        changes = consumer.refresh(self._topics)
         if changes.records:
             self._write(group, changes)
         try:
@@ -259,7 +271,7 @@ class ConsumerCoordinator:
     def leave(self, group: Group, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Handle LeaveGroup of members, given as (id, instance id)."""
         consumer = self._current(group)
-        errors, changes = leave_classic(consumer, members, self._topics, self._now_ms())
+        errors, changes = leave_classic(consumer, members, self._topics)
         if changes.records:
             self._write_or_downgrade(group, consumer, changes)
         return errors

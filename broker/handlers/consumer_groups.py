@@ -14,6 +14,7 @@ from broker.groups.consumer.model import Assignment, ConsumerMember, HeartbeatRe
 from broker.groups.consumer_coordinator import ConsumerGroupDescription
 from broker.handlers.authorization import (
     allows_group,
+    allows_topic,
     check_group,
     check_topics,
     denied_topics,
@@ -68,6 +69,9 @@ async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Re
             _owned(request.topic_partitions),
         ),
         ctx.api_version,
+        None
+        if node.authorizer is None
+        else lambda name: allows_topic(node, ctx, Operation.DESCRIBE, name, logs=False),
     )
     response = heartbeats.ConsumerGroupHeartbeatResponse(
         error_code=result.error,

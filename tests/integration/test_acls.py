@@ -5,7 +5,10 @@ brokers, and a broker that has lost its controller does not serve on old ACLs.
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -25,7 +28,16 @@ from broker.errors import ErrorCode
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.wire import apis
 from broker.wire.error_codes import known_code
-from broker.wire.gen import create_acls, create_topics, delete_acls, fetch, metadata, produce
+from broker.wire.gen import (
+    consumer_group_heartbeat,
+    create_acls,
+    create_topics,
+    delete_acls,
+    fetch,
+    find_coordinator,
+    metadata,
+    produce,
+)
 from controller.api.messages import CreateAcls, CreateTopics, NewTopic
 from controller.metadata.records import AclEntry
 from deploy.errors import KafkaFailed, UsageError
@@ -34,7 +46,7 @@ from tests.support.cli import Cli
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.host_client import ADMIN_HOST, CLIENT_HOST, HostClient
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 ANYONE = "User:ANONYMOUS"
 CLUSTER = "kafka-cluster"
@@ -332,3 +344,73 @@ async def test_without_an_authorizer_the_command_says_so(tmp_path: Path) -> None
     async with Cluster(tmp_path) as cluster:
         with pytest.raises(KafkaFailed, match="No Authorizer is configured"):
             await Cli(cluster, tmp_path).run("acls", "list")
+
+
+async def test_a_regex_subscription_gets_what_the_member_may_describe(cluster: Cluster) -> None:
+    for name in ("mine-1", "other"):
+        await create_topic(cluster, name)
+    await create(
+        cluster,
+        creation(Resource.GROUP, "g", Operation.READ),
+        *(creation(Resource.TOPIC, name, Operation.DESCRIBE) for name in ("mine-1", "mine-2")),
+    )
+    for node_id in cluster.brokers:
+        await until_code(cluster, node_id, ErrorCode.NONE, "mine-1")
+    coordinator = await asyncio.to_thread(coordinator_of, cluster, "g")
+    member = partial(subscribed_by_regex, address_of(cluster, coordinator), "g", "mine.*|other.*")
+    epoch, assigned = await asyncio.to_thread(member, 0)
+    assert assigned == {"mine-1"}
+    await create_topic(cluster, "other-2")
+    await create_topic(cluster, "mine-2")
+
+    async def has_new_topic() -> bool:
+        nonlocal epoch, assigned
+        epoch, found = await asyncio.to_thread(member, epoch)
+        assigned = assigned if found is None else found
+        return assigned != {"mine-1"}
+
+    await until(has_new_topic)
+    assert assigned == {"mine-1", "mine-2"}
+
+
+def coordinator_of(cluster: Cluster, group: str) -> int:
+    request = find_coordinator.FindCoordinatorRequest(group, 0, [group])
+
+    def found() -> list[int]:
+        with HostClient(address_of(cluster, 0), ADMIN_HOST) as admin:
+            (answer,) = admin.ask(apis.FIND_COORDINATOR, request)["coordinators"]
+        return [] if answer["error_code"] else [answer["node_id"]]
+
+    node_id: int = wait_until(found)[0]
+    return node_id
+
+
+def subscribed_by_regex(
+    address: str, group: str, regex: str, epoch: int
+) -> tuple[int, set[str] | None]:
+    """Send a heartbeat of a member. Return its epoch and the topics assigned to it; None: as
+    before.
+    """
+    request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        group,
+        "AAAAAAAAAAAAAAAAAAAAAA",
+        epoch,
+        rebalance_timeout_ms=30_000 if not epoch else -1,
+        subscribed_topic_regex=None if epoch else regex,
+        topic_partitions=None if epoch else [],
+    )
+
+    def answered() -> Any:
+        with HostClient(address) as client:
+            answer = client.ask(apis.CONSUMER_GROUP_HEARTBEAT, request)
+        return None if answer["error_code"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else answer
+
+    answer = wait_until(answered)
+    assert answer["error_code"] == 0, answer
+    if answer["assignment"] is None:
+        return answer["member_epoch"], None
+    ids = [UUID(str(part["topic_id"])) for part in answer["assignment"]["topic_partitions"]]
+    wanted = [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids]
+    with HostClient(address, ADMIN_HOST) as admin:
+        found = admin.ask(apis.METADATA, metadata.MetadataRequest(wanted, False), 12)["topics"]
+    return answer["member_epoch"], {topic["name"] for topic in found}

@@ -21,6 +21,7 @@ from benchmarks.kafka import kafka
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.wire import apis
 from broker.wire.gen import (
+    consumer_group_heartbeat,
     create_acls,
     delete_acls,
     fetch,
@@ -50,6 +51,8 @@ Answers = dict[str, Any]
 Side = tuple[str, dict[str, UUID]]
 """An address, and the ids of the topics there."""
 
+REGEX_REFRESH_INTERVAL_MS = 10_000
+"""Kafka does not allow less."""
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NOT_COMPARED = frozenset(
     {
@@ -154,6 +157,7 @@ def authorizing(java: JavaHome) -> Iterator[str]:
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "allow.everyone.if.no.acl.found": "true",
         "group.initial.rebalance.delay.ms": "0",
+        "group.consumer.regex.refresh.interval.ms": str(REGEX_REFRESH_INTERVAL_MS),
     }
     with kafka(settings) as process:
         admit_administrator(process.bootstrap)
@@ -163,7 +167,12 @@ def authorizing(java: JavaHome) -> Iterator[str]:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     security = SecurityConfig(authorizer=STANDARD_AUTHORIZER, allow_everyone_if_no_acl_found=True)
-    async with Cluster(tmp_path, brokers=0, security=security) as cluster:
+    async with Cluster(
+        tmp_path,
+        brokers=0,
+        security=security,
+        group_consumer_regex_refresh_interval_ms=REGEX_REFRESH_INTERVAL_MS,
+    ) as cluster:
         await cluster.start_broker(1)
         await asyncio.to_thread(admit_administrator, cluster.bootstrap)
         yield cluster
@@ -399,3 +408,96 @@ def fetch_while_denied(address: str) -> tuple[int, bool, int]:
         after = fetch.FetchRequest(max_wait_ms=0, session_id=session, session_epoch=2)
         (refused,) = client.ask(apis.FETCH, after, 12)["responses"]
         return found["error_code"], bool(found["records"]), refused["partitions"][0]["error_code"]
+
+
+# --- regular expressions of consumer groups -------------------------------------------------------
+
+
+class RegexMember:
+    """A member of a consumer group that subscribes to `regex-.*`, from CLIENT_HOST."""
+
+    GROUP = "regex-group"
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.assigned: frozenset[str] = frozenset()
+        """Names of topics."""
+        self._epoch = 0
+        self._owned: list[consumer_group_heartbeat.TopicPartitions] = []
+
+    def has(self, *names: str) -> bool:
+        """Send a heartbeat, and return whether exactly these topics are assigned now. Until then
+        the assignment must stay as it is.
+        """
+        before = self.assigned
+        request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            self.GROUP,
+            "AAAAAAAAAAAAAAAAAAAAAA",
+            self._epoch,
+            rebalance_timeout_ms=30_000,
+            subscribed_topic_regex="regex-.*",
+            topic_partitions=self._owned,
+        )
+        with HostClient(self.address) as client:
+            answer = client.ask(apis.CONSUMER_GROUP_HEARTBEAT, request)
+        if answer["error_code"] and not self._epoch:
+            return False  # the coordinator is loading
+        assert answer["error_code"] == 0, answer
+        self._epoch = answer["member_epoch"]
+        if answer["assignment"] is not None:
+            parts = answer["assignment"]["topic_partitions"]
+            ids = [UUID(str(part["topic_id"])) for part in parts]
+            self._owned = [
+                consumer_group_heartbeat.TopicPartitions(topic_id, part["partitions"])
+                for topic_id, part in zip(ids, parts, strict=True)
+            ]
+            self.assigned = frozenset(names_of(self.address, ids))
+        assert self.assigned in (before, frozenset(names)), (before, self.assigned)
+        return self.assigned == frozenset(names)
+
+
+def names_of(address: str, ids: Sequence[UUID]) -> set[str]:
+    wanted = metadata.MetadataRequest(
+        [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids], False
+    )
+    with HostClient(address, ADMIN_HOST) as admin:
+        return {topic["name"] for topic in admin.ask(apis.METADATA, wanted, 12)["topics"]}
+
+
+@pytest.mark.timeout(400)
+async def test_a_regex_matches_what_its_member_may_describe(
+    authorizing: str, cluster: Cluster
+) -> None:
+    """New topics too; and the rights are looked at again from time to time."""
+    await asyncio.gather(
+        *(asyncio.to_thread(follow_rights, address) for address in (authorizing, cluster.bootstrap))
+    )
+
+
+def follow_rights(address: str) -> None:
+    def describing(*prefixes: str) -> list[Creation]:
+        return [
+            allow(ResourceType.GROUP, RegexMember.GROUP, Operation.READ),
+            *(allow(ResourceType.TOPIC, prefix, Operation.DESCRIBE) for prefix in prefixes),
+        ]
+
+    def wait_for(*names: str) -> None:
+        wait_until(lambda: member.has(*names), timeout_s=30)
+
+    for topic in ("regex-hidden-a", "regex-seen-a"):
+        create_topic(address, topic, 1)
+    with HostClient(address, ADMIN_HOST) as admin:
+        admin.ask(
+            apis.FIND_COORDINATOR,
+            find_coordinator.FindCoordinatorRequest(RegexMember.GROUP, 0, [RegexMember.GROUP]),
+        )
+    set_rights(address, describing("regex-seen"))
+    member = RegexMember(address)
+    wait_for("regex-seen-a")
+    for topic in ("regex-hidden-b", "regex-seen-b"):
+        create_topic(address, topic, 1)
+    wait_for("regex-seen-a", "regex-seen-b")
+    set_rights(address, describing("regex-"))
+    wait_for("regex-hidden-a", "regex-hidden-b", "regex-seen-a", "regex-seen-b")
+    set_rights(address, describing("regex-seen-b"))
+    wait_for("regex-seen-b")

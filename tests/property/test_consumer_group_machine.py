@@ -157,7 +157,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(member_id=classics)
     def beat_classic(self, member_id: str) -> None:
         world = self.world
-        world._keep(world.group.refresh(world.topics, world.now_ms).records)
+        world._keep(world.group.refresh(world.topics).records)
         try:
             epoch = world.epochs[member_id]
             error = heartbeat_classic(world.group, member_id, None, epoch, world.now_ms)
@@ -193,7 +193,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(member_id=consumes(classics))
     def stop_classic(self, member_id: str) -> None:
         world = self.world
-        _, changes = leave_classic(world.group, [(member_id, None)], world.topics, world.now_ms)
+        _, changes = leave_classic(world.group, [(member_id, None)], world.topics)
         world._keep(changes.records)
         del self.classic_owned[member_id]
 

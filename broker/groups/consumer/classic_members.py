@@ -228,7 +228,6 @@ def leave_classic(
     group: ConsumerGroup,
     members: Sequence[tuple[str, str | None]],
     topics: TopicsView,
-    now_ms: int,
 ) -> tuple[list[ErrorCode], GroupChanges]:
     """Handle LeaveGroup of members, given as (id, instance id). Administrators may also remove
     members of the consumer protocol.
@@ -252,7 +251,7 @@ def leave_classic(
         except HeartbeatRefused as refused:
             errors.append(refused.result.error)
     if left:
-        group.fence(left, topics, now_ms, changes)
+        group.fence(left, topics, changes)
     return errors, changes
 
 

@@ -80,6 +80,10 @@ class ConsumerGroup:
         """The owner of each partition, until it has given it up."""
         self.deadlines = Deadlines()
         self._topics_version = -1
+        self._regexes_version = -1
+        """The version of the topics with which all regular expressions were matched."""
+        self._regexes_ms = 0
+        """When that was."""
 
     # --- heartbeats -------------------------------------------------------------------------------
 
@@ -109,7 +113,13 @@ class ConsumerGroup:
         member_id = member.member_id
         metadata = _updated(member.metadata, request)
         self.reconcile_member(
-            member, metadata, request.owned, changes, topics=topics, now_ms=now_ms
+            member,
+            metadata,
+            request.owned,
+            changes,
+            topics=topics,
+            now_ms=now_ms,
+            has_client=True,
         )
         self.touch(member_id, now_ms)
         current = self.members[member_id].current
@@ -130,11 +140,13 @@ class ConsumerGroup:
         *,
         topics: TopicsView,
         now_ms: int,
+        has_client: bool = False,
     ) -> None:
         """Note what a member says, begin a new epoch if that changes the group, and reconcile the
         member with its target.
 
-        member: as it was before. Raises HeartbeatRefused.
+        member: as it was before. has_client: whether regular expressions may be matched, with what
+        the client of this step may describe. Raises HeartbeatRefused.
         """
         member_id = member.member_id
         if member_id not in self.members or metadata != member.metadata:
@@ -148,7 +160,9 @@ class ConsumerGroup:
                 member.metadata.subscribed_regex, metadata.subscribed_regex, changes
             )
         is_bumped = has_new_subscription or self.epoch == 0
-        self._update_epoch(topics, now_ms, changes, is_bumped=is_bumped)
+        if has_client and (has_new_regex or self._are_regexes_old(topics, now_ms)):
+            self._resolve_regexes(topics, now_ms, changes)
+        self._update_epoch(topics, changes, is_bumped=is_bumped)
         if self.epoch > self.target_epoch:
             self._update_targets(topics, changes)
         self._reconcile(
@@ -245,10 +259,12 @@ class ConsumerGroup:
                 ) from error
         self._drop_unused_regex(old, changes)
 
-    def unresolved_regexes(self, request: HeartbeatRequest, topics: TopicsView) -> set[str]:
+    def unresolved_regexes(
+        self, request: HeartbeatRequest, topics: TopicsView, now_ms: int
+    ) -> set[str]:
         """Return the regular expressions that a heartbeat has to match with topics."""
         found: set[str] = set()
-        if self._topics_version != topics.version:
+        if self._are_regexes_old(topics, now_ms):
             found.update(member.metadata.subscribed_regex for member in self.members.values())
         if request.subscribed_regex not in self.regexes:
             found.add(request.subscribed_regex or "")
@@ -260,36 +276,44 @@ class ConsumerGroup:
         ):
             changes.put(ConsumerRecordKind.REGEX, None, regex)
 
+    def _are_regexes_old(self, topics: TopicsView, now_ms: int) -> bool:
+        """Return True if topics or, perhaps, the rights to them have changed."""
+        is_due = now_ms - self._regexes_ms >= self.limits.regex_refresh_interval_ms
+        return self._regexes_version != topics.version or (bool(self.regexes) and is_due)
+
     def _resolve_regexes(self, topics: TopicsView, now_ms: int, changes: GroupChanges) -> None:
-        """Match the regular expressions with the topics, those of old topics again."""
+        """Match new regular expressions with the topics, and all of them if they are old."""
+        are_old = self._are_regexes_old(topics, now_ms)
         used = {member.metadata.subscribed_regex for member in self.members.values()}
         for regex in sorted(name for name in used if name):
             known = self.regexes.get(regex)
-            if known is None or self._topics_version != topics.version:
+            if known is None or are_old:
                 found = topics.matching(regex)
                 if known is None or known.topics != found:
                     value = ResolvedRegex(found, topics.version, now_ms)
                     changes.put(ConsumerRecordKind.REGEX, value, regex)
+        if are_old:
+            self._regexes_version, self._regexes_ms = topics.version, now_ms
 
-    def _update_epoch(
-        self, topics: TopicsView, now_ms: int, changes: GroupChanges, *, is_bumped: bool
-    ) -> None:
+    def _update_epoch(self, topics: TopicsView, changes: GroupChanges, *, is_bumped: bool) -> None:
         """Begin a new group epoch if a subscription has changed, or what it stands for."""
+        is_bumped = is_bumped or any(
+            key.kind is ConsumerRecordKind.REGEX for key, _ in changes.records
+        )
         if not is_bumped and self._topics_version == topics.version:
             return
-        self._resolve_regexes(topics, now_ms, changes)
         metadata_hash = metadata_hash_of(self.subscribed_names(), topics)
         if is_bumped or metadata_hash != self.metadata_hash:
             value = GroupEpoch(self.epoch + 1, metadata_hash)
             changes.put(ConsumerRecordKind.GROUP, value)
         self._topics_version = topics.version
 
-    def refresh(self, topics: TopicsView, now_ms: int) -> GroupChanges:
+    def refresh(self, topics: TopicsView) -> GroupChanges:
         """Begin a new epoch if the topics have changed. Heartbeats of consumer members do that by
         themselves.
         """
         changes = GroupChanges(self)
-        self._update_epoch(topics, now_ms, changes, is_bumped=False)
+        self._update_epoch(topics, changes, is_bumped=False)
         return changes
 
     def subscribed_names(self) -> set[str]:
@@ -381,7 +405,7 @@ class ConsumerGroup:
     # --- leaving ----------------------------------------------------------------------------------
 
     def leave(
-        self, request: HeartbeatRequest, topics: TopicsView, now_ms: int
+        self, request: HeartbeatRequest, topics: TopicsView
     ) -> tuple[HeartbeatResult, GroupChanges]:
         """Handle the last heartbeat of a member, or of a static member that comes back. Raises
         HeartbeatRefused.
@@ -399,17 +423,15 @@ class ConsumerGroup:
             changes.put(ConsumerRecordKind.CURRENT, current, member.member_id)
             self.deadlines.revoked(member.member_id)
         else:
-            self.fence([member.member_id], topics, now_ms, changes)
+            self.fence([member.member_id], topics, changes)
         return result, changes
 
-    def fence(
-        self, member_ids: Sequence[str], topics: TopicsView, now_ms: int, changes: GroupChanges
-    ) -> None:
+    def fence(self, member_ids: Sequence[str], topics: TopicsView, changes: GroupChanges) -> None:
         for member_id in member_ids:
             regex = self.members[member_id].metadata.subscribed_regex
             self._remove(member_id, changes)
             self._drop_unused_regex(regex, changes)
-        self._update_epoch(topics, now_ms, changes, is_bumped=True)
+        self._update_epoch(topics, changes, is_bumped=True)
 
     def _remove(self, member_id: str, changes: GroupChanges) -> None:
         changes.put(ConsumerRecordKind.CURRENT, None, member_id)
@@ -470,13 +492,13 @@ class ConsumerGroup:
         """Remove members that sent no heartbeat in time, or did not give up their partitions."""
         changes = GroupChanges(self)
         if late := self.deadlines.passed(now_ms):
-            self.fence(sorted(late), topics, now_ms, changes)
+            self.fence(sorted(late), topics, changes)
         return changes
 
     def reset(self, deadlines: Deadlines) -> None:
         """Return to earlier deadlines, and look at the topics again in the next heartbeat."""
         self.deadlines = deadlines
-        self._topics_version = -1
+        self._topics_version = self._regexes_version = -1
 
     # --- offsets ----------------------------------------------------------------------------------
 

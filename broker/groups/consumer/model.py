@@ -46,7 +46,9 @@ class TopicsView(Protocol):
         ...
 
     def matching(self, expression: str) -> frozenset[str]:
-        """Return the names of the topics that match as a whole. Raises RegexInvalid."""
+        """Return the names of the topics that match as a whole and that the client of this step
+        may describe. Raises RegexInvalid.
+        """
         ...
 
     def id_of(self, name: str) -> UUID | None: ...
@@ -77,6 +79,10 @@ class ConsumerLimits:
     """
     classic_members_max: int = 1_000
     """Maximum number of members of a group that becomes classic."""
+    regex_refresh_interval_ms: int = 600_000
+    """How long topics that match a regular expression count, before the rights to them are looked
+    at again.
+    """
 
     @property
     def may_upgrade(self) -> bool:
@@ -137,7 +143,9 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that a regular expression matched."""
+    """The topics that a regular expression matched, without those that the client whose heartbeat
+    it was may not describe.
+    """
 
     topics: frozenset[str]
     version: int

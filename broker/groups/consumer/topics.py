@@ -1,14 +1,20 @@
-"""The names, ids and partition counts of topics, kept up to date from the metadata image.
+"""The names, ids and partition counts of topics, kept up to date from the metadata image, and the
+same for a client that may not describe all of them.
 
 Invariant: the version grows exactly when one of them changes, so a move of a leader does not make
 groups look at their topics again.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 from uuid import UUID
 
 from broker.groups.consumer.matched_topics import MatchedTopics
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
+
+CHECKED_PER_SLICE_COUNT: Final = 200
+"""Rights of one slice. With 10,000 ACLs about 8 ms, if no answer is remembered."""
 
 
 class ImageTopics:
@@ -81,3 +87,37 @@ class ImageTopics:
                 self._ids[known[0]] = topic_id
                 self.regexes.changed(known[0])
             self._ids[known[0]] = topic_id
+
+
+class DescribableTopics:
+    """The topics for the heartbeat of one client. Implements `TopicsView`.
+
+    Regular expressions match only what the client may describe. Source: Kafka
+    `GroupMetadataManager.filterTopicDescribeAuthorizedTopics`.
+    """
+
+    def __init__(self, topics: ImageTopics, may_describe: Callable[[str], bool]) -> None:
+        """may_describe: remembers its answers, until an ACL changes."""
+        self._topics = topics
+        self._may_describe = may_describe
+        self.id_of = topics.id_of
+        self.name_of = topics.name_of
+        self.is_gone = topics.is_gone
+        self.partition_count = topics.partition_count
+
+    @property
+    def version(self) -> int:
+        return self._topics.version
+
+    def matching(self, expression: str) -> frozenset[str]:
+        return frozenset(filter(self._may_describe, self._topics.matching(expression)))
+
+    def check_in_slices(self, expressions: Iterable[str]) -> Iterator[None]:
+        """Ask for the rights that `matching` needs, a slice per step, so that it finds them
+        remembered.
+        """
+        for expression in expressions:
+            for index, name in enumerate(self._topics.matching(expression), 1):
+                self._may_describe(name)
+                if not index % CHECKED_PER_SLICE_COUNT:
+                    yield

@@ -4,6 +4,7 @@ offsets, and groups that change their protocol.
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from broker.groups.consumer.records import (
     decode_consumer_key,
     encode_consumer_key,
 )
+from broker.groups.consumer.topics import CHECKED_PER_SLICE_COUNT
 from broker.groups.coordinator import GroupCoordinator, GroupDescription
 from broker.groups.embedded import decode_assignment, encode_assignment
 from broker.groups.model import (
@@ -566,4 +568,34 @@ async def test_matching_thousands_of_topics_lets_others_run() -> None:
     assert group.consumer is not None
     found = group.consumer.regexes["x-1.*|t"].topics
     assert len(found) == 1 + sum(str(n).startswith("1") for n in range(5 * NAMES_PER_SLICE_COUNT))
+    coordinator.close()
+
+
+async def test_looking_at_thousands_of_rights_lets_others_run() -> None:
+    """Each turn of the event loop asks for one slice that it does not know yet."""
+    coordinator = coordinator_on(MemoryLog(1))
+    image = image_with(1)
+    for number in range(5 * CHECKED_PER_SLICE_COUNT):
+        image.topics.create(TopicRecord(topic_id=UUID(int=number + 1_000), name=f"x-{number}"))
+    coordinator.topics.reset(image)
+    await coordinator.ready("g")
+    asked: dict[str, int] = {}
+    turns = 0
+
+    def may_describe(name: str) -> bool:
+        asked.setdefault(name, turns)
+        return name.endswith("7")
+
+    request = HeartbeatRequest(
+        "a", 0, rebalance_timeout_ms=60_000, subscribed_regex="x-.*|t", owned={}
+    )
+    joining = asyncio.ensure_future(coordinator.consumers.heartbeat("g", request, 1, may_describe))
+    while not joining.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert joining.result().error is ErrorCode.NONE
+    assert len(asked) == 5 * CHECKED_PER_SLICE_COUNT + 1
+    assert max(Counter(asked.values()).values()) == CHECKED_PER_SLICE_COUNT
+    found = group_of(coordinator).consumer.regexes["x-.*|t"].topics
+    assert found == {name for name in asked if name.endswith("7")}
     coordinator.close()

@@ -32,6 +32,8 @@ class Topics:
 
     counts: dict[str, int] = field(default_factory=dict)
     version: int = 0
+    hidden: frozenset[str] = frozenset()
+    """What the client of the next heartbeat may not describe."""
 
     def set(self, name: str, count: int | None) -> None:
         self.version += 1
@@ -40,7 +42,7 @@ class Topics:
             self.counts[name] = count
 
     def matching(self, expression: str) -> frozenset[str]:
-        return matching(expression, self.counts)
+        return matching(expression, self.counts) - self.hidden
 
     def id_of(self, name: str) -> UUID | None:
         return topic_id(name) if name in self.counts else None
@@ -77,8 +79,10 @@ class World:
 
     def send(self, member_id: str, epoch: int, **fields: Any) -> HeartbeatResult:
         request = HeartbeatRequest(member_id, epoch, "client", "/host", **fields)
-        handle = self.group.heartbeat if epoch >= 0 else self.group.leave
-        result, changes = handle(request, self.topics, self.now_ms)
+        if epoch >= 0:
+            result, changes = self.group.heartbeat(request, self.topics, self.now_ms)
+        else:
+            result, changes = self.group.leave(request, self.topics)
         self._keep(changes.records)
         return result
 
@@ -300,6 +304,75 @@ def test_a_regex_follows_the_topics() -> None:
     world.settle()
     assert world.partitions("a") == {("early", 0)}
     assert world.group.regexes == {}
+
+
+def test_a_regex_matches_what_its_client_may_describe() -> None:
+    world = World(t1=1, t2=1)
+    world.topics.hidden = frozenset({"t2"})
+    world.join("a", subscribed_names=None, subscribed_regex="t.*")
+    assert world.partitions("a") == {("t1", 0)}
+    world.topics.hidden = frozenset()
+    world.join("b", subscribed_names=None, subscribed_regex="t.*")
+    world.settle()
+    assert world.group.subscribed_names() == {"t1"}, "as resolved before"
+    world.topics.hidden = frozenset({"t1"})
+    world.topics.set("t3", 1)
+    world.beat("b")
+    world.settle()
+    assert world.group.subscribed_names() == {"t2", "t3"}, "the rights of b"
+    assert world.partitions("a") | world.partitions("b") == {("t2", 0), ("t3", 0)}
+
+
+def test_a_regex_follows_rights_after_a_while() -> None:
+    world = World(t1=1, t2=1)
+    world.join("a", subscribed_names=None, subscribed_regex="t.*")
+    world.join("b", "t1", "t2")
+    world.leave("b")
+    world.settle()
+    world.topics.hidden = frozenset({"t2"})
+    interval_ms = world.limits.regex_refresh_interval_ms
+    world.now_ms += interval_ms - 1
+    world.settle()
+    assert world.partitions("a") == {("t1", 0), ("t2", 0)}
+    world.now_ms += 1
+    world.settle()
+    assert world.partitions("a") == {("t1", 0)}
+    epoch = world.group.epoch
+    world.topics.hidden = frozenset()
+    world.now_ms += interval_ms - 1
+    world.settle()
+    assert (world.partitions("a"), world.group.epoch) == ({("t1", 0)}, epoch)
+    world.now_ms += 1
+    world.settle()
+    assert world.partitions("a") == {("t1", 0), ("t2", 0)}
+
+
+def test_a_hidden_topic_that_another_member_names_leaves_the_regex() -> None:
+    world = World(t1=2, t2=2)
+    world.join("a", subscribed_names=None, subscribed_regex="t.*")
+    world.join("b", "t1", "t2")
+    world.settle()
+    world.topics.hidden = frozenset({"t2"})
+    world.now_ms += world.limits.regex_refresh_interval_ms
+    world.settle()
+    assert world.partitions("b") >= {("t2", 0), ("t2", 1)}
+
+
+def test_a_step_without_a_client_matches_no_regex() -> None:
+    """A timeout has no rights."""
+    world = World(t1=1)
+    world.join("a", subscribed_names=None, subscribed_regex="t.*")
+    world.now_ms += 9_000
+    world.join("b", subscribed_names=None, subscribed_regex="t.*")
+    world.topics.set("t2", 1)
+    world.now_ms += 2_000
+    world._keep(world.group.tick(world.topics, world.now_ms).records)
+    assert world.group.subscribed_names() == {"t1"}
+    assert set(world.group.members) == {"b"}
+    del world.owned["a"]
+    world.topics.hidden = frozenset({"t1"})
+    world.settle()
+    assert world.partitions("b") == {("t2", 0)}
 
 
 def test_a_bad_regex_changes_nothing() -> None:
