@@ -108,7 +108,7 @@ test-spark: venv
 	$(BIN)/pytest -q tests/table $(ARGS)
 
 .PHONY: interop
-interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; 5 minutes
+interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs; 5 minutes
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
 	$(BIN)/pytest -q tests/interop $(ARGS)
 

@@ -11,6 +11,7 @@ JAVA: Final = "Java"
 LIBRDKAFKA: Final = "librdkafka"
 KAFKA_PYTHON: Final = "kafka-python"
 AIOKAFKA: Final = "aiokafka"
+KAFKAJS: Final = "kafkajs"
 REQUESTS: Final = "requests"
 
 
@@ -31,6 +32,7 @@ _CONSUMER_GROUPS: Final = "tests/interop/test_interop_consumer_groups.py"
 _DATA_REQUESTS: Final = "tests/interop/test_interop_data_requests.py"
 _FETCH_SESSIONS: Final = "tests/interop/test_interop_fetch_sessions.py"
 _JAVA_CLIENTS: Final = "tests/interop/test_interop_java_clients.py"
+_KAFKAJS: Final = "tests/interop/test_interop_kafkajs.py"
 _SHARE_CONSUMERS: Final = "tests/interop/test_interop_share_consumers.py"
 _SHARE_GROUPS: Final = "tests/interop/test_interop_share_groups.py"
 _TOPIC_REQUESTS: Final = "tests/interop/test_interop_topic_requests.py"
@@ -41,6 +43,7 @@ _AUTHENTICATED: Final = {
     LIBRDKAFKA: _AUTHENTICATION,
     KAFKA_PYTHON: _AUTHENTICATION,
     AIOKAFKA: _AUTHENTICATION,
+    KAFKAJS: _KAFKAJS,
     REQUESTS: _AUTHENTICATION,
 }
 
@@ -52,6 +55,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_MATRIX,
         AIOKAFKA: _CLIENTS_MATRIX,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _DATA_REQUESTS,
     },
     "Fetch": {
@@ -59,6 +63,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_MATRIX,
         AIOKAFKA: _CLIENTS_MATRIX,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _DATA_REQUESTS,
     },
     "ListOffsets": {
@@ -66,6 +71,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_MATRIX,
         AIOKAFKA: _CLIENTS_MATRIX,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _DATA_REQUESTS,
     },
     "Metadata": {
@@ -73,6 +79,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_MATRIX,
         AIOKAFKA: _CLIENTS_MATRIX,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _SHARE_CONSUMERS,
     },
     "OffsetCommit": {
@@ -80,6 +87,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
         AIOKAFKA: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "OffsetFetch": {
@@ -87,6 +95,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
         AIOKAFKA: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "FindCoordinator": {
@@ -94,6 +103,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
         AIOKAFKA: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _SHARE_CONSUMERS,
     },
     "JoinGroup": {
@@ -101,6 +111,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
         AIOKAFKA: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "Heartbeat": {
@@ -108,6 +119,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_GROUPS_PYTHON,
         AIOKAFKA: _CLIENTS_GROUPS_PYTHON,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "LeaveGroup": {
@@ -115,6 +127,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
         AIOKAFKA: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "SyncGroup": {
@@ -122,6 +135,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
         AIOKAFKA: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "DescribeGroups": {
@@ -129,6 +143,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_ADMIN,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
         AIOKAFKA: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "ListGroups": {
@@ -136,6 +151,7 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_ADMIN,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
         AIOKAFKA: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "ApiVersions": {
@@ -143,34 +159,49 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_MATRIX,
         AIOKAFKA: _CLIENTS_MATRIX,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CLIENTS_MATRIX,
     },
     "CreateTopics": {
         JAVA: _COMMANDS,
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _TOPIC_REQUESTS,
     },
-    "DeleteTopics": {JAVA: _COMMANDS, LIBRDKAFKA: _DATA_REQUESTS, REQUESTS: _TOPIC_REQUESTS},
-    "DeleteRecords": {JAVA: _COMMANDS, LIBRDKAFKA: _FETCH_SESSIONS},
+    "DeleteTopics": {
+        JAVA: _COMMANDS,
+        LIBRDKAFKA: _DATA_REQUESTS,
+        KAFKAJS: _KAFKAJS,
+        REQUESTS: _TOPIC_REQUESTS,
+    },
+    "DeleteRecords": {JAVA: _COMMANDS, LIBRDKAFKA: _FETCH_SESSIONS, KAFKAJS: _KAFKAJS},
     "InitProducerId": {
         JAVA: _JAVA_CLIENTS,
         LIBRDKAFKA: _CLIENTS_MATRIX,
         KAFKA_PYTHON: _CLIENTS_MATRIX,
         AIOKAFKA: _CLIENTS_MATRIX,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _TRANSACTIONS,
     },
     "OffsetForLeaderEpoch": {JAVA: _JAVA_CLIENTS, LIBRDKAFKA: _CLIENTS_GROUPS},
-    "AddPartitionsToTxn": {LIBRDKAFKA: _COMMANDS, AIOKAFKA: _TRANSACTIONS, REQUESTS: _TRANSACTIONS},
+    "AddPartitionsToTxn": {
+        LIBRDKAFKA: _COMMANDS,
+        AIOKAFKA: _TRANSACTIONS,
+        KAFKAJS: _KAFKAJS,
+        REQUESTS: _TRANSACTIONS,
+    },
     "AddOffsetsToTxn": {
         LIBRDKAFKA: _TRANSACTIONS,
         AIOKAFKA: _TRANSACTIONS,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _TRANSACTIONS,
     },
     "EndTxn": {
         JAVA: _JAVA_CLIENTS,
         LIBRDKAFKA: _DATA_REQUESTS,
         AIOKAFKA: _TRANSACTIONS,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _TRANSACTIONS,
     },
     "WriteTxnMarkers": {JAVA: _ADMIN_APIS},
@@ -178,48 +209,55 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         JAVA: _JAVA_CLIENTS,
         LIBRDKAFKA: _TRANSACTIONS,
         AIOKAFKA: _TRANSACTIONS,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _TRANSACTIONS,
     },
     "DescribeAcls": {
         JAVA: _ACL_COMMANDS,
         LIBRDKAFKA: _ACLS,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _ACL_COMMANDS,
     },
     "CreateAcls": {
         JAVA: _ACL_COMMANDS,
         LIBRDKAFKA: _ACLS,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _ACL_COMMANDS,
     },
     "DeleteAcls": {
         JAVA: _ACL_COMMANDS,
         LIBRDKAFKA: _ACLS,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _ACL_COMMANDS,
     },
     "DescribeConfigs": {
         JAVA: _COMMANDS,
         LIBRDKAFKA: _CLIENTS_ADMIN,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONFIGS,
     },
-    "AlterConfigs": {LIBRDKAFKA: _CLIENTS_ADMIN, REQUESTS: _ADMIN_APIS},
+    "AlterConfigs": {LIBRDKAFKA: _CLIENTS_ADMIN, KAFKAJS: _KAFKAJS, REQUESTS: _ADMIN_APIS},
     "AlterReplicaLogDirs": {REQUESTS: _ADMIN_APIS},
     "DescribeLogDirs": {JAVA: _COMMANDS, REQUESTS: _ADMIN_APIS},
     "CreatePartitions": {
         JAVA: _COMMANDS,
         LIBRDKAFKA: _CLIENTS_ADMIN,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _TOPIC_REQUESTS,
     },
     "DeleteGroups": {
         JAVA: _COMMANDS,
         LIBRDKAFKA: _CLIENTS_ADMIN,
         KAFKA_PYTHON: _CLIENTS_ADMIN,
+        KAFKAJS: _KAFKAJS,
         REQUESTS: _CONSUMER_GROUPS,
     },
     "ElectLeaders": {JAVA: _COMMANDS},
     "IncrementalAlterConfigs": {JAVA: _COMMANDS, LIBRDKAFKA: _CLIENTS_ADMIN, REQUESTS: _CONFIGS},
-    "AlterPartitionReassignments": {JAVA: _COMMANDS, REQUESTS: _DATA_REQUESTS},
-    "ListPartitionReassignments": {JAVA: _COMMANDS},
+    "AlterPartitionReassignments": {JAVA: _COMMANDS, KAFKAJS: _KAFKAJS, REQUESTS: _DATA_REQUESTS},
+    "ListPartitionReassignments": {JAVA: _COMMANDS, KAFKAJS: _KAFKAJS},
     "OffsetDelete": {JAVA: _COMMANDS, KAFKA_PYTHON: _CLIENTS_ADMIN, REQUESTS: _CONSUMER_GROUPS},
     "DescribeClientQuotas": {JAVA: _COMMANDS, REQUESTS: _ADMIN_APIS},
     "DescribeUserScramCredentials": {JAVA: _USERS, REQUESTS: _USERS},

@@ -28,7 +28,7 @@ Versions that use compact lengths and tagged fields (KIP-482) are called flexibl
 |---|---|---|---|---|---|
 """
 _TESTED: Final = """
-Java means the clients and tools of Kafka 4.2, librdkafka the client confluent-kafka.
+Java means the clients and tools of Kafka 4.2, librdkafka the client confluent-kafka, kafkajs a client for Node.
 Requests means single requests; those that Kafka has too are compared with its answers.
 `deploy/reference/api_evidence.py` names a test for each.
 
