@@ -11,6 +11,7 @@ Source: Kafka's EndPoint and `advertised.listeners`.
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from base.settings import SettingInvalid
@@ -57,6 +58,21 @@ class Listener(NamedTuple):
     @property
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return whether only this machine can connect. False for every host name but localhost:
+        names are not resolved.
+        """
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}"
 
 
 def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:

@@ -55,7 +55,8 @@ class BrokerConfig:
         "PLAINTEXT://127.0.0.1:9092",
     )
     """Addresses to bind, as NAME://host:port. Use 0.0.0.0 in containers and port 0 for any free
-    port. A client of one listener gets the other brokers' addresses for the listener of the same
+    port. On other addresses than loopback clients must authenticate, unless `allow.insecure` is
+    set. A client of one listener gets the other brokers' addresses for the listener of the same
     name, or for their first listener if they have none of that name. Brokers connect to each
     other's first listener.
     """
@@ -545,7 +546,7 @@ class BrokerConfig:
         bound = self.bound
         if not bound:
             raise SettingInvalid(
-                "listeners", self.listeners, "at least one, for example PLAINTEXT://0.0.0.0:9092"
+                "listeners", self.listeners, "at least one, for example PLAINTEXT://127.0.0.1:9092"
             )
         names = [listener.name for listener in bound]
         for text in self.advertised_listeners:

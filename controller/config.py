@@ -71,7 +71,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         "CONTROLLER://127.0.0.1:0",
     )
     """The address to bind, as host:port; 0.0.0.0 in containers. Port 0: any free one, which only
-    tests want.
+    tests want. Another address than loopback needs TLS between nodes, or `allow.insecure`.
     """
 
     advertised_listeners: Annotated[

@@ -22,6 +22,7 @@ DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 COMPUTED: Final = frozenset(
     {
         "store",
+        "allow.insecure",
         "health.listener",
         "node.id",
         "cluster.id",

@@ -37,6 +37,13 @@ StorePort = Annotated[int, typer.Option(help="Port of the S3 server (moto). 0: a
 StateFile = Annotated[
     Path | None, typer.Option(envvar=VARIABLE, help="File for the cluster's state, as JSON.")
 ]
+AllowInsecure = Annotated[
+    bool,
+    typer.Option(
+        "--allow-insecure",
+        help="With --host: let every client and node in that reaches the address.",
+    ),
+]
 Restart = Annotated[
     bool,
     typer.Option("--restart/--no-restart", help="Restart brokers and controllers that die."),
@@ -91,6 +98,7 @@ def dev(
     host: Host = "127.0.0.1",
     controller_port: ControllerPort = 0,
     store_port: StorePort = 0,
+    allow_insecure: AllowInsecure = False,
     state_file: StateFile = None,
     restart: Restart = True,
     auto_balance: AutoBalance = False,
@@ -126,5 +134,6 @@ def dev(
         log_level=log_level,
         settings=tuple(settings or ()),
         config=config,
+        allow_insecure=allow_insecure,
     )
     run_dev(options, state_file or default_path(os.environ), _STARTED_AT, contents)

@@ -21,7 +21,9 @@ from deploy.clients.state_file import ProcessState
 from deploy.errors import ClusterFailed
 from deploy.local.plan import ClusterPlan, ProcessPlan
 from deploy.node.config.definition import ProcessConfig
+from deploy.node.config.exposure import insecure_listeners
 from deploy.node.config.load import load
+from deploy.node.insecure import reminding
 from deploy.node.traces.set_up import of_moves, of_requests
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore
@@ -37,7 +39,9 @@ async def run_in_process(
     """Serve until `stop` is set. Raises ClusterFailed when a node ends."""
     store = MemoryStore()
     async with AsyncExitStack() as stack:
-        controllers = [_controller(process, store, stack) for process in plan.of_role("controller")]
+        controllers = [
+            await _controller(process, store, stack) for process in plan.of_role("controller")
+        ]
         for controller in controllers:
             stack.push_async_callback(controller.stop)
         await asyncio.gather(*(controller.start() for controller in controllers))
@@ -63,6 +67,7 @@ async def run_in_process(
 
 async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> Broker:
     config = load("broker", process.node_arguments)
+    await stack.enter_async_context(reminding(insecure_listeners(config.parts)))
     tracing = stack.enter_context(of_requests(config.part(ProcessConfig)))
     return await Broker.start(
         config.part(BrokerConfig),
@@ -74,10 +79,11 @@ async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncEx
     )
 
 
-def _controller(
+async def _controller(
     process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack
 ) -> ControllerServer:
     config = load("controller", process.node_arguments)
+    await stack.enter_async_context(reminding(insecure_listeners(config.parts)))
     return ControllerServer(
         config.part(ControllerConfig),
         store,

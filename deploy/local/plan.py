@@ -49,6 +49,8 @@ class ClusterOptions:
     """Settings that the environment or a file sets; the plan does not choose these."""
     config: str = ""
     """The file for every node."""
+    allow_insecure: bool = False
+    """Whether nodes may let everyone in who reaches `host`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,8 @@ def _flags(
     from deploy.node.config.definition import flag_of, roles_with  # not for `--help`
 
     flags = ["--config", options.config] if options.config else []
+    if options.allow_insecure:
+        flags.append(flag_of("allow.insecure"))
     for name, value in chosen.items():
         flags += () if name in options.given else (flag_of(name), str(value))
     for text in options.settings:

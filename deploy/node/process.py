@@ -52,7 +52,7 @@ def _run_broker(config: "Effective") -> int:
             process.store,
             stream,
             compaction,
-            _serve_health(process),
+            _serve_health(config),
             security=security,
             tracing=tracing,
             tls=open_tls(config),
@@ -75,7 +75,7 @@ def _run_controller(config: "Effective") -> int:
             return run_controller(
                 config.part(ControllerConfig),
                 process.store,
-                _serve_health(process),
+                _serve_health(config),
                 moved=moved,
                 tls=open_tls(config),
             )
@@ -96,7 +96,16 @@ def open_tls(config: "Effective") -> "TlsFiles | None":
         raise DeployError(str(error)) from None
 
 
-def _serve_health(process: "ProcessConfig") -> "ServeHealth":
+def _serve_health(config: "Effective") -> "ServeHealth":
+    from deploy.node.config.definition import ProcessConfig
+    from deploy.node.config.exposure import insecure_listeners
+    from deploy.node.insecure import with_reminders
+
+    serve = _health_endpoint(config.part(ProcessConfig))
+    return with_reminders(serve, insecure_listeners(config.parts))
+
+
+def _health_endpoint(process: "ProcessConfig") -> "ServeHealth":
     from base.health import no_health_endpoint
     from base.listeners import parse_listeners
 

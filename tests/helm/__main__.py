@@ -29,6 +29,7 @@ PARTITIONS = 24
 RECORD_BYTES = 1_000
 VALUES = {
     "store.bucket": "records",
+    "security.allowInsecure": True,
     "moto.enabled": True,
     "brokers.replicas": 3,
     "config.broker": {"group.initial.rebalance.delay.ms": 0},

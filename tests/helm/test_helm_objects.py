@@ -27,7 +27,7 @@ from tests.support.chart import (
 )
 
 DEV = CHART / "values-dev.yaml"
-BUCKET = {"store.bucket": "records"}
+BUCKET = {"store.bucket": "records", "security.allowInsecure": True}
 EXTERNAL = {
     "NODES": {"type": "NodePort", "port": 9094, "firstNodePort": 31001},
     "PUBLIC": {
@@ -90,8 +90,9 @@ def matrix() -> Iterator[Object]:
 
 
 def test_lint() -> None:
+    given = ("--set", "store.bucket=records,security.allowInsecure=true")
     for values in ([], ["-f", DEV]):
-        helm("lint", "--strict", CHART, "--set", "store.bucket=records", *values)
+        helm("lint", "--strict", CHART, *given, *values)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,8 @@ def test_objects_are_valid_for_the_oldest_supported_kubernetes() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "store.bucket is missing"),
+        ({"security.allowInsecure": True}, "store.bucket is missing"),
+        ({"store.bucket": "records"}, "set security.allowInsecure=true to accept that"),
         ({**BUCKET, "brokers.replica": 4}, "replica"),
         ({**BUCKET, "brokers.replicas": 0}, "minimum"),
         ({**BUCKET, "controllers.replicas": 4}, "a cluster begins with 1, 3 or 5"),

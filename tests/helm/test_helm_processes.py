@@ -14,6 +14,7 @@ from tests.support.chart_cluster import ChartCluster
 
 VALUES = {
     "store.bucket": "records",
+    "security.allowInsecure": True,
     "moto.enabled": True,
     "brokers.replicas": 2,
     "config.broker": {"group.initial.rebalance.delay.ms": 0},

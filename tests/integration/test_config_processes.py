@@ -283,3 +283,30 @@ async def test_what_listens_at_the_address_must_speak_kafka(
             port = int(server.sockets[0].getsockname()[1])
             with pytest.raises(UnreachableAsAdvertised, match=told):
                 await self_check.check([Listener("A", "127.0.0.1", port)])
+
+
+async def test_a_broker_with_an_open_listener_starts_only_when_allowed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The system resolves 127.1 to 127.0.0.1, but the broker takes it for a host name."""
+    assert cluster.controller is not None
+    texts = given(5, tmp_path, cluster.controller.address) | {"listeners": "127.1:0"}
+    flags = [part for name, text in texts.items() for part in (f"--{name.replace('.', '-')}", text)]
+    refused = await asyncio.create_subprocess_exec(*COMMAND, *flags, stderr=asyncio.subprocess.PIPE)
+    _, stderr = await refused.communicate()
+    assert refused.returncode == 2
+    assert b"the listener PLAINTEXT://127.1:0 is open to other machines" in stderr
+    broker = await asyncio.create_subprocess_exec(
+        *COMMAND, *flags, "--allow-insecure", stderr=asyncio.subprocess.PIPE
+    )
+    assert broker.stderr is not None
+    seen: list[str] = []
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while '"broker_started"' not in "".join(seen):
+                seen.append((await broker.stderr.readline()).decode())
+    finally:
+        broker.terminate()
+        await broker.communicate()
+    warnings = [json.loads(line) for line in seen if '"listener_insecure"' in line]
+    assert [line["listener"] for line in warnings] == ["PLAINTEXT://127.1:0"]

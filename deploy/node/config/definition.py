@@ -49,6 +49,12 @@ class ProcessConfig:
     /metrics (Prometheus). Empty: no such listener.
     """
 
+    allow_insecure: Annotated[bool, Setting("allow.insecure", Kind.BOOL)] = False
+    """Whether this node may have listeners on other addresses than loopback that let every client
+    in. Otherwise it refuses to start with them. The node warns of them every hour. Does not concern
+    `health_listener`.
+    """
+
     traces_otlp_endpoint: Annotated[str, Setting("traces.otlp.endpoint", Kind.TEXT)] = ""
     """URL (http://HOST:PORT) of an OpenTelemetry collector (OTLP over HTTP) that receives traces.
     Empty: no traces. Needs the extra `traces`.

@@ -48,6 +48,7 @@ _HEAD: Final = """\
 <!-- Written by `penstock config docs`; do not edit. -->
 
 Every setting is a flag (`--num-partitions 3`, or `--set num.partitions=3`), a variable (`PENSTOCK_NUM_PARTITIONS=3`) or a key of a TOML file (`--config FILE`, `PENSTOCK_CONFIG`).
+A flag of a bool without a value means true.
 Flags take precedence over variables, variables over the file, and the file over defaults.
 An unknown key is an error that names the nearest setting.
 `penstock config show --role broker` prints the effective values and their sources, and takes the same options as `penstock broker`.
@@ -58,8 +59,8 @@ store = "s3://my-bucket?region=eu-central-1"       # at the top: for every role 
 controller.quorum.bootstrap.servers = ["c0:9093", "c1:9093", "c2:9093"]
 
 [broker]                                           # for brokers alone; wins over the top
-listeners = "PLAINTEXT://0.0.0.0:9092"
-advertised.listeners = "PLAINTEXT://{pod}.brokers:9092"
+listeners = "SASL_SSL://0.0.0.0:9092"
+advertised.listeners = "SASL_SSL://{pod}.brokers:9092"
 log.cache.max.bytes = "512MiB"
 ```
 

@@ -32,6 +32,7 @@ from deploy.node.config.definition import (
     settings_of,
     variable_of,
 )
+from deploy.node.config.exposure import insecure_listeners
 from deploy.node.config.sources import Given
 from objectstore.config import S3Config
 from objectstore.errors import InvalidStoreUrl
@@ -105,6 +106,7 @@ def resolve(
     parts = {part: _built(part, values) for part in buildable}
     if BrokerConfig in parts and SecurityConfig in parts:
         _check_listeners(parts[BrokerConfig], parts[SecurityConfig], values)
+    _check_exposed(parts, values)
     return Effective(role, values, parts)
 
 
@@ -116,6 +118,18 @@ def _check_listeners(
         security.protocols([listener.name for listener in broker.bound])
     except SettingInvalid as error:
         raise UsageError(_refused(SecurityConfig, error, values)) from None
+
+
+def _check_exposed(parts: Mapping[type[Any], Any], values: Mapping[str, Value]) -> None:
+    """Refuse listeners that let everyone in, unless `allow.insecure` allows them."""
+    if values["allow.insecure"].value:
+        return
+    for found in insecure_listeners(parts):
+        raise UsageError(
+            f"{values['listeners'].place}: the listener {found.listener} is open to other machines,"
+            f" and {found.reason}: {found.remedy}, bind it to 127.0.0.1, or set"
+            f" {flag_of('allow.insecure')} ({variable_of('allow.insecure')}) to accept that"
+        )
 
 
 def _built(config_type: type[_T], values: Mapping[str, Value]) -> _T:

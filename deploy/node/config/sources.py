@@ -61,7 +61,7 @@ class Flags:
 
 def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
     """Parse `--num-partitions 3`, `--num-partitions=3` and `--set num.partitions=3`; the last one
-    wins.
+    wins. A flag of a BOOL without a value means true.
     """
     known = {flag_of(name): name for name in settings_of(role)}
     given: dict[str, Given] = {}
@@ -72,9 +72,7 @@ def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
         if flag not in known and flag not in {CONFIG_FLAG, SET_FLAG}:
             raise _unknown_flag(role, flag, [*known, CONFIG_FLAG, SET_FLAG])
         if not has_value:
-            if not rest:
-                raise UsageError(f"{flag} needs a value")
-            value = rest.pop(0)
+            value = _value_of(role, known.get(flag), flag, rest)
         if flag == CONFIG_FLAG:
             config = value
         elif flag == SET_FLAG:
@@ -85,6 +83,17 @@ def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
             _check_public(role, known[flag], flag)
             given[known[flag]] = Given(value, flag)
     return Flags(given, config)
+
+
+def _value_of(role: Role, name: str | None, flag: str, rest: list[str]) -> str:
+    """Take the value behind a flag."""
+    if rest and not rest[0].startswith("--"):
+        return rest.pop(0)
+    if name is not None and settings_of(role)[name].setting.kind is Kind.BOOL:
+        return "true"
+    if not rest:
+        raise UsageError(f"{flag} needs a value")
+    return rest.pop(0)
 
 
 def _check_public(role: Role, name: str, flag: str) -> None:

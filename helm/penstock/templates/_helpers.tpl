@@ -115,6 +115,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   value: /etc/penstock/penstock.toml
 - name: PENSTOCK_HEALTH_LISTENER
   value: "0.0.0.0:9404"
+- name: PENSTOCK_ALLOW_INSECURE
+  value: {{ .Values.security.allowInsecure | quote }}
+{{- end -}}
+
+{{- /* Refuse what nodes would refuse at their start: listeners that let everyone in. */ -}}
+{{- define "penstock.checkSecurity" -}}
+{{- if not .Values.security.allowInsecure -}}
+{{- fail "the listeners of brokers and controllers would let everyone in who reaches the pods: set security.allowInsecure=true to accept that" -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* The secret with the certificate of a role; empty: no TLS between nodes. */ -}}

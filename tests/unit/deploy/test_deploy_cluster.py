@@ -48,7 +48,9 @@ def test_plan_of_the_default_cluster() -> None:
     "store", ["moto", "file:/data", "s3://bucket?endpoint=http://127.0.0.1:9000"]
 )
 def test_every_node_of_a_plan_accepts_its_flags(store: str) -> None:
-    plan = plan_cluster(ClusterOptions(store=store, host="0.0.0.0"), PORTS, "/tmp/c")
+    plan = plan_cluster(
+        ClusterOptions(store=store, host="0.0.0.0", allow_insecure=True), PORTS, "/tmp/c"
+    )
     for role in ROLES:
         for process in plan.of_role(role):
             assert (

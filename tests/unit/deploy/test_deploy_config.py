@@ -388,6 +388,7 @@ def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
         "{ordinal}",
         "--listeners",
         "PLAINTEXT://:9092,EXTERNAL://:9094",
+        "--allow-insecure",
         "--advertised-listeners",
         "PLAINTEXT://{pod}.brokers:{port},EXTERNAL://{host}:{ordinal+31000}",
     )

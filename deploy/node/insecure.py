@@ -1,0 +1,54 @@
+"""Remind operators of insecure listeners: a warning at the start of a node and every hour.
+
+Invariant: a node without insecure listeners logs nothing. Which ones there are is decided by
+`deploy.node.config.exposure`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+
+from base.health import Health, ServeHealth
+from deploy.node.config.exposure import InsecureListener
+
+REMIND_INTERVAL_S: Final = 3_600.0
+Sleep = Callable[[float], Awaitable[None]]
+
+_log = structlog.get_logger(__name__)
+
+
+async def remind(found: Sequence[InsecureListener], sleep: Sleep = asyncio.sleep) -> None:
+    """Log each listener now and every hour, until cancelled. sleep: waits so many seconds."""
+    while found:
+        for each in found:
+            _log.warning(
+                "listener_insecure",
+                listener=each.listener,
+                reason=each.reason,
+                next=each.remedy,
+            )
+        await sleep(REMIND_INTERVAL_S)
+
+
+@asynccontextmanager
+async def reminding(found: Sequence[InsecureListener]) -> AsyncGenerator[None, None]:
+    """Remind of these listeners while the context lasts."""
+    task = asyncio.get_running_loop().create_task(remind(found))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def with_reminders(serve: ServeHealth, found: Sequence[InsecureListener]) -> ServeHealth:
+    """Return what serves the health of a process and reminds of its listeners meanwhile."""
+
+    @asynccontextmanager
+    async def both(health: Health) -> AsyncGenerator[None, None]:
+        async with reminding(found), serve(health):
+            yield
+
+    return both

@@ -1,0 +1,131 @@
+"""Nodes refuse listeners that let everyone in, unless the operator accepts them."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from deploy.errors import UsageError
+from deploy.node.config.definition import Role
+from deploy.node.config.exposure import InsecureListener, insecure_listeners
+from deploy.node.config.load import load
+from deploy.node.insecure import REMIND_INTERVAL_S, remind
+
+STORE = ("--store", "s3://bucket?endpoint=http://127.0.0.1:1")
+TLS = ("--ssl-keystore-location", "b.pem", "--ssl-truststore-location", "ca.pem")
+SASL = ("--sasl-users-file", "users", "--sasl-inter-broker-username", "broker")
+NODE_TLS = tuple(
+    part
+    for name in ("certificate", "key", "ca")
+    for part in (f"--controller-ssl-{name}-location", f"{name}.pem")
+)
+
+
+def refusal(role: Role, arguments: Sequence[str]) -> str:
+    """Return why a node refuses these settings; empty: it does not."""
+    needed = () if role == "broker" else ("--metadata-log-dir", "/tmp/m")
+    try:
+        load(role, (*STORE, *needed, *arguments), {})
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--listeners", "127.0.0.1:9092,A://[::1]:9093,B://localhost:9094,C://127.9.9.9:1"),
+        ("--listeners", "SASL_SSL://0.0.0.0:9092", *TLS, *SASL),
+        ("--listeners", "SASL_PLAINTEXT://0.0.0.0:9092", *SASL),
+        ("--listeners", "SSL://0.0.0.0:9092", "--ssl-client-auth", "required", *TLS),
+        ("--listeners", "PLAINTEXT://0.0.0.0:9092", "--allow-insecure"),
+        ("--allow-insecure", "--listeners", "PLAINTEXT://0.0.0.0:9092"),
+        ("--allow-insecure", "true", "--listeners", "PLAINTEXT://0.0.0.0:9092"),
+    ],
+)
+def test_brokers_take_listeners_that_authenticate_or_are_loopback(
+    arguments: tuple[str, ...],
+) -> None:
+    assert refusal("broker", arguments) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "listener", "reason"),
+    [
+        (("--listeners", "0.0.0.0:9092"), "PLAINTEXT://0.0.0.0:9092", "PLAINTEXT has no"),
+        (("--listeners", ":9092"), "PLAINTEXT://:9092", "PLAINTEXT has no"),
+        (("--listeners", "A://b0.example:9092"), "A://b0.example:9092", "PLAINTEXT has no"),
+        (("--listeners", "127.0.0.1:1,X://[::]:2"), "X://[::]:2", "PLAINTEXT has no"),
+        (("--listeners", "SSL://10.0.0.1:1", *TLS), "SSL://10.0.0.1:1", "ssl.client.auth=none"),
+        (
+            ("--listeners", "SSL://10.0.0.1:1", "--ssl-client-auth", "requested", *TLS),
+            "SSL://10.0.0.1:1",
+            "ssl.client.auth=requested",
+        ),
+        (
+            ("--allow-insecure", "false", "--listeners", "PLAINTEXT://0.0.0.0:9092"),
+            "PLAINTEXT://0.0.0.0:9092",
+            "PLAINTEXT has no",
+        ),
+    ],
+)
+def test_brokers_refuse_listeners_that_let_everyone_in(
+    arguments: tuple[str, ...], listener: str, reason: str
+) -> None:
+    told = refusal("broker", arguments)
+    assert f"the listener {listener} is open to other machines" in told
+    assert reason in told
+    for remedy in ("SASL_SSL", "ssl.client.auth=required", "127.0.0.1", "--allow-insecure"):
+        assert remedy in told
+
+
+def test_controllers_need_tls_on_other_addresses_than_loopback() -> None:
+    told = refusal("controller", ("--listeners", "0.0.0.0:9093"))
+    assert "the listener 0.0.0.0:9093 is open to other machines" in told
+    for remedy in ("controller.ssl.certificate.location", "127.0.0.1", "--allow-insecure"):
+        assert remedy in told
+    assert refusal("controller", ("--listeners", "127.0.0.1:9093")) == ""
+    assert refusal("controller", ("--listeners", "0.0.0.0:9093", *NODE_TLS)) == ""
+    assert refusal("controller", ("--listeners", "0.0.0.0:9093", "--allow-insecure")) == ""
+
+
+def test_the_variable_and_the_file_accept_insecure_listeners(tmp_path: Path) -> None:
+    arguments = (*STORE, "--listeners", "0.0.0.0:9092")
+    file = tmp_path / "f.toml"
+    file.write_text("allow.insecure = true\n")
+    for given in (
+        load("broker", arguments, {"PENSTOCK_ALLOW_INSECURE": "true"}),
+        load("broker", (*arguments, "--config", str(file)), {}),
+    ):
+        found = insecure_listeners(given.parts)
+        assert [each.listener for each in found] == ["PLAINTEXT://0.0.0.0:9092"]
+
+
+def test_health_listeners_are_open() -> None:
+    assert refusal("broker", ("--health-listener", "0.0.0.0:9404")) == ""
+
+
+async def test_nodes_warn_at_the_start_and_every_hour() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise asyncio.CancelledError
+
+    with capture_logs() as logs, pytest.raises(asyncio.CancelledError):
+        await remind([InsecureListener("A://0.0.0.0:1", "it is open", "close it")], sleep)
+    assert waits == [REMIND_INTERVAL_S] * 3 == [3_600.0] * 3
+    warning = {
+        "event": "listener_insecure",
+        "log_level": "warning",
+        "listener": "A://0.0.0.0:1",
+        "reason": "it is open",
+        "next": "close it",
+    }
+    assert logs == [warning] * 3
+    with capture_logs() as logs:
+        await remind([], sleep)
+    assert logs == []
