@@ -37,6 +37,14 @@ StorePort = Annotated[int, typer.Option(help="Port of the S3 server (moto). 0: a
 StateFile = Annotated[
     Path | None, typer.Option(envvar=VARIABLE, help="File for the cluster's state, as JSON.")
 ]
+Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure",
+        help="Require TLS and SCRAM from clients, ACLs, and TLS between nodes. Makes certificates,"
+        " passwords and files for clients.",
+    ),
+]
 AllowInsecure = Annotated[
     bool,
     typer.Option(
@@ -98,6 +106,7 @@ def dev(
     host: Host = "127.0.0.1",
     controller_port: ControllerPort = 0,
     store_port: StorePort = 0,
+    secure: Secure = False,
     allow_insecure: AllowInsecure = False,
     state_file: StateFile = None,
     restart: Restart = True,
@@ -110,6 +119,9 @@ def dev(
 ) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each in its own
     process. Ctrl-C stops it.
+
+    With --secure, prints how each client connects as the super user `admin`; the ready line and the
+    state file name the file for --command-config.
 
     Prints one line `ready: bootstrap=... store=...` when clients can connect. With --store memory
     the cluster runs in one process. --topics and --seed-from create topics and records; existing
@@ -134,6 +146,7 @@ def dev(
         log_level=log_level,
         settings=tuple(settings or ()),
         config=config,
+        secure=secure,
         allow_insecure=allow_insecure,
     )
     run_dev(options, state_file or default_path(os.environ), _STARTED_AT, contents)

@@ -1,6 +1,7 @@
 """Run `penstock snippets`: print an example program for each client."""
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,10 +35,11 @@ def snippets(
     state_file: StateFile = None,
 ) -> None:
     """Print a program that produces and consumes one record, with the addresses of the running
-    cluster.
+    cluster, and the security settings of it or of --command-config.
     """
     from deploy.cli.options import BOOTSTRAP
     from deploy.clients import state_file as state_file_module
+    from deploy.clients.security import PLAINTEXT, current_security, read_file
     from deploy.local.client_snippets import SNIPPETS, filled, lines
 
     if client is not None and client not in SNIPPETS:
@@ -45,7 +47,14 @@ def snippets(
     state = state_file_module.read(state_file or state_file_module.default_path(os.environ))
     store = state.store_url if state else "s3://BUCKET"
     address = bootstrap or (state.bootstrap if state else BOOTSTRAP)
+    security = current_security()
+    if security == PLAINTEXT and bootstrap is None and state and state.command_config:
+        security = read_file(Path(state.command_config))
     if client is None:
-        print("\n".join(lines(bootstrap=address, topic=topic, store=store)))
-    else:
-        print(filled(SNIPPETS[client].program, bootstrap=address, topic=topic, store=store), end="")
+        print("\n".join(lines(bootstrap=address, topic=topic, store=store, security=security)))
+        return
+    program = SNIPPETS[client].program
+    print(
+        filled(program, bootstrap=address, topic=topic, store=store, security=security),
+        end="",
+    )

@@ -86,9 +86,14 @@ def current_security() -> ClientSecurity:
     return _current.get()
 
 
+def use(security: ClientSecurity) -> None:
+    """Let the clients of this command connect like this."""
+    _current.set(security)
+
+
 def use_file(path: Path) -> None:
     """Let the clients of this command connect as a file says. Raises UsageError."""
-    _current.set(read_file(path))
+    use(read_file(path))
 
 
 def read_file(path: Path) -> ClientSecurity:

@@ -42,6 +42,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     store_url: str
     processes: list[ProcessState]
+    command_config: str = ""
+    """File of client properties; empty if clients need none."""
 
     def of_role(self, role: str) -> list[ProcessState]:
         return [process for process in self.processes if process.role == role]

@@ -4,13 +4,25 @@
 Invariant: pure. The Python programs run as printed; tests run them.
 """
 
+import json
+import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from deploy.clients.security import PLAINTEXT, ClientSecurity
+from deploy.local import client_dialects
+
+_LINE_CHARACTERS_MAX: Final = 88
+_PLACEHOLDER: Final = re.compile(
+    r"BOOTSTRAP|TOPIC|STORE| KCAT|\nJAVA|LIBRDKAFKA|KAFKA_PYTHON|AIOKAFKA"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Texts for one client, with BOOTSTRAP, TOPIC and STORE as placeholders."""
+    """Texts for one client, with words in capitals as placeholders: see `filled`."""
 
     line: str
     program: str
@@ -18,17 +30,16 @@ class Snippet:
 
 SNIPPETS: Final[dict[str, Snippet]] = {
     "confluent-kafka": Snippet(
-        'Producer({"bootstrap.servers": "BOOTSTRAP"})',
+        "Producer(LIBRDKAFKA)",
         """\
 from confluent_kafka import Consumer, Producer
 
-producer = Producer({"bootstrap.servers": "BOOTSTRAP"})
+cluster = LIBRDKAFKA
+producer = Producer(cluster)
 producer.produce("TOPIC", "hello", key="k")
 producer.flush()
 
-consumer = Consumer(
-    {"bootstrap.servers": "BOOTSTRAP", "group.id": "me", "auto.offset.reset": "earliest"}
-)
+consumer = Consumer({**cluster, "group.id": "me", "auto.offset.reset": "earliest"})
 consumer.subscribe(["TOPIC"])
 message = consumer.poll(10)
 print(message.key(), message.value())
@@ -36,39 +47,37 @@ consumer.close()
 """,
     ),
     "kafka-python": Snippet(
-        'KafkaProducer(bootstrap_servers="BOOTSTRAP".split(","))',
+        "KafkaProducer(**KAFKA_PYTHON)",
         """\
 from kafka import KafkaConsumer, KafkaProducer
 
-producer = KafkaProducer(bootstrap_servers="BOOTSTRAP".split(","))
+cluster = KAFKA_PYTHON
+producer = KafkaProducer(**cluster)
 producer.send("TOPIC", b"hello", key=b"k")
 producer.flush()
 producer.close()
 
-consumer = KafkaConsumer(
-    "TOPIC",
-    bootstrap_servers="BOOTSTRAP".split(","),
-    group_id="me",
-    auto_offset_reset="earliest",
-)
+consumer = KafkaConsumer("TOPIC", group_id="me", auto_offset_reset="earliest", **cluster)
 message = next(consumer)
 print(message.key, message.value)
 consumer.close()
 """,
     ),
     "aiokafka": Snippet(
-        'AIOKafkaProducer(bootstrap_servers="BOOTSTRAP")',
+        "AIOKafkaProducer(**AIOKAFKA)",
         """\
 import asyncio
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.helpers import create_ssl_context
 
 
 async def main() -> None:
-    async with AIOKafkaProducer(bootstrap_servers="BOOTSTRAP") as producer:
+    cluster = AIOKAFKA
+    async with AIOKafkaProducer(**cluster) as producer:
         await producer.send_and_wait("TOPIC", b"hello", key=b"k")
     async with AIOKafkaConsumer(
-        "TOPIC", bootstrap_servers="BOOTSTRAP", group_id="me", auto_offset_reset="earliest"
+        "TOPIC", group_id="me", auto_offset_reset="earliest", **cluster
     ) as consumer:
         message = await consumer.getone()
         print(message.key, message.value)
@@ -78,10 +87,10 @@ asyncio.run(main())
 """,
     ),
     "kcat": Snippet(
-        "kcat -b BOOTSTRAP -t TOPIC -C -o beginning -e",
+        "kcat -b BOOTSTRAP KCAT -t TOPIC -C -o beginning -e",
         """\
-echo 'k:hello' | kcat -b BOOTSTRAP -t TOPIC -P -K :
-kcat -b BOOTSTRAP -t TOPIC -C -o beginning -e -K :
+echo 'k:hello' | kcat -b BOOTSTRAP KCAT -t TOPIC -P -K :
+kcat -b BOOTSTRAP KCAT -t TOPIC -C -o beginning -e -K :
 """,
     ),
     "java": Snippet(
@@ -90,6 +99,7 @@ kcat -b BOOTSTRAP -t TOPIC -C -o beginning -e -K :
 # client.properties for any Java client, as in
 # kafka-console-producer.sh --producer.config client.properties
 bootstrap.servers=BOOTSTRAP
+JAVA
 acks=all
 enable.idempotence=true
 key.serializer=org.apache.kafka.common.serialization.StringSerializer
@@ -115,11 +125,86 @@ records.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)", "partition", 
 }
 
 
-def filled(text: str, *, bootstrap: str, topic: str, store: str) -> str:
-    return text.replace("BOOTSTRAP", bootstrap).replace("TOPIC", topic).replace("STORE", store)
+def filled(
+    text: str,
+    *,
+    bootstrap: str,
+    topic: str,
+    store: str,
+    security: ClientSecurity = PLAINTEXT,
+    is_line: bool = False,
+) -> str:
+    """Return the text with its placeholders replaced. security: how clients connect. is_line: keep
+    mappings on one line.
+    """
+    if not security.protocol.has_tls:
+        text = text.replace("from aiokafka.helpers import create_ssl_context\n", "")
+    settings = _settings(bootstrap, security)
+    options = [f"-X {shlex.quote(f'{name}={value}')}" for name, value in settings.kcat.items()]
+    values = {
+        "BOOTSTRAP": bootstrap,
+        "TOPIC": topic,
+        "STORE": store,
+        " KCAT": "".join(f" {option}" for option in options),
+        "\nJAVA": "".join(f"\n{name}={value}" for name, value in settings.java.items()),
+        "LIBRDKAFKA": _mapping(settings.librdkafka, is_line=is_line),
+        "KAFKA_PYTHON": _mapping(settings.kafka_python, is_line=is_line),
+        "AIOKAFKA": _mapping(settings.aiokafka, is_line=is_line, indent="    "),
+    }
+    return _PLACEHOLDER.sub(lambda found: values[found[0]], text)
 
 
-def lines(*, bootstrap: str, topic: str, store: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """How to connect, by client. Values of the Python clients are code."""
+
+    kcat: Mapping[str, str]
+    java: Mapping[str, str]
+    librdkafka: Mapping[str, str]
+    kafka_python: Mapping[str, str]
+    aiokafka: Mapping[str, str]
+
+
+def _settings(bootstrap: str, security: ClientSecurity) -> _Settings:
+    address = json.dumps(bootstrap)
+    if security == PLAINTEXT:
+        java, kafka_python, aiokafka = {}, {}, {}
+    else:
+        java = client_dialects.java(security)
+        kafka_python = client_dialects.kafka_python(security)
+        aiokafka = client_dialects.aiokafka(security)
+    librdkafka = client_dialects.librdkafka(security)
+    code = {
+        "librdkafka": {"bootstrap.servers": address} | _code(librdkafka),
+        "kafka_python": {"bootstrap_servers": f'{address}.split(",")'} | _code(kafka_python),
+        "aiokafka": {"bootstrap_servers": address} | _code(aiokafka),
+    }
+    if tls := client_dialects.aiokafka_tls(security):
+        files = ", ".join(f"{name}={value}" for name, value in _code(tls).items())
+        code["aiokafka"]["ssl_context"] = f"create_ssl_context({files})"
+    return _Settings(librdkafka, java, **code)
+
+
+def _code(settings: Mapping[str, object]) -> dict[str, str]:
+    return {
+        name: json.dumps(value) if isinstance(value, str) else repr(value)
+        for name, value in settings.items()
+    }
+
+
+def _mapping(code: Mapping[str, str], *, is_line: bool, indent: str = "") -> str:
+    """Return a dict display. code: the code of the values by key."""
+    items = [f'"{name}": {value}' for name, value in code.items()]
+    line = f"{{{', '.join(items)}}}"
+    if is_line or len(line) + len(indent) + len("cluster = ") <= _LINE_CHARACTERS_MAX:
+        return line
+    body = "".join(f"{indent}    {item},\n" for item in items)
+    return f"{{\n{body}{indent}}}"
+
+
+def lines(
+    *, bootstrap: str, topic: str, store: str, security: ClientSecurity = PLAINTEXT
+) -> list[str]:
     """Return one line for each client, without Spark if other processes cannot read the store."""
     shown = {
         name: snippet
@@ -127,6 +212,14 @@ def lines(*, bootstrap: str, topic: str, store: str) -> list[str]:
         if name != "spark" or not store.startswith("memory")
     }
     return [
-        f"{name:<16} {filled(snippet.line, bootstrap=bootstrap, topic=topic, store=store)}"
+        f"{name:<16} "
+        + filled(
+            snippet.line,
+            bootstrap=bootstrap,
+            topic=topic,
+            store=store,
+            security=security,
+            is_line=True,
+        )
         for name, snippet in shown.items()
     ]

@@ -18,11 +18,12 @@ from typing import Final
 
 from controller.config import QUORUM_SIZES
 from deploy.clients import state_file
+from deploy.clients.security import current_security, use
 from deploy.clients.state_file import ClusterState, ProcessState
 from deploy.errors import DeployError, UsageError
 from deploy.local import client_snippets as snippets
 from deploy.local.contents import FirstContents
-from deploy.local.directories import controller_directory
+from deploy.local.directories import controller_directory, security_directory
 from deploy.local.plan import (
     BROKERS_MAX,
     ClusterOptions,
@@ -32,6 +33,7 @@ from deploy.local.plan import (
     shown_store,
 )
 from deploy.local.ports import find_ports
+from deploy.local.security import SecurityFiles, make, names_of_this_machine
 from deploy.local.supervisor import Supervisor
 from deploy.node import lifeline
 from deploy.node.config.definition import ROLES
@@ -58,13 +60,17 @@ def run_dev(
         asyncio.run(_check_bucket(options.store))
     ports = find_ports(options, Random())  # noqa: S311 - which port is no secret
     with controller_directory(options.store, os.environ) as directory:
-        plan = plan_cluster(options, ports, directory)
+        files = SecurityFiles(security_directory(options.store, directory))
+        plan = plan_cluster(options, ports, directory, files if options.secure else None)
         for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
             load("controller" if process.role == "controller" else "broker", process.node_arguments)
+        if options.secure:
+            use(make(files.directory, names_of_this_machine(options.host), plan.bootstrap))
         dev = _Dev(
             options,
             plan,
             contents,
+            security=files if options.secure else None,
             state_path=state_path,
             started_at=started_at,
             ports=ports,
@@ -121,10 +127,12 @@ class _Dev:
         plan: ClusterPlan,
         contents: FirstContents,
         *,
+        security: SecurityFiles | None,
         state_path: Path,
         started_at: float,
         ports: Ports,
     ) -> None:
+        self._security = security
         self._contents = contents
         self._filling: asyncio.Task[None] | None = None
         self._options = options
@@ -159,7 +167,14 @@ class _Dev:
         from deploy.local.moto_store import listen
 
         store_socket = listen(self._store_port) if self._store_port else None
-        supervisor = Supervisor(self._plan, os.environ, store_socket, self._write_state, _say)
+        supervisor = Supervisor(
+            self._plan,
+            os.environ,
+            store_socket,
+            self._write_state,
+            _say,
+            security=current_security(),
+        )
         hurry.append(supervisor.hurry)
         await supervisor.run(stop, self._ready)
 
@@ -185,6 +200,7 @@ class _Dev:
                 store=self._store,
                 store_url=self._plan.store_url,
                 processes=list(processes),
+                command_config=str(self._security.client_properties) if self._security else "",
             ),
         )
 
@@ -226,15 +242,24 @@ class _Dev:
 
     def _announce(self) -> None:
         took_s = time.monotonic() - self._started_at
+        files = self._security
+        config = f" command-config={files.client_properties}" if files else ""
         print(
             f"ready: bootstrap={self._plan.bootstrap} store={self._store}"
-            f" controller={self._plan.controller} state={self._state_path} took={took_s:.1f}s",
+            f" controller={self._plan.controller} state={self._state_path}{config}"
+            f" took={took_s:.1f}s",
             flush=True,
         )
-        if sys.stderr.isatty():
+        if files is not None:
+            _say(f"clients need TLS and SCRAM; Java's properties: {files.client_properties}")
+            _say(f"for penstock commands in another terminal: source {files.environment}")
+        if files is not None or sys.stderr.isatty():
             topic = next(iter(self._contents.topics), "orders")
             for line in snippets.lines(
-                bootstrap=self._plan.bootstrap, topic=topic, store=self._plan.store_url
+                bootstrap=self._plan.bootstrap,
+                topic=topic,
+                store=self._plan.store_url,
+                security=current_security(),
             ):
                 print(f"  {line}", file=sys.stderr)
             _say(

@@ -37,6 +37,15 @@ def controller_directory(store: str, environment: Mapping[str, str]) -> Generato
             shutil.rmtree(directory, ignore_errors=True)
 
 
+def security_directory(store: str, controllers: str) -> Path:
+    """Return the directory for certificates and passwords, which lives as long as that of the
+    controllers.
+    """
+    if store.startswith("file:"):
+        return Path(controllers).with_name("security")
+    return Path(controllers) / "security"
+
+
 def _remove_leftovers() -> None:
     for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*-*"):
         pid = left.name.removeprefix(TEMPORARY_PREFIX).partition("-")[0]

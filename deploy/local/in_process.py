@@ -24,6 +24,7 @@ from deploy.node.config.definition import ProcessConfig
 from deploy.node.config.exposure import insecure_listeners
 from deploy.node.config.load import load
 from deploy.node.insecure import reminding
+from deploy.node.process import open_tls
 from deploy.node.traces.set_up import of_moves, of_requests
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore
@@ -76,6 +77,7 @@ async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncEx
         config.part(CompactionConfig),
         security=config.part(SecurityConfig),
         tracing=tracing,
+        tls=open_tls(config),
     )
 
 
@@ -88,6 +90,7 @@ async def _controller(
         config.part(ControllerConfig),
         store,
         moved=stack.enter_context(of_moves(config.part(ProcessConfig))),
+        tls=open_tls(config),
     )
 
 

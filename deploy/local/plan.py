@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
 if TYPE_CHECKING:
+    from deploy.local.security import SecurityFiles
     from deploy.node.config.definition import Role as NodeRole
 
 Role = Literal["store", "controller", "broker"]
@@ -49,6 +50,8 @@ class ClusterOptions:
     """Settings that the environment or a file sets; the plan does not choose these."""
     config: str = ""
     """The file for every node."""
+    secure: bool = False
+    """Whether clients need TLS and SCRAM, and nodes TLS among themselves."""
     allow_insecure: bool = False
     """Whether nodes may let everyone in who reaches `host`."""
 
@@ -136,9 +139,14 @@ def shown_store(options: ClusterOptions, ports: Ports) -> str:
     return options.store if options.store == "memory" else store_url(options, ports)
 
 
-def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: str) -> ClusterPlan:
+def plan_cluster(
+    options: ClusterOptions,
+    ports: Ports,
+    controller_directory: str,
+    security: "SecurityFiles | None" = None,
+) -> ClusterPlan:
     """Plan all processes. controller_directory: for the controllers' journals; it must live as long
-    as the store.
+    as the store. security: the files of a secure cluster.
     """
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
     url = store_url(options, ports)
@@ -153,7 +161,11 @@ def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: st
             number,
             reached,
             port,
-            (*common, *_controller_flags(options, number, port, addresses, controller_directory)),
+            (
+                *common,
+                *_controller_flags(options, number, port, addresses, controller_directory),
+                *_security_flags("controller", options, port, security),
+            ),
         )
         for number, port in enumerate(ports.controllers)
     ]
@@ -163,7 +175,11 @@ def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: st
             node_id,
             reached,
             port,
-            (*common, *_broker_flags(options, node_id, port, controller)),
+            (
+                *common,
+                *_broker_flags(options, node_id, port, controller),
+                *_security_flags("broker", options, port, security),
+            ),
         )
         for node_id, port in enumerate(ports.brokers)
     ]
@@ -255,6 +271,22 @@ def _broker_flags(
         "controller.quorum.bootstrap.servers": controller,
     }
     return _flags("broker", options, chosen, own)
+
+
+def _security_flags(
+    role: "NodeRole", options: ClusterOptions, port: int, files: "SecurityFiles | None"
+) -> tuple[str, ...]:
+    """Return the flags of a node of a secure cluster."""
+    if files is None:
+        return ()
+    from deploy.local.security import CLIENT_PROTOCOL
+    from deploy.node.config.definition import flag_of
+
+    given = files.node_settings(role)
+    if role == "broker":
+        given |= files.broker_settings()
+        given["listeners"] = f"{CLIENT_PROTOCOL}://{_bracketed(options.host)}:{port}"
+    return tuple(part for name, value in given.items() for part in (flag_of(name), value))
 
 
 def _bracketed(host: str) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from deploy.clients.security import PLAINTEXT, ClientSecurity
 from deploy.clients.state_file import Phase, ProcessState
 from deploy.errors import ClusterFailed
 from deploy.local import bytecode
@@ -93,7 +94,11 @@ class Supervisor:
         store_socket: socket.socket | None,
         on_change: Callable[[Sequence[ProcessState]], None],
         say: Callable[[str], None],
+        *,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
+        """security: of the brokers' first listener."""
+        self._security = security
         self._plan = plan
         self._environment = bytecode.environment(environment) | {
             lifeline.PARENT_VARIABLE: str(os.getpid())
@@ -158,7 +163,7 @@ class Supervisor:
 
     async def _watch_start(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
         plan = child.plan
-        while plan.role == "broker" and not await is_serving(plan.host, plan.port):
+        while plan.role == "broker" and not await is_serving(plan.host, plan.port, self._security):
             if child.process is not process:
                 return
             await asyncio.sleep(_PING_INTERVAL_S)

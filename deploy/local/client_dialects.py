@@ -1,0 +1,103 @@
+"""Write how a client connects in the words of each client library.
+
+Invariant: pure. The order of settings is: address, protocol, SASL, TLS.
+"""
+
+from typing import Final
+
+from deploy.clients.security import ClientSecurity
+
+_LOGIN_MODULES: Final = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def librdkafka(security: ClientSecurity) -> dict[str, str]:
+    """Return the properties of librdkafka: confluent-kafka, kcat and many languages."""
+    return security.properties()
+
+
+def java(security: ClientSecurity) -> dict[str, str]:
+    """Return the properties of Kafka's Java clients and tools, which `--command-config` takes
+    too.
+    """
+    found = {"security.protocol": security.protocol.value}
+    if security.protocol.has_sasl:
+        module = _LOGIN_MODULES[security.mechanism.partition("-")[0]]
+        login = f"username={_jaas(security.username)} password={_jaas(security.password)}"
+        found["sasl.mechanism"] = security.mechanism
+        found["sasl.jaas.config"] = f"{module} required {login};"
+    if security.protocol.has_tls:
+        found |= _java_tls(security)
+    return found
+
+
+def _java_tls(security: ClientSecurity) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if security.ca:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": security.ca}
+    if security.certificate:
+        found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": security.certificate}
+    if security.key_password:
+        found["ssl.key.password"] = security.key_password
+    if not security.checks_host:
+        found["ssl.endpoint.identification.algorithm"] = ""
+    return found
+
+
+def kafka_python(security: ClientSecurity) -> dict[str, object]:
+    """Return the keyword arguments of kafka-python."""
+    found = _python_sasl(security)
+    if security.protocol.has_tls:
+        given = {
+            "ssl_cafile": security.ca,
+            "ssl_certfile": security.certificate,
+            "ssl_keyfile": security.key,
+            "ssl_password": security.key_password,
+        }
+        found |= {name: value for name, value in given.items() if value}
+        if not security.checks_host:
+            found["ssl_check_hostname"] = False
+    return found
+
+
+def aiokafka(security: ClientSecurity) -> dict[str, object]:
+    """Return the keyword arguments of aiokafka, without `ssl_context`, which `aiokafka_tls`
+    makes.
+    """
+    return _python_sasl(security)
+
+
+def aiokafka_tls(security: ClientSecurity) -> dict[str, object]:
+    """Return the keyword arguments of `aiokafka.helpers.create_ssl_context`; none without TLS."""
+    given = {
+        "cafile": security.ca,
+        "certfile": security.certificate,
+        "keyfile": security.key,
+        "password": security.key_password,
+    }
+    if not security.protocol.has_tls:
+        return {}
+    return {name: value for name, value in given.items() if value}
+
+
+def _python_sasl(security: ClientSecurity) -> dict[str, object]:
+    found: dict[str, object] = {"security_protocol": security.protocol.value}
+    if security.protocol.has_sasl:
+        found |= {
+            "sasl_mechanism": security.mechanism,
+            "sasl_plain_username": security.username,
+            "sasl_plain_password": security.password,
+        }
+    return found
+
+
+def properties_text(properties: dict[str, str]) -> str:
+    """Return the lines of a file of properties."""
+    return "".join(f"{name}={value}\n" for name, value in properties.items())
+
+
+def _jaas(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,174 @@
+"""Make what a secure local cluster needs: certificates, the first users, and files for clients.
+
+    DIR/client.properties       of the super user `admin`, for --command-config and Kafka's tools
+    DIR/librdkafka.properties   the same for kcat -F
+    DIR/environment             variables for penstock commands, to be sourced by a shell
+    DIR/ca.pem, broker.pem      truststore of clients, keystore of brokers
+    DIR/users                   passwords of `admin` and of the brokers
+    DIR/nodes/                  certificates of the connections between nodes, by their own CA
+
+Invariants: only the owner can read keys and passwords. Certificates are new at each start, so they
+never expire in between; passwords stay. Must not be used in production.
+"""
+
+import shlex
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Final
+
+from base.listeners import SecurityProtocol
+from broker.security.config import STANDARD_AUTHORIZER
+from broker.security.users_file import parse_users
+from deploy.clients.security import ClientSecurity
+from deploy.errors import DeployError
+from deploy.local.certificates import Authority, write_private
+from deploy.local.client_dialects import java, librdkafka, properties_text
+
+CLIENT_PROTOCOL: Final = SecurityProtocol.SASL_SSL
+ADMIN: Final = "admin"
+BROKER: Final = "broker"
+NODE_ROLES: Final = ("controller", "broker", "admin")
+_PASSWORD_BYTES: Final = 18
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_OWNER_ONLY: Final = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityFiles:
+    """The files of a secure local cluster, by their directory."""
+
+    directory: Path
+
+    @property
+    def truststore(self) -> Path:
+        return self.directory / "ca.pem"
+
+    @property
+    def keystore(self) -> Path:
+        return self.directory / "broker.pem"
+
+    @property
+    def users(self) -> Path:
+        return self.directory / "users"
+
+    @property
+    def client_properties(self) -> Path:
+        return self.directory / "client.properties"
+
+    @property
+    def librdkafka_properties(self) -> Path:
+        return self.directory / "librdkafka.properties"
+
+    @property
+    def environment(self) -> Path:
+        return self.directory / "environment"
+
+    def node_settings(self, role: str) -> dict[str, str]:
+        """Return the settings of TLS between nodes. role: one of NODE_ROLES."""
+        nodes = self.directory / "nodes"
+        return {
+            "controller.ssl.certificate.location": str(nodes / f"{role}.crt"),
+            "controller.ssl.key.location": str(nodes / f"{role}.key"),
+            "controller.ssl.ca.location": str(nodes / "ca.crt"),
+        }
+
+    def broker_settings(self) -> dict[str, str]:
+        """Return the settings of brokers whose listeners speak CLIENT_PROTOCOL."""
+        return {
+            "ssl.keystore.location": str(self.keystore),
+            "ssl.truststore.location": str(self.truststore),
+            "sasl.users.file": str(self.users),
+            "sasl.inter.broker.username": BROKER,
+            "authorizer.class.name": STANDARD_AUTHORIZER,
+            "super.users": f"User:{ADMIN};User:{BROKER}",
+        }
+
+
+def new_password() -> str:
+    return token_urlsafe(_PASSWORD_BYTES)
+
+
+def names_of_this_machine(host: str) -> tuple[str, ...]:
+    """Return what clients may connect to if brokers listen on this address."""
+    names = [*_LOOPBACK, host]
+    if host in {"0.0.0.0", "::", ""}:  # noqa: S104 - a comparison
+        names = [*_LOOPBACK, socket.gethostname()]
+        with suppress(OSError):
+            names += [str(found[4][0]) for found in socket.getaddrinfo(names[-1], None)]
+    return tuple(dict.fromkeys(names))
+
+
+def make(
+    directory: Path,
+    hosts: Sequence[str],
+    bootstrap: str,
+    *,
+    password: Callable[[], str] = new_password,
+) -> ClientSecurity:
+    """Make the files, and return how the super user connects. hosts: names of the brokers and
+    controllers. password: makes a password. Raises DeployError.
+    """
+    files = SecurityFiles(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=_OWNER_ONLY)
+        directory.chmod(_OWNER_ONLY)
+        _write_certificates(files, hosts)
+        users = _users(files, password)
+        admin = ClientSecurity(
+            CLIENT_PROTOCOL,
+            "SCRAM-SHA-512",
+            ADMIN,
+            users[ADMIN],
+            ca=str(files.truststore),
+        )
+        _write_for_clients(files, admin, bootstrap)
+    except OSError as error:
+        raise DeployError(f"{error.filename or directory}: {error.strerror}") from None
+    return admin
+
+
+def _write_certificates(files: SecurityFiles, hosts: Sequence[str]) -> None:
+    clients = Authority.make("penstock dev clients")
+    files.truststore.write_bytes(clients.pem)
+    write_private(files.keystore, clients.issue("broker", hosts=hosts).keystore)
+    nodes = Authority.make("penstock dev nodes")
+    (files.directory / "nodes").mkdir(exist_ok=True)
+    for role in NODE_ROLES:
+        issued = nodes.issue(f"penstock-{role}", hosts=hosts)
+        certificate, key, ca = (Path(path) for path in files.node_settings(role).values())
+        certificate.write_bytes(issued.certificate)
+        write_private(key, issued.key)
+        ca.write_bytes(nodes.pem)
+
+
+def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
+    """Return the passwords of the file of users, with those that it lacked."""
+    known: dict[str, str] = {}
+    if files.users.exists():
+        try:
+            known = parse_users(files.users.read_text())
+        except ValueError as error:
+            raise DeployError(
+                f"{files.users}: {error}; delete the file to make a new one"
+            ) from None
+    users = known | {name: password() for name in (ADMIN, BROKER) if name not in known}
+    text = "".join(f"{name}:{secret}\n" for name, secret in users.items())
+    write_private(files.users, text.encode())
+    return users
+
+
+def _write_for_clients(files: SecurityFiles, admin: ClientSecurity, bootstrap: str) -> None:
+    write_private(files.client_properties, properties_text(java(admin)).encode())
+    write_private(files.librdkafka_properties, properties_text(librdkafka(admin)).encode())
+    variables = {
+        "PENSTOCK_BOOTSTRAP": bootstrap,
+        "PENSTOCK_COMMAND_CONFIG": str(files.client_properties),
+    }
+    for name, path in files.node_settings("admin").items():
+        variables["PENSTOCK_" + name.replace(".", "_").upper()] = path
+    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    files.environment.write_text("".join(lines))

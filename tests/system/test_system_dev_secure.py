@@ -1,0 +1,185 @@
+"""`penstock dev --secure`: TLS and SCRAM for clients, ACLs, TLS between nodes."""
+
+import os
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from deploy.clients.security import ClientSecurity, read_file
+from deploy.local.handle import LocalCluster
+from tests.support.dev_cluster import PENSTOCK, penstock
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(["--secure", "--topics", "words:2", "--log-level", "error"]) as cluster:
+        yield cluster
+
+
+def directory_of(cluster: LocalCluster) -> Path:
+    return Path(cluster.state().command_config).parent
+
+
+def admin_of(cluster: LocalCluster) -> ClientSecurity:
+    return read_file(Path(cluster.state().command_config))
+
+
+def sourced(
+    cluster: LocalCluster, *arguments: str, given: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command in a shell that has sourced the cluster's environment."""
+    words = shlex.join((*PENSTOCK, *arguments))
+    return subprocess.run(
+        ("bash", "-c", f". {directory_of(cluster) / 'environment'} && {words}"),
+        input=given,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PENSTOCK_STATE_FILE": str(cluster.state_path)},
+        timeout=60,
+        check=False,
+    )
+
+
+def why_refused(bootstrap: str, topic: str, **settings: Any) -> str:
+    """Return the error of a record that is not acknowledged; empty if it is."""
+    errors: list[str] = []
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    limits = {"message.timeout.ms": 4_000, "error_cb": lambda error: errors.append(error.name())}
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **limits, **named})
+    reports: list[str] = []
+    producer.produce(topic, b"x", on_delivery=lambda error, _: reports.append(str(error or "")))
+    producer.flush(20)
+    return f"{reports[0]} {errors}" if reports[0] else ""
+
+
+def test_commands_work_with_the_files_and_not_without(cluster: LocalCluster) -> None:
+    state = cluster.state()
+    assert f" command-config={state.command_config} " in cluster.ready_line
+    config = ("--command-config", state.command_config)
+    sent = penstock(cluster, *config, "produce", "words", given="one\ntwo\n")
+    assert (sent.returncode, sent.stderr) == (0, "2 records acknowledged\n")
+    read = sourced(cluster, "consume", "words", "--from-beginning", "--max-messages", "2")
+    assert sorted(read.stdout.split()) == ["one", "two"]
+    for command in (("controller", "status"), ("nodes",)):
+        assert sourced(cluster, *command).returncode == 0
+    without = penstock(cluster, "controller", "status")
+    assert (without.returncode, "if it uses TLS, set controller.ssl" in without.stderr) == (1, True)
+
+
+def test_others_are_refused(cluster: LocalCluster) -> None:
+    good = admin_of(cluster).properties()
+    told = "words"
+    assert why_refused(cluster.bootstrap, told, **good) == ""
+    assert "_MSG_TIMED_OUT" in why_refused(cluster.bootstrap, told)
+    wrong = good | {"sasl.password": "wrong"}
+    assert "_AUTHENTICATION" in why_refused(cluster.bootstrap, told, **wrong)
+    untrusted = good | {"ssl.ca.location": str(directory_of(cluster) / "nodes" / "ca.crt")}
+    assert "_SSL" in why_refused(cluster.bootstrap, told, **untrusted)
+
+
+def test_a_user_has_the_rights_of_its_acls(cluster: LocalCluster) -> None:
+    assert sourced(cluster, "topics", "create", "acls").returncode == 0
+    password = directory_of(cluster) / "alice"
+    password.write_text("secret of alice\n")
+    created = sourced(cluster, "users", "create", "alice", "--password-file", str(password))
+    assert created.returncode == 0, created.stderr
+    alice = admin_of(cluster).properties() | {
+        "sasl.username": "alice",
+        "sasl.password": "secret of alice",
+    }
+    assert "uthoriz" in why_refused(cluster.bootstrap, "acls", **alice)
+    added = sourced(
+        cluster,
+        "acls",
+        "add",
+        "--topic",
+        "acls",
+        "--principal",
+        "User:alice",
+        "--operation",
+        "write",
+    )
+    assert added.returncode == 0, added.stderr
+    assert why_refused(cluster.bootstrap, "acls", **alice) == ""
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
+def test_programs_run_as_they_are_printed(cluster: LocalCluster, client: str) -> None:
+    topic = f"from-{client}"
+    shown = subprocess.run(
+        (*PENSTOCK, "snippets", client, "--topic", topic),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PENSTOCK_STATE_FILE": str(cluster.state_path)},
+        check=True,
+    )
+    assert sourced(cluster, "topics", "create", topic).returncode == 0
+    done = subprocess.run(
+        [sys.executable, "-c", shown.stdout],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout == "b'k' b'hello'\n", done.stderr
+
+
+def test_java_and_kcat_get_their_words(cluster: LocalCluster) -> None:
+    java = sourced(cluster, "snippets", "java").stdout
+    properties = Path(cluster.state().command_config).read_text()
+    assert properties in java
+    assert "ScramLoginModule required" in properties
+    security = admin_of(cluster)
+    kcat = sourced(cluster, "snippets", "kcat").stdout
+    assert f"-X sasl.password={security.password} -X ssl.ca.location={security.ca}" in kcat
+    librdkafka = dict(
+        line.split("=", 1)
+        for line in (directory_of(cluster) / "librdkafka.properties").read_text().splitlines()
+    )
+    assert librdkafka == security.properties()
+
+
+def test_a_killed_broker_serves_again(cluster: LocalCluster) -> None:
+    victim = cluster.brokers()[1]
+    cluster.kill([victim])
+    cluster.wait_for_new([victim])
+    assert sourced(cluster, "topics", "list").returncode == 0
+
+
+def test_only_the_owner_reads_keys_and_passwords(cluster: LocalCluster) -> None:
+    directory = directory_of(cluster)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    secrets = [directory / name for name in ("users", "broker.pem", "client.properties")]
+    for path in [*secrets, *(directory / "nodes").glob("*.key")]:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_passwords_outlive_the_cluster_with_its_files(tmp_path: Path) -> None:
+    arguments = ["--secure", "--store", f"file:{tmp_path / 'd'}", "--brokers", "1"]
+    passwords: list[str] = []
+    for _ in range(2):
+        with LocalCluster([*arguments, "--log-level", "error"]) as cluster:
+            assert directory_of(cluster) == tmp_path / "d" / "security"
+            passwords.append(admin_of(cluster).password)
+            assert sourced(cluster, "topics", "list").returncode == 0
+    assert passwords[0] == passwords[1]
+
+
+def test_the_cluster_in_one_process_is_secure_too() -> None:
+    with LocalCluster(["--secure", "--store", "memory", "--log-level", "error"]) as cluster:
+        assert sourced(cluster, "produce", "t", given="one\n").returncode == 0
+        assert sourced(cluster, "controller", "status").returncode == 0
+        with pytest.raises(KafkaException):
+            AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0}).list_topics(
+                timeout=2
+            )

@@ -1,0 +1,55 @@
+"""The settings of one client in the words of each library mean the same."""
+
+from base.listeners import SecurityProtocol
+from deploy.clients.security import PLAINTEXT, ClientSecurity, parse
+from deploy.local import client_dialects as dialects
+from deploy.local.client_snippets import SNIPPETS, filled
+
+MUTUAL_TLS = ClientSecurity(
+    SecurityProtocol.SSL,
+    ca="/ca.pem",
+    certificate="/me.pem",
+    key="/me.pem",
+    key_password="of the key",
+    checks_host=False,
+)
+SCRAM = ClientSecurity(
+    SecurityProtocol.SASL_SSL, "SCRAM-SHA-512", "ada", 'a "quoted\\ word', ca="/ca.pem"
+)
+
+
+def test_files_of_java_and_librdkafka_mean_the_same_to_commands() -> None:
+    for security in (PLAINTEXT, MUTUAL_TLS, SCRAM):
+        assert parse(dialects.properties_text(dialects.java(security))) == security
+        assert parse(dialects.properties_text(dialects.librdkafka(security))) == security
+
+
+def test_python_clients_get_files_and_logins() -> None:
+    assert dialects.kafka_python(MUTUAL_TLS) == {
+        "security_protocol": "SSL",
+        "ssl_cafile": "/ca.pem",
+        "ssl_certfile": "/me.pem",
+        "ssl_keyfile": "/me.pem",
+        "ssl_password": "of the key",
+        "ssl_check_hostname": False,
+    }
+    assert dialects.aiokafka(SCRAM) == {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "ada",
+        "sasl_plain_password": 'a "quoted\\ word',
+    }
+    assert dialects.aiokafka_tls(MUTUAL_TLS) == {
+        "cafile": "/ca.pem",
+        "certfile": "/me.pem",
+        "keyfile": "/me.pem",
+        "password": "of the key",
+    }
+
+
+def test_programs_name_no_security_where_there_is_none() -> None:
+    for name, snippet in SNIPPETS.items():
+        text = filled(snippet.program, bootstrap="b:1", topic="t", store="s3://s")
+        assert not {"BOOTSTRAP", "TOPIC", "STORE", "KCAT", "JAVA"} & set(text.split())
+        assert "security" not in text, name
+        assert "ssl" not in text, name
