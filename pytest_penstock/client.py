@@ -20,6 +20,7 @@ from broker.wire.apis import ApiSpec
 from broker.wire.error_codes import ErrorCode, explain, known_code
 from broker.wire.gen import create_topics, fetch, init_producer_id, metadata, produce
 from broker.wire.primitives import Reader, Writer
+from deploy.clients.security import PLAINTEXT, ClientSecurity
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed, UsageError
 from pytest_penstock.records import Position, Record, partition_of
@@ -67,7 +68,8 @@ class KafkaClient:
     others in between its requests.
     """
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, security: ClientSecurity = PLAINTEXT) -> None:
+        self._security = security
         self._bootstrap = bootstrap_servers.split(",")
         self._connections: dict[str, WireClient] = {}
         self._lock = threading.RLock()
@@ -425,7 +427,7 @@ class KafkaClient:
         is_new = address not in self._connections
         try:
             if is_new:
-                self._connections[address] = WireClient(address)
+                self._connections[address] = WireClient(address, self._security)
             return self._connections[address].ask(api, request, encode, decode, timeout_s)
         except KafkaFailed as error:
             connection = self._connections.pop(address, None)

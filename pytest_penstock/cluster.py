@@ -10,11 +10,12 @@ import asyncio
 import itertools
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from base.clock import wall_ms
 from deploy.errors import ClusterFailed, UsageError
 from pytest_penstock.client import KafkaClient
+from pytest_penstock.client_settings import settings_of
 from pytest_penstock.control import AddFaults, AwaitTopic, KillBroker, RemoveFaults, RestartBroker
 from pytest_penstock.process import ClusterProcess
 from pytest_penstock.records import Data, Position, Record, encoded
@@ -59,6 +60,15 @@ class PenstockCluster:
         when brokers are killed and restarted.
         """
         return self._process.bootstrap_servers
+
+    def client_settings(self, library: str = "confluent-kafka") -> dict[str, Any]:
+        """Return the settings with which a client connects: addresses, and security where the
+        cluster has it (`penstock_secure`).
+
+        `library`: confluent-kafka (a config of librdkafka), kafka-python or aiokafka (keyword
+        arguments), or java (properties). The user is a super user.
+        """
+        return settings_of(library, self.bootstrap_servers, self._process.security)
 
     @property
     def brokers(self) -> list[int]:

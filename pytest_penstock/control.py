@@ -88,3 +88,5 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
     error: str = ""
     ports: list[int] = []
+    client_properties: str = ""
+    """File that says how clients connect; empty: without security."""

@@ -14,21 +14,25 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 import structlog
 
 from base.ids import NodeId
+from base.listeners import SecurityProtocol
+from base.settings import fields_of
 from broker.config import BrokerConfig
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode
 from broker.network.server import PortTaken
 from broker.node import Broker
+from broker.security.config import SecurityConfig
 from controller.api.errors import ControllerError
 from controller.api.messages import DeleteTopics
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
+from deploy.local.security import CLIENT_PROTOCOL, SecurityFiles
 from objectstore.errors import ObjectStoreError
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency, Selection
 from objectstore.memory import MemoryStore
@@ -72,8 +76,17 @@ class Nodes:
     process ends.
     """
 
-    def __init__(self, options: Options, directory: Path, ports: Sequence[int]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        directory: Path,
+        ports: Sequence[int],
+        security: SecurityFiles | None = None,
+    ) -> None:
+        """security: files of brokers that need TLS and SCRAM of their clients."""
         self._options = options
+        self._security = SecurityConfig() if security is None else _security_of(security)
+        self._protocol = SecurityProtocol.PLAINTEXT if security is None else CLIENT_PROTOCOL
         self._directory = directory
         self._ports = list(ports)
         self._store = MemoryStore()
@@ -245,7 +258,7 @@ class Nodes:
     async def _start_broker(self, node_id: int) -> None:
         config = BrokerConfig(
             node_id=node_id,
-            listeners=(f"{HOST}:{self._ports[node_id]}",),
+            listeners=(f"{self._protocol}://{HOST}:{self._ports[node_id]}",),
             controllers=(self._controller_address,),
             offsets_topic_num_partitions=INTERNAL_PARTITIONS,
             transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
@@ -261,7 +274,7 @@ class Nodes:
             log_cache_bytes_max=_LOG_CACHE_BYTES,
             block_bytes_max=_BLOCK_BYTES,
         )
-        broker = await Broker.start(config, store, stream)
+        broker = await Broker.start(config, store, stream, security=self._security)
         self._brokers[node_id] = broker
         broker.ended.add_done_callback(lambda _: self._ended(node_id, broker))
 
@@ -351,6 +364,14 @@ class Nodes:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise Refused(f"timed out after {timeout_s:.0f} s waiting for {what}") from None
+
+
+def _security_of(files: SecurityFiles) -> SecurityConfig:
+    given = files.broker_settings()
+    texts = {
+        field.field: given[field.name] for field in fields_of(SecurityConfig) if field.name in given
+    }
+    return SecurityConfig(**cast("dict[str, Any]", texts))
 
 
 def _rules(faults: AddFaults) -> list[FaultRule]:

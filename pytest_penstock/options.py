@@ -22,7 +22,8 @@ class InvalidOption(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """`port` is that of the first broker, and the others follow; 0 means any free ports. The
-    latencies of PUTs to the store are lognormal, given by two quantiles.
+    latencies of PUTs to the store are lognormal, given by two quantiles. `secure`: clients need TLS
+    and SCRAM.
     """
 
     brokers: int = 2
@@ -30,15 +31,20 @@ class Options:
     latency_p50_ms: float = 0.0
     latency_p99_ms: float = 0.0
     log_level: str = "warning"
+    secure: bool = False
 
     @classmethod
-    def parse(cls, *, brokers: str, port: str, latency: str, log_level: str) -> "Options":
+    def parse(
+        cls, *, brokers: str, port: str, latency: str, log_level: str, secure: str
+    ) -> "Options":
         """Parse the given texts; empty ones are the defaults. Raise InvalidOption."""
         default = cls()
         p50_ms, p99_ms = _latency(latency) if latency else (0.0, 0.0)
         level = log_level or default.log_level
         if level not in LEVELS:
             raise InvalidOption("--penstock-log-level", level, ", ".join(LEVELS))
+        if secure.lower() not in {"", "true", "false"}:
+            raise InvalidOption("penstock_secure", secure, "true, false")
         return cls(
             brokers=_number("--penstock-brokers", brokers, 1, BROKERS_MAX)
             if brokers
@@ -49,6 +55,7 @@ class Options:
             latency_p50_ms=p50_ms,
             latency_p99_ms=p99_ms,
             log_level=level,
+            secure=secure.lower() == "true",
         )
 
 

@@ -28,14 +28,27 @@ _OPTIONS: Final = (
             " shows the log (default: warning)"
         ),
     ),
+    (
+        "secure",
+        (
+            "true: clients need TLS and SCRAM, and ACLs count; penstock.client_settings() has what"
+            " they need (default: false)"
+        ),
+    ),
 )
+_FLAGS: Final = frozenset({"secure"})
 _FIXTURES: Final = frozenset({"penstock", "penstock_cluster"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("penstock", "Penstock: a Kafka cluster for tests")
     for name, text in _OPTIONS:
-        group.addoption(f"--penstock-{name}", default=None, metavar=name.upper(), help=text)
+        kind: dict[str, str] = (
+            {"action": "store_const", "const": "true"}
+            if name in _FLAGS
+            else {"metavar": name.upper()}
+        )
+        group.addoption(f"--penstock-{name}", default=None, help=text, **kind)
         parser.addini(_ini(name), f"{text}; --penstock-{name} overrides it", default="")
 
 
@@ -48,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
             port=_option_text(config, "port"),
             latency=_option_text(config, "latency"),
             log_level=_option_text(config, "log-level"),
+            secure=_option_text(config, "secure"),
         )
     except InvalidOption as error:
         raise pytest.UsageError(str(error)) from None
@@ -93,7 +107,7 @@ class _Run:
             from pytest_penstock.client import KafkaClient
 
             process.wait_ready()
-            self._client = KafkaClient(process.bootstrap_servers)
+            self._client = KafkaClient(process.bootstrap_servers, process.security)
         return process, self._client
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

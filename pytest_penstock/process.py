@@ -18,6 +18,7 @@ from typing import IO, Final, TypeVar
 
 import msgspec
 
+from deploy.clients.security import PLAINTEXT, read_file
 from deploy.errors import ClusterFailed, DeployError
 from deploy.local import bytecode
 from pytest_penstock.control import Answer, AnyCommand, Started
@@ -46,6 +47,8 @@ class ClusterProcess:
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="penstock-pytest-log-")  # noqa: SIM115 - closed by `close`
         self._unread = b""
         self.bootstrap_servers = ""
+        self.security = PLAINTEXT
+        """How clients connect, once the cluster is ready."""
         self.started_at = time.monotonic()
         self.startup_s = 0.0
         """The time from the start of the process until it was ready."""
@@ -84,6 +87,8 @@ class ClusterProcess:
                 f"the Penstock cluster of this test run did not start: {started.error}"
             )
         self.startup_s = time.monotonic() - self.started_at
+        if started.client_properties:
+            self.security = read_file(Path(started.client_properties))
         self.bootstrap_servers = ",".join(f"127.0.0.1:{port}" for port in started.ports)
 
     def ask(self, command: AnyCommand) -> Answer:

@@ -56,7 +56,7 @@ def main() -> None:
 
 async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
     try:
-        nodes, ports = await _start(options, directory)
+        nodes, ports, client_properties = await _start(options, directory)
     except DeployError as error:
         _write_line(answers, Started(error=str(error)))
         return
@@ -64,7 +64,7 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
 
     gc.enable()
     tune_collector()
-    _write_line(answers, Started(ports=ports))
+    _write_line(answers, Started(ports=ports, client_properties=client_properties))
     commands = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(commands), sys.stdin
@@ -76,12 +76,15 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
     os._exit(0)
 
 
-async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int]]":
+async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int], str]":
+    """Return the nodes, the ports of the brokers and the file for clients."""
     from broker.network.server import PortTaken as ListenerPortTaken
     from deploy.local.plan import ClusterOptions
     from deploy.local.ports import find_ports
+    from deploy.local.security import SecurityFiles, make
     from pytest_penstock.nodes import HOST, Nodes
 
+    files = SecurityFiles(directory / "security") if options.secure else None
     tries = 1 if options.port else _TRIES_MAX
     for number in range(tries):
         try:
@@ -89,13 +92,16 @@ async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int]]"
                 ClusterOptions(brokers=options.brokers, port=options.port, store="memory"),
                 Random(),  # noqa: S311
             ).brokers
-            nodes = Nodes(options, directory / str(number), ports)
+            if files is not None:
+                bootstrap = ",".join(f"{HOST}:{port}" for port in ports)
+                make(files.directory, ["localhost", HOST], bootstrap)
+            nodes = Nodes(options, directory / str(number), ports, files)
             await nodes.start()
         except (PortTaken, ListenerPortTaken) as error:
             if number == tries - 1:
                 raise PortTaken(HOST, error.port, "--penstock-port") from None
         else:
-            return nodes, list(ports)
+            return nodes, list(ports), str(files.client_properties) if files else ""
     raise AssertionError("unreachable")
 
 

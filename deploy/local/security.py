@@ -8,7 +8,8 @@
     DIR/nodes/                  certificates of the connections between nodes, by their own CA
 
 Invariants: only the owner can read keys and passwords. Certificates are new at each start, so they
-never expire in between; passwords stay. Must not be used in production.
+never expire in between; passwords stay. Must not be used in production, or import cryptography
+before files are made: insecure clusters start without it.
 """
 
 import shlex
@@ -25,7 +26,6 @@ from broker.security.config import STANDARD_AUTHORIZER
 from broker.security.users_file import parse_users
 from deploy.clients.security import ClientSecurity
 from deploy.errors import DeployError
-from deploy.local.certificates import Authority, write_private
 from deploy.local.client_dialects import java, librdkafka, properties_text
 
 CLIENT_PROTOCOL: Final = SecurityProtocol.SASL_SSL
@@ -132,6 +132,8 @@ def make(
 
 
 def _write_certificates(files: SecurityFiles, hosts: Sequence[str]) -> None:
+    from deploy.local.certificates import Authority, write_private
+
     clients = Authority.make("penstock dev clients")
     files.truststore.write_bytes(clients.pem)
     write_private(files.keystore, clients.issue("broker", hosts=hosts).keystore)
@@ -147,6 +149,8 @@ def _write_certificates(files: SecurityFiles, hosts: Sequence[str]) -> None:
 
 def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
     """Return the passwords of the file of users, with those that it lacked."""
+    from deploy.local.certificates import write_private
+
     known: dict[str, str] = {}
     if files.users.exists():
         try:
@@ -162,6 +166,8 @@ def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
 
 
 def _write_for_clients(files: SecurityFiles, admin: ClientSecurity, bootstrap: str) -> None:
+    from deploy.local.certificates import write_private
+
     write_private(files.client_properties, properties_text(java(admin)).encode())
     write_private(files.librdkafka_properties, properties_text(librdkafka(admin)).encode())
     variables = {

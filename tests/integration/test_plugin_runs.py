@@ -23,12 +23,66 @@ EXAMPLES = {
 
 
 def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
-    assert sorted(EXAMPLES) == ["test_async.py", "test_crash.py", "test_totals.py"]
+    assert sorted(EXAMPLES) == [
+        "test_async.py",
+        "test_crash.py",
+        "test_secure.py",
+        "test_totals.py",
+    ]
     # kafka-python drops the sockets of a dead broker without closing them.
     leaks = "    ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning\n"
-    done = run_pytest(tmp_path, EXAMPLES, "-q", ini=leaks)
+    plain = {name: code for name, code in EXAMPLES.items() if name != "test_secure.py"}
+    done = run_pytest(tmp_path, plain, "-q", ini=leaks)
     assert done.returncode == 0, done.stdout
     assert "5 passed" in done.stdout
+
+
+def test_clients_of_a_secure_cluster_connect_with_its_settings(tmp_path: Path) -> None:
+    """The example of the page, and the other libraries, one of them after a crash."""
+    others = """
+import asyncio
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaProducer
+
+
+def test_kafka_python(penstock):
+    penstock.topic("t")
+    penstock.kill_broker(0)
+    penstock.restart_broker(0)
+    producer = KafkaProducer(**penstock.client_settings("kafka-python"))
+    producer.send("t", b"x").get(20)
+    producer.close()
+    assert [record.text for record in penstock.consume("t")] == ["x"]
+
+
+def test_aiokafka(penstock):
+    async def send():
+        async with AIOKafkaProducer(**penstock.client_settings("aiokafka")) as producer:
+            await producer.send_and_wait("t", b"y")
+
+    penstock.topic("t")
+    asyncio.run(send())
+    assert [record.text for record in penstock.consume("t")] == ["y"]
+    assert "ScramLoginModule" in penstock.client_settings("java")["sasl.jaas.config"]
+
+
+def test_strangers_are_refused(penstock):
+    stranger = AdminClient({"bootstrap.servers": penstock.bootstrap_servers, "log_level": 0})
+    with pytest.raises(KafkaException):
+        stranger.list_topics(timeout=2)
+"""
+    files = {"test_secure.py": EXAMPLES["test_secure.py"], "test_others.py": others}
+    done = run_pytest(tmp_path, files, "-q", ini="penstock_secure = true\n")
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+    plain = run_pytest(tmp_path, files, "-q", "test_secure.py")
+    assert "1 passed" in plain.stdout
+    flag = run_pytest(tmp_path, files, "-q", "--penstock-secure", "-k", "kafka_python")
+    assert "1 passed" in flag.stdout
 
 
 def test_each_worker_has_a_cluster_of_its_own(tmp_path: Path) -> None:

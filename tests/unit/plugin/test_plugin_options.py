@@ -5,8 +5,9 @@ import pytest
 from pytest_penstock.options import InvalidOption, Options
 
 
-def parse(brokers: str = "", port: str = "", latency: str = "", log_level: str = "") -> Options:
-    return Options.parse(brokers=brokers, port=port, latency=latency, log_level=log_level)
+def parse(**given: str) -> Options:
+    names = ("brokers", "port", "latency", "log_level", "secure")
+    return Options.parse(**(dict.fromkeys(names, "") | given))
 
 
 def test_nothing_given_is_the_default() -> None:
@@ -15,9 +16,15 @@ def test_nothing_given_is_the_default() -> None:
 
 def test_everything_given() -> None:
     asked = Options(
-        brokers=3, port=9092, latency_p50_ms=20.0, latency_p99_ms=100.0, log_level="info"
+        brokers=3,
+        port=9092,
+        latency_p50_ms=20.0,
+        latency_p99_ms=100.0,
+        log_level="info",
+        secure=True,
     )
-    assert parse("3", "9092", "20,100", "info") == asked
+    given = {"brokers": "3", "port": "9092", "latency": "20,100", "log_level": "info"}
+    assert parse(**given, secure="true") == asked
 
 
 def test_one_latency_is_constant() -> None:
@@ -39,6 +46,7 @@ def test_one_latency_is_constant() -> None:
             "loud",
             "--penstock-log-level loud is not allowed: debug, info, warning, error",
         ),
+        ("secure", "very", "penstock_secure very is not allowed: true, false"),
     ],
 )
 def test_mistakes_say_what_is_allowed(option: str, text: str, told: str) -> None:
