@@ -36,6 +36,15 @@ COMPUTED: Final = frozenset(
         "controller.ssl.certificate.location",
         "controller.ssl.key.location",
         "controller.ssl.ca.location",
+        "listener.security.protocol.map",
+        "inter.broker.listener.name",
+        "ssl.keystore.location",
+        "ssl.truststore.location",
+        "sasl.users.file",
+        "sasl.inter.broker.username",
+        "authorizer.class.name",
+        "super.users",
+        "allow.everyone.if.no.acl.found",
         "shutdown.timeout.ms",
     }
 )
@@ -155,8 +164,8 @@ _README: Final = """# Penstock on Kubernetes
 
 Kafka-protocol streaming on object storage: a small quorum of controllers, brokers without disks,
 every byte in a bucket.
-[Run on Kubernetes](../../docs/how-to/kubernetes.md) has the steps of installation, upgrades and
-scaling, [ADR 0026](../../docs/adr/0026-kubernetes.md) the reasons of the design.
+[Run on Kubernetes](../../docs/how-to/kubernetes.md) has the steps of installation, security,
+upgrades and scaling, [ADR 0026](../../docs/adr/0026-kubernetes.md) the reasons of the design.
 
 `python helm/generate.py` writes this file, `values.yaml` and `values.schema.json` from
 `helm/schema.yaml`; a test compares them.

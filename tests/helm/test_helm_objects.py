@@ -12,6 +12,12 @@ from zlib import crc32
 import kubernetes_validate
 import pytest
 
+from broker.config import BrokerConfig
+from broker.security.config import SecurityConfig
+from controller.api.callers import CallerRole
+from controller.config import ControllerConfig
+from deploy.node.config.exposure import insecure_listeners
+from deploy.node.config.load import load
 from tests.support.chart import (
     CHART,
     NAMESPACE,
@@ -61,12 +67,31 @@ EVERYTHING: Object = {
     "nodeTls.brokerSecret": "broker-certificate",
     "controllers.extraEnv": [{"name": "AWS_CA_BUNDLE", "value": "/ca.pem"}],
 }
-CUSTOM = {"ServiceMonitor", "PrometheusRule"}
+CUSTOM = {"ServiceMonitor", "PrometheusRule", "Certificate"}
+SECURE: Object = {
+    "store.bucket": "records",
+    "listener.security": "SASL_SSL",
+    "externalListeners": {
+        "PUBLIC": {**EXTERNAL["PUBLIC"], "security": "SSL"},
+        "NODES": EXTERNAL["NODES"],
+    },
+    "config.broker": {"ssl.client.auth": "required"},
+    "security.tls.certManager": {"enabled": True, "issuerRef": {"name": "clients"}},
+    "security.sasl.usersSecret": "first-users",
+    "security.acls": {
+        "enabled": True,
+        "superUsers": ["User:admin"],
+        "first": [["--topic", "orders", "--principal", "User:shop", "--operation", "write"]],
+    },
+    "nodeTls.certManager": {"enabled": True, "issuerRef": {"name": "nodes", "kind": "Issuer"}},
+    "networkPolicy.enabled": True,
+}
 
 
 def matrix() -> Iterator[Object]:
     yield BUCKET
     yield EVERYTHING
+    yield SECURE
     for replicas, anti_affinity, spread in itertools.product(
         (1, 3, 5), ("soft", "hard", "none"), ("soft", "hard", "none")
     ):
@@ -137,7 +162,21 @@ def test_objects_are_valid_for_the_oldest_supported_kubernetes() -> None:
     ("values", "said"),
     [
         ({"security.allowInsecure": True}, "store.bucket is missing"),
-        ({"store.bucket": "records"}, "set security.allowInsecure=true to accept that"),
+        ({"store.bucket": "records"}, "the listener PLAINTEXT has no authentication"),
+        ({"store.bucket": "records"}, "or security.allowInsecure=true to let everyone in"),
+        (
+            {**SECURE, "externalListeners": {"A": {**EXTERNAL["OWN"], "security": "PLAINTEXT"}}},
+            "the listener A has no authentication: set externalListeners.A.security=SASL_SSL",
+        ),
+        ({**SECURE, "config.broker": {}}, "the listener PUBLIC (SSL) has no authentication"),
+        ({**SECURE, "nodeTls.certManager.enabled": False}, "the controllers have no TLS"),
+        ({**SECURE, "nodeTls.certManager": {"enabled": True}}, "certManager.issuerRef is missing"),
+        ({**SECURE, "security.tls.certManager": {}}, "security.tls.secret is missing"),
+        ({**SECURE, "security.tls.secret": "own"}, "exclude each other"),
+        ({**SECURE, "security.sasl.usersSecret": ""}, "security.sasl.usersSecret is missing"),
+        ({**SECURE, "security.acls.enabled": False}, "needs security.acls.enabled=true"),
+        ({**SECURE, "listener.security": "TLS"}, "listener/security"),
+        ({**SECURE, "config.broker": {"super.users": "User:me"}}, "super.users"),
         ({**BUCKET, "brokers.replica": 4}, "replica"),
         ({**BUCKET, "brokers.replicas": 0}, "minimum"),
         ({**BUCKET, "controllers.replicas": 4}, "a cluster begins with 1, 3 or 5"),
@@ -168,14 +207,16 @@ def test_wrong_values_are_refused(values: Object, said: str) -> None:
 
 def containers(objects: list[Object]) -> Iterator[tuple[Object, Object]]:
     for it in objects:
-        if it["kind"] in {"StatefulSet", "Deployment", "Pod"}:
+        if it["kind"] in {"StatefulSet", "Deployment", "Pod", "Job"}:
             pod = pod_of(it)
             for container in [*pod.get("initContainers", []), *pod["containers"]]:
                 yield pod, container
 
 
 @pytest.mark.parametrize(
-    "values", [EVERYTHING, {**BUCKET, "moto.enabled": True}], ids=["everything", "moto"]
+    "values",
+    [EVERYTHING, {**BUCKET, "moto.enabled": True}, SECURE],
+    ids=["everything", "moto", "secure"],
 )
 def test_pods_are_confined(values: Object) -> None:
     found = list(containers(render(values)))
@@ -270,6 +311,92 @@ def test_nodes_read_the_certificates_of_their_roles() -> None:
         }
     plain = render(BUCKET)
     assert not any("CONTROLLER_SSL" in name for name in variables_of(plain, "broker", 0))
+
+
+def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
+    """The settings are those of a node that reads them."""
+    objects = render(SECURE)
+    variables = variables_of(objects, "broker", 0)
+    assert variables["PENSTOCK_LISTENERS"].startswith("SASL_SSL://0.0.0.0:9092,")
+    assert variables["PENSTOCK_ADVERTISED_LISTENERS"].startswith("SASL_SSL://penstock-broker-0.")
+    given = {name: text for name, text in variables.items() if name.startswith("PENSTOCK_")}
+    given = given | {"PENSTOCK_CONFIG": "", "PENSTOCK_SSL_CLIENT_AUTH": "required"}
+    broker = load("broker", [], given)
+    names = [listener.name for listener in broker.part(BrokerConfig).bound]
+    security = broker.part(SecurityConfig)
+    assert security.protocols(names) == {
+        "SASL_SSL": "SASL_SSL",
+        "NODES": "SASL_SSL",
+        "PUBLIC": "SSL",
+    }
+    assert security.inter_broker_listener_name == "SASL_SSL"
+    assert security.super_user_names() == {"User:admin", "User:broker"}
+    assert (security.has_authorizer, security.allow_everyone_if_no_acl_found) == (True, False)
+    assert not insecure_listeners(broker.parts)
+    given = variables_of(objects, "controller", 0) | {"PENSTOCK_CONFIG": ""}
+    controller = load("controller", [], given)
+    assert not insecure_listeners(controller.parts)
+    mounts = {
+        "/etc/penstock-listener-tls": "penstock-listener-tls",
+        "/etc/penstock-users": "first-users",
+        "/etc/penstock-tls": "penstock-broker-tls",
+    }
+    for kind, name in (("StatefulSet", "penstock-broker"), ("Job", "penstock-first-acls")):
+        pod = pod_of(named(objects, kind, name))
+        secrets = {
+            volume["name"]: volume["secret"]["secretName"]
+            for volume in pod["volumes"]
+            if "secret" in volume
+        }
+        found = {
+            mount["mountPath"]: secrets[mount["name"]]
+            for mount in pod["containers"][0]["volumeMounts"]
+            if mount["name"] in secrets
+        }
+        assert found.items() <= mounts.items()
+        assert len(found) == (3 if kind == "StatefulSet" else 2)
+
+
+def test_certificates_name_all_addresses_of_their_servers() -> None:
+    objects = render({**SECURE, "brokers.replicas": 2})
+    listener = named(objects, "Certificate", "penstock-listener")["spec"]
+    assert listener["secretName"] == "penstock-listener-tls"
+    assert listener["additionalOutputFormats"] == [{"type": "CombinedPEM"}]
+    assert set(listener["dnsNames"]) >= {
+        f"*.penstock-brokers.{NAMESPACE}.svc.cluster.local",
+        f"penstock.{NAMESPACE}.svc.cluster.local",
+        "broker-0.kafka.example.com",
+        "broker-1.kafka.example.com",
+    }
+    for role in ("controller", "broker", "admin"):
+        node = named(objects, "Certificate", f"penstock-node-{role}")["spec"]
+        assert node["commonName"] in ControllerConfig(data_dir=CHART).name_rules.of(
+            CallerRole(role)
+        )
+        assert (node["secretName"], node["issuerRef"]["name"]) == (f"penstock-{role}-tls", "nodes")
+    controller = named(objects, "Certificate", "penstock-node-controller")["spec"]
+    assert f"*.penstock-controllers.{NAMESPACE}.svc.cluster.local" in controller["dnsNames"]
+    assert not of_kind(render(BUCKET), "Certificate")
+
+
+def test_only_nodes_and_operators_reach_the_port_of_controllers() -> None:
+    objects = render(SECURE)
+    ingress = named(objects, "NetworkPolicy", "penstock-controller")["spec"]["ingress"]
+    rule = next(rule for rule in ingress if rule["ports"] == [{"port": "controller"}])
+    peers = [peer["podSelector"]["matchLabels"] for peer in rule["from"]]
+    component = "app.kubernetes.io/component"
+    assert [peer.get(component) for peer in peers] == ["broker", "controller", None]
+    assert peers[2] == {"penstock/operator": "true"}
+    assert all(set(peer) == {"podSelector"} for peer in rule["from"]), "of this namespace alone"
+    labels = {
+        kind: named(objects, kind, name)["metadata"]["labels"]
+        for kind, name in (("Pod", "penstock-test"), ("Job", "penstock-first-acls"))
+    }
+    for own in labels.values():
+        assert not any(peer.items() <= own.items() for peer in peers)
+    closed = render({**SECURE, "networkPolicy.operators": []})
+    ingress = named(closed, "NetworkPolicy", "penstock-controller")["spec"]["ingress"]
+    assert len(ingress[0]["from"]) == 2
 
 
 def test_each_external_service_selects_its_broker() -> None:

@@ -18,6 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -43,8 +44,12 @@ class Running:
 
 
 class ChartCluster:
-    def __init__(self, objects: list[Object], directory: Path) -> None:
+    def __init__(
+        self, objects: list[Object], directory: Path, secrets: Mapping[str, Path] | None = None
+    ) -> None:
+        """secrets: the files of secrets that pods mount, as directories by name."""
         self._objects = objects
+        self._secrets = secrets or {}
         self._directory = directory
         self._ports: dict[tuple[str, int], int] = {}
         """Ports by pod and port of the container."""
@@ -87,7 +92,8 @@ class ChartCluster:
         return next(
             it
             for it in self._objects
-            if it["kind"] in {"StatefulSet", "Deployment", "Pod"} and it["metadata"]["name"] == name
+            if it["kind"] in {"StatefulSet", "Deployment", "Pod", "Job"}
+            and it["metadata"]["name"] == name
         )
 
     def port(self, pod: str, port: int) -> int:
@@ -101,8 +107,23 @@ class ChartCluster:
             else {"penstock": "penstock-broker-0", "penstock-moto": "penstock-moto-0"}[service]
         )
 
-    def _here(self, text: str, pod: str) -> str:
+    def _mounts(self, workload: Object) -> dict[str, str]:
+        """Return where the secrets of a pod are on this machine, by where it mounts them."""
+        names = {
+            volume["name"]: volume["secret"]["secretName"]
+            for volume in pod_of(workload)["volumes"]
+            if "secret" in volume
+        }
+        return {
+            mount["mountPath"]: str(self._secrets[names[mount["name"]]])
+            for mount in pod_of(workload)["containers"][0]["volumeMounts"]
+            if mount["name"] in names
+        }
+
+    def _here(self, text: str, pod: str, mounts: Mapping[str, str]) -> str:
         """Replace names and directories in the text by those of this machine."""
+        for mounted, directory in mounts.items():
+            text = text.replace(mounted, directory)
         is_quoted = "%3A%2F%2F" in text
         text = unquote(text) if is_quoted else text
         text = _ADDRESS.sub(
@@ -112,7 +133,8 @@ class ChartCluster:
         text = text.replace("/etc/penstock", str(self._directory)).replace(
             "/var/lib/penstock", str(self._directory / pod)
         )
-        text = text.replace("/tmp/", f"{self._directory}/{pod}-") if "printf" in text else text
+        if "\n" in text:  # a script
+            text = re.sub(r"(?<![\w.-])/tmp/(?!pytest)", f"{self._directory}/{pod}-", text)
         if is_quoted:
             begin, _, endpoint = text.partition("endpoint=")
             text = f"{begin}endpoint={quote(endpoint, safe='')}"
@@ -123,11 +145,7 @@ class ChartCluster:
         pod = Pod.of(workload, ordinal, zone=f"zone-{ordinal % 3}")
         container = pod_of(workload)["containers"][0]
         log = self._directory / f"{pod.name}.log"
-        variables = {
-            name: self._here(text, pod.name)
-            for name, text in environment(container, pod, self._objects).items()
-        }
-        words = [self._here(word, pod.name) for word in command(container, variables)]
+        variables, words = self._command(workload, pod)
         if "0.0.0.0" in words:  # the S3 server has host and port in two words
             words[words.index("0.0.0.0")] = "127.0.0.1"
             words[-1] = str(self.port(pod.name, int(words[-1])))
@@ -138,6 +156,16 @@ class ChartCluster:
         self.running[pod.name] = Running(
             process, container, pod_of(workload).get("terminationGracePeriodSeconds", 30), log
         )
+
+    def _command(self, workload: Object, pod: Pod) -> tuple[dict[str, str], list[str]]:
+        """Return the variables and the words of a pod's command."""
+        container, mounts = pod_of(workload)["containers"][0], self._mounts(workload)
+        variables = {
+            name: self._here(text, pod.name, mounts)
+            for name, text in environment(container, pod, self._objects).items()
+        }
+        words = [self._here(word, pod.name, mounts) for word in command(container, variables)]
+        return variables, words
 
     @staticmethod
     def _found(words: list[str]) -> list[str]:
@@ -214,13 +242,17 @@ class ChartCluster:
         """Start pods from these objects from now on."""
         self._objects = objects
 
-    def command(self, *arguments: str, retry: bool = False) -> str:
-        """Return the output of a `penstock` command. retry: repeat it until it succeeds."""
+    def command(
+        self, *arguments: str, retry: bool = False, variables: Mapping[str, str] | None = None
+    ) -> str:
+        """Return the output of a `penstock` command. retry: repeat it until it succeeds.
+        variables: more of its environment.
+        """
         deadline = time.monotonic() + READY_S
         while True:
             done = subprocess.run(
                 [_BIN / "penstock", *arguments],
-                env=_ENVIRONMENT,
+                env=_ENVIRONMENT | dict(variables or {}),
                 capture_output=True,
                 text=True,
                 check=False,
@@ -243,13 +275,14 @@ class ChartCluster:
             for it in of_kind(self._objects, "Pod")
             if it["metadata"]["annotations"]["helm.sh/hook"] == "test"
         )
-        container = pod_of(workload)["containers"][0]
-        pod = Pod.of(workload, 0)
-        variables = {
-            name: self._here(text, pod.name)
-            for name, text in environment(container, pod, self._objects).items()
-        }
-        words = [self._here(word, pod.name) for word in command(container, variables)]
+        return self._run(workload)
+
+    def run_job(self, name: str) -> str:
+        """Run the job; return its output."""
+        return self._run(self._workload(name))
+
+    def _run(self, workload: Object) -> str:
+        variables, words = self._command(workload, Pod.of(workload, 0))
         done = subprocess.run(
             words,
             env=_ENVIRONMENT | variables,

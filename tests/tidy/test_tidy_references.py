@@ -36,6 +36,7 @@ NOT_OURS = {
     "kill_brokers.py": "a program that the reader of docs/tutorials/first-cluster.md writes",
     "scan_flights.py": "a program that the reader of docs/tutorials/first-spark-query.md writes",
     "penstock/listener": "a label of the Services in the Helm chart",
+    "penstock/operator": "a label of pods, in the network policy of the Helm chart",
 }
 """File names that are not from this repository, with their origin."""
 

@@ -119,22 +119,6 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   value: {{ .Values.security.allowInsecure | quote }}
 {{- end -}}
 
-{{- /* Refuse what nodes would refuse at their start: listeners that let everyone in. */ -}}
-{{- define "penstock.checkSecurity" -}}
-{{- if not .Values.security.allowInsecure -}}
-{{- fail "the listeners of brokers and controllers would let everyone in who reaches the pods: set security.allowInsecure=true to accept that" -}}
-{{- end -}}
-{{- end -}}
-
-{{- /* The secret with the certificate of a role; empty: no TLS between nodes. */ -}}
-{{- define "penstock.nodeTlsSecret" -}}
-{{- $tls := .root.Values.nodeTls -}}
-{{- if ne (empty $tls.controllerSecret) (empty $tls.brokerSecret) -}}
-{{- fail "nodeTls.controllerSecret and nodeTls.brokerSecret belong together: set both, or none" -}}
-{{- end -}}
-{{- ternary $tls.controllerSecret $tls.brokerSecret (eq .role "controller") -}}
-{{- end -}}
-
 {{- define "penstock.nodeTlsEnv" -}}
 {{- if include "penstock.nodeTlsSecret" . -}}
 - name: PENSTOCK_CONTROLLER_SSL_CERTIFICATE_LOCATION

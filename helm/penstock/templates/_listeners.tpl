@@ -2,8 +2,9 @@
 {{- printf "x-%s" (lower . | replace "_" "-") | trunc 15 | trimSuffix "-" -}}
 {{- end -}}
 
+{{- /* The first listener: brokers connect to each other by it. Its name is its protocol. */ -}}
 {{- define "penstock.listeners" -}}
-{{- $listeners := list (printf "PLAINTEXT://0.0.0.0:%d" (int .Values.listener.port)) -}}
+{{- $listeners := list (printf "%s://0.0.0.0:%d" .Values.listener.security (int .Values.listener.port)) -}}
 {{- range $name, $listener := .Values.externalListeners -}}
 {{- $listeners = append $listeners (printf "%s://0.0.0.0:%d" $name (int $listener.port)) -}}
 {{- end -}}
@@ -12,7 +13,7 @@
 
 {{- /* Advertised listeners, computed from the type of each listener. The broker replaces {id} with the pod's ordinal. */ -}}
 {{- define "penstock.advertised" -}}
-{{- $advertised := list (printf "PLAINTEXT://$(POD_NAME).%s:%d" (include "penstock.brokerHost" .) (int .Values.listener.port)) -}}
+{{- $advertised := list (printf "%s://$(POD_NAME).%s:%d" .Values.listener.security (include "penstock.brokerHost" .) (int .Values.listener.port)) -}}
 {{- range $name, $listener := .Values.externalListeners -}}
 {{- $host := $listener.host -}}
 {{- $port := $listener.advertisedPort -}}

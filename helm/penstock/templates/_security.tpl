@@ -1,0 +1,184 @@
+{{- /* The protocols of all listeners by name, as JSON. */ -}}
+{{- define "penstock.protocols" -}}
+{{- $found := dict .Values.listener.security .Values.listener.security -}}
+{{- range $name, $listener := .Values.externalListeners -}}
+{{- if hasKey $found $name -}}
+{{- fail (printf "externalListeners.%s has the name of the first listener: choose another one" $name) -}}
+{{- end -}}
+{{- $_ := set $found $name ($listener.security | default $.Values.listener.security) -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- /* NAME:PROTOCOL of the external listeners; empty if all listeners are PLAINTEXT, which names mean by default. */ -}}
+{{- define "penstock.protocolMap" -}}
+{{- $protocols := fromJson (include "penstock.protocols" .) -}}
+{{- $items := list -}}
+{{- range $name := keys .Values.externalListeners | sortAlpha -}}
+{{- $items = append $items (printf "%s:%s" $name (get $protocols $name)) -}}
+{{- end -}}
+{{- if ne (values $protocols | uniq | join ",") "PLAINTEXT" -}}
+{{- join "," $items -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "penstock.hasTls" -}}
+{{- if regexMatch "\"[A-Z_]*SSL\"[,}]" (include "penstock.protocols" .) }}yes{{ end -}}
+{{- end -}}
+
+{{- define "penstock.hasSasl" -}}
+{{- if regexMatch ":\"SASL_" (include "penstock.protocols" .) }}yes{{ end -}}
+{{- end -}}
+
+{{- /* The secret with the certificate of the listeners; empty: no listener has TLS. */ -}}
+{{- define "penstock.listenerTlsSecret" -}}
+{{- $tls := .Values.security.tls -}}
+{{- if include "penstock.hasTls" . -}}
+{{- if and $tls.secret $tls.certManager.enabled -}}
+{{- fail "security.tls.secret and security.tls.certManager.enabled exclude each other: set one of them" -}}
+{{- else if $tls.certManager.enabled -}}
+{{- printf "%s-listener-tls" (include "penstock.fullname" .) -}}
+{{- else -}}
+{{- required "security.tls.secret is missing: a listener has TLS, so name a secret with tls-combined.pem and ca.crt, or set security.tls.certManager.enabled" $tls.secret -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The secret with the first users; empty: no listener has SASL. */ -}}
+{{- define "penstock.usersSecret" -}}
+{{- if include "penstock.hasSasl" . -}}
+{{- required "security.sasl.usersSecret is missing: a listener has SASL, so name a secret with the key users, a line NAME:PASSWORD for each user" .Values.security.sasl.usersSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The secret with the certificate of a role for TLS between nodes; empty: no such TLS. */ -}}
+{{- define "penstock.nodeTlsSecret" -}}
+{{- $tls := .root.Values.nodeTls -}}
+{{- if ne (empty $tls.controllerSecret) (empty $tls.brokerSecret) -}}
+{{- fail "nodeTls.controllerSecret and nodeTls.brokerSecret belong together: set both, or none" -}}
+{{- end -}}
+{{- if and $tls.controllerSecret $tls.certManager.enabled -}}
+{{- fail "nodeTls.controllerSecret and nodeTls.certManager.enabled exclude each other: set one of them" -}}
+{{- end -}}
+{{- if $tls.certManager.enabled -}}
+{{- printf "%s-%s-tls" (include "penstock.fullname" .root) .role -}}
+{{- else -}}
+{{- ternary $tls.controllerSecret $tls.brokerSecret (eq .role "controller") -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Refuse what nodes would refuse at their start: listeners that let everyone in. */ -}}
+{{- define "penstock.checkSecurity" -}}
+{{- if not .Values.security.allowInsecure -}}
+{{- $clientAuth := get .Values.config.broker "ssl.client.auth" -}}
+{{- $accept := "or security.allowInsecure=true to let everyone in who reaches the pods (docs/how-to/kubernetes.md)" -}}
+{{- range $name, $protocol := fromJson (include "penstock.protocols" .) -}}
+{{- $value := ternary "listener.security" (printf "externalListeners.%s.security" $name) (eq $name $.Values.listener.security) -}}
+{{- if eq $protocol "PLAINTEXT" -}}
+{{- fail (printf "the listener %s has no authentication: set %s=SASL_SSL (or SSL with client certificates), %s" $name $value $accept) -}}
+{{- else if and (eq $protocol "SSL") (ne $clientAuth "required") -}}
+{{- fail (printf "the listener %s (SSL) has no authentication: set ssl.client.auth: required in config.broker, or %s=SASL_SSL, %s" $name $value $accept) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (include "penstock.nodeTlsSecret" (dict "root" . "role" "controller")) -}}
+{{- fail (printf "the controllers have no TLS, so everyone who reaches them could register brokers and vote: set nodeTls.controllerSecret and nodeTls.brokerSecret, or nodeTls.certManager.enabled, %s" $accept) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Variables of brokers. */ -}}
+{{- define "penstock.securityEnv" -}}
+{{- with include "penstock.protocolMap" . }}
+- name: PENSTOCK_LISTENER_SECURITY_PROTOCOL_MAP
+  value: {{ . | quote }}
+{{- end }}
+{{- if include "penstock.protocolMap" . }}
+- name: PENSTOCK_INTER_BROKER_LISTENER_NAME
+  value: {{ .Values.listener.security }}
+{{- end }}
+{{- if include "penstock.listenerTlsSecret" . }}
+- name: PENSTOCK_SSL_KEYSTORE_LOCATION
+  value: /etc/penstock-listener-tls/tls-combined.pem
+- name: PENSTOCK_SSL_TRUSTSTORE_LOCATION
+  value: /etc/penstock-listener-tls/ca.crt
+{{- end }}
+{{- if include "penstock.usersSecret" . }}
+- name: PENSTOCK_SASL_USERS_FILE
+  value: /etc/penstock-users/users
+- name: PENSTOCK_SASL_INTER_BROKER_USERNAME
+  value: {{ .Values.security.sasl.interBrokerUser | quote }}
+{{- end }}
+{{- with .Values.security.acls }}
+{{- if .enabled }}
+- name: PENSTOCK_AUTHORIZER_CLASS_NAME
+  value: org.apache.kafka.metadata.authorizer.StandardAuthorizer
+- name: PENSTOCK_SUPER_USERS
+  value: {{ include "penstock.superUsers" $ | quote }}
+- name: PENSTOCK_ALLOW_EVERYONE_IF_NO_ACL_FOUND
+  value: {{ .allowEveryoneIfNoAclFound | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.superUsers" -}}
+{{- $users := .Values.security.acls.superUsers -}}
+{{- if include "penstock.hasSasl" . -}}
+{{- $users = append $users (printf "User:%s" .Values.security.sasl.interBrokerUser) | uniq -}}
+{{- end -}}
+{{- join ";" $users -}}
+{{- end -}}
+
+{{- define "penstock.securityMounts" -}}
+{{- if include "penstock.listenerTlsSecret" . }}
+- {name: listener-tls, mountPath: /etc/penstock-listener-tls, readOnly: true}
+{{- end }}
+{{- if include "penstock.usersSecret" . }}
+- {name: users, mountPath: /etc/penstock-users, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.securityVolumes" -}}
+{{- with include "penstock.listenerTlsSecret" . }}
+- name: listener-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with include "penstock.usersSecret" . }}
+- name: users
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
+{{- /* Shell lines that write client properties for commands in pods of this release: the user, or the certificate, of the brokers. */ -}}
+{{- define "penstock.commandConfig" -}}
+{{- $protocol := .Values.listener.security -}}
+{{- if ne $protocol "PLAINTEXT" -}}
+export PENSTOCK_COMMAND_CONFIG=/tmp/client.properties
+{
+  echo security.protocol={{ $protocol }}
+  {{- if hasPrefix "SASL" $protocol }}
+  echo sasl.mechanism={{ get .Values.config.broker "sasl.mechanism.inter.broker.protocol" | default "SCRAM-SHA-512" }}
+  echo sasl.username={{ .Values.security.sasl.interBrokerUser }}
+  sed -n 's/^{{ .Values.security.sasl.interBrokerUser | replace "." "\\." }}:/sasl.password=/p' /etc/penstock-users/users
+  {{- else }}
+  echo ssl.keystore.location=/etc/penstock-listener-tls/tls-combined.pem
+  {{- end }}
+  {{- if hasSuffix "SSL" $protocol }}
+  echo ssl.ca.location=/etc/penstock-listener-tls/ca.crt
+  {{- end }}
+} > "$PENSTOCK_COMMAND_CONFIG"
+{{- end -}}
+{{- end -}}
+
+{{- /* The names under which clients reach brokers, as JSON. */ -}}
+{{- define "penstock.listenerNames" -}}
+{{- $service := printf "%s.%s.svc" (include "penstock.fullname" .) .Release.Namespace -}}
+{{- $names := list (printf "*.%s" (include "penstock.brokerHost" .)) (printf "%s.%s" $service .Values.clusterDomain) $service (printf "%s.%s" (include "penstock.fullname" .) .Release.Namespace) (include "penstock.fullname" .) -}}
+{{- range $listener := .Values.externalListeners -}}
+{{- with $listener.host -}}
+{{- range $id := until (int (include "penstock.brokersMax" $)) -}}
+{{- $names = append $names ($listener.host | replace "{id}" (toString $id) | replace "{ordinal}" (toString $id) | replace "{pod}" (printf "%s-broker-%d" (include "penstock.fullname" $) $id)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- concat $names .Values.security.tls.certManager.dnsNames | uniq | toJson -}}
+{{- end -}}

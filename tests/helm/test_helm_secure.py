@@ -1,0 +1,129 @@
+"""Run a secure chart with processes in place of pods: TLS and SCRAM, client certificates, ACLs of
+the chart, TLS between nodes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from deploy.local.certificates import Authority
+from tests.support.chart import render
+from tests.support.chart_cluster import ChartCluster
+
+HOSTS = ("127.0.0.1", "localhost")
+VALUES = {
+    "store.bucket": "records",
+    "moto.enabled": True,
+    "brokers.replicas": 2,
+    "controllers.replicas": 1,
+    "config.broker": {"group.initial.rebalance.delay.ms": 0, "ssl.client.auth": "required"},
+    "listener.security": "SASL_SSL",
+    "externalListeners": {
+        "NODES": {"type": "NodePort", "port": 9094, "firstNodePort": 31001, "security": "SSL"}
+    },
+    "security.tls.secret": "listeners",
+    "security.sasl.usersSecret": "users",
+    "security.acls": {
+        "enabled": True,
+        "first": [["--topic", "orders", "--principal", "User:shop", "--operation", "write"]],
+    },
+    "nodeTls": {"controllerSecret": "controller", "brokerSecret": "broker"},
+}
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Make the secrets as cert-manager and an operator do."""
+    names = ("listeners", "users", "controller", "broker", "admin", "client")
+    found = {name: tmp_path_factory.mktemp(name) for name in names}
+    clients, nodes = Authority.make("clients"), Authority.make("nodes")
+    for name in ("listeners", "client"):
+        issued = clients.issue(name, hosts=HOSTS)
+        (found[name] / "tls-combined.pem").write_bytes(issued.keystore)
+        (found[name] / "ca.crt").write_bytes(clients.pem)
+    for role in ("controller", "broker", "admin"):
+        issued = nodes.issue(f"penstock-{role}", hosts=HOSTS)
+        (found[role] / "tls.crt").write_bytes(issued.certificate)
+        (found[role] / "tls.key").write_bytes(issued.key)
+        (found[role] / "ca.crt").write_bytes(nodes.pem)
+    (found["users"] / "users").write_text("broker:of the brokers\nshop:of the shop\n")
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    secrets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ChartCluster]:
+    with ChartCluster(render(VALUES), tmp_path_factory.mktemp("chart"), secrets) as running:
+        running.wait_ready()
+        yield running
+
+
+def as_user(cluster: ChartCluster, secrets: dict[str, Path], name: str, password: str) -> Any:
+    return {
+        "bootstrap.servers": cluster.bootstrap,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": name,
+        "sasl.password": password,
+        "ssl.ca.location": str(secrets["listeners"] / "ca.crt"),
+        "log_level": 0,
+    }
+
+
+def failure(settings: dict[str, Any], topic: str) -> str:
+    """Return why a record was not acknowledged; empty: it was."""
+    told: list[str] = []
+    producer = Producer(settings | {"message.timeout.ms": 20_000})
+    producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(str(error or "")))
+    producer.flush(30)
+    return told[0]
+
+
+def test_clients_have_the_rights_of_the_chart_s_acls(
+    cluster: ChartCluster, secrets: dict[str, Path]
+) -> None:
+    assert "three records came back" in cluster.run_test()
+    for _ in range(2):  # an upgrade runs it again
+        cluster.run_job("penstock-first-acls")
+    shop = as_user(cluster, secrets, "shop", "of the shop")
+    assert failure(as_user(cluster, secrets, "broker", "of the brokers"), "orders") == ""
+    assert failure(shop, "orders") == ""
+    assert "uthoriz" in failure(shop, "secrets")
+    wrong = as_user(cluster, secrets, "shop", "of someone else")
+    with pytest.raises(KafkaException):
+        AdminClient(wrong).list_topics(timeout=3)
+
+
+def test_another_listener_needs_a_certificate(
+    cluster: ChartCluster, secrets: dict[str, Path]
+) -> None:
+    outside = {
+        "bootstrap.servers": f"127.0.0.1:{cluster.port('penstock-broker-0', 9094)}",
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(secrets["client"] / "ca.crt"),
+        "log_level": 0,
+    }
+    keystore = str(secrets["client"] / "tls-combined.pem")
+    own = {"ssl.certificate.location": keystore, "ssl.key.location": keystore}
+    assert len(AdminClient(outside | own).list_topics(timeout=10).brokers) == 2
+    with pytest.raises(KafkaException):
+        AdminClient(outside).list_topics(timeout=3)
+
+
+def test_controllers_answer_operators_with_certificates_alone(
+    cluster: ChartCluster, secrets: dict[str, Path]
+) -> None:
+    address = f"127.0.0.1:{cluster.port('penstock-controller-0', 9093)}"
+    status = ("controller", "status", "--controller", address)
+    with pytest.raises(AssertionError, match=r"controller\.ssl"):
+        cluster.command(*status)
+    admin = {
+        f"PENSTOCK_CONTROLLER_SSL_{name}_LOCATION": str(secrets["admin"] / file)
+        for name, file in (("CERTIFICATE", "tls.crt"), ("KEY", "tls.key"), ("CA", "ca.crt"))
+    }
+    assert "LeaderId" in cluster.command(*status, variables=admin)
