@@ -28,6 +28,16 @@ class S3Config:
     """
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+    sse: str | None = None
+    """Encryption of objects at rest, for every write: AES256 (SSE-S3) or aws:kms (SSE-KMS). None:
+    as the bucket says.
+    """
+    sse_kms_key_id: str | None = None
+    """Id or ARN of the KMS key; None: the key of S3 in the account (aws/s3). Only with aws:kms."""
+    sse_bucket_key: bool | None = None
+    """Whether S3 derives the keys of objects from a key of the bucket, which saves requests to KMS.
+    None: as the bucket says. Only with aws:kms.
+    """
     connections_max: int = 64
     """Requests in flight; more wait inside the client. One PUT of 8 MiB occupies a connection for
     about 0.2 s on S3.
@@ -44,6 +54,8 @@ class S3Config:
             "endpoint": self.endpoint,
             "region": self.region,
             "access_key": self.access_key and "***",
+            "sse": self.sse,
+            "sse_kms_key_id": self.sse_kms_key_id,
         }
         query = urlencode({name: value for name, value in shown.items() if value}, safe=":/*")
         return f"s3://{self.bucket}/{quote(self.prefix)}".rstrip("/") + (

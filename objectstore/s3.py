@@ -52,6 +52,7 @@ class S3Store:
         """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`."""
         self._config = config
         self._bucket = config.bucket
+        self._encryption = _encryption(config)
         self._resources = AsyncExitStack()
         self._client: S3Client | None = None
         self._opening = asyncio.Lock()
@@ -192,10 +193,11 @@ class S3Store:
         client = self._client or await self._open()
         data = join_body(body)
         checksum = base64.b64encode(_CRC.pack(crc32c(data))).decode()
-        conditional: Any = condition  # the stubs type each parameter by name, not a dict of them
+        # The stubs type each parameter by name, not a dict of them.
+        more: Any = self._encryption | condition
         try:
             response = await client.put_object(
-                Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32C=checksum, **conditional
+                Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32C=checksum, **more
             )
         except NETWORK_ERRORS as error:
             raise translate(error, operation, self._bucket, key) from error
@@ -239,6 +241,16 @@ def _client_config(config: S3Config) -> AioConfig:
         response_checksum_validation="when_required",
         parameter_validation=False,
     )
+
+
+def _encryption(config: S3Config) -> dict[str, Any]:
+    """Return the parameters of a write that say how the object is encrypted."""
+    given = {
+        "ServerSideEncryption": config.sse,
+        "SSEKMSKeyId": config.sse_kms_key_id,
+        "BucketKeyEnabled": config.sse_bucket_key,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _info(item: "ObjectTypeDef") -> ObjectInfo:

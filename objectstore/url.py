@@ -1,6 +1,7 @@
 """Parse store URLs and open the stores that they name.
 
     s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME&access_key=...&secret_key=...
+    s3://BUCKET?sse=aws:kms&sse_kms_key_id=ARN&sse_bucket_key=true
     file:DIRECTORY
     memory:
 
@@ -32,7 +33,7 @@ _SECRETS: Final = re.compile(
 )
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _TEXT_PARAMETERS: Final = frozenset(
-    {"endpoint", "region", "access_key", "secret_key", "session_token"}
+    {"endpoint", "region", "access_key", "secret_key", "session_token", "sse", "sse_kms_key_id"}
 )
 _COUNT_PARAMETERS: Final = {
     "connections_max": (1, 1_024),
@@ -40,7 +41,10 @@ _COUNT_PARAMETERS: Final = {
     "read_timeout_ms": (1, 600_000),
     "deadline_ms": (1, 3_600_000),
 }
-_FLAG_PARAMETERS: Final = {"path_style": {"true": True, "false": False}}
+_FLAGS: Final = {"true": True, "false": False}
+_FLAG_PARAMETERS: Final = frozenset({"path_style", "sse_bucket_key"})
+SSE_S3: Final = "AES256"
+SSE_KMS: Final = "aws:kms"
 S3_PARAMETERS: Final = tuple(
     field.name for field in fields(S3Config) if field.name not in {"bucket", "prefix"}
 )
@@ -140,7 +144,17 @@ def _parse_s3(url: str) -> S3Config:
         parameters[name] = _parameter(shown, name, value)
     if ("access_key" in parameters) != ("secret_key" in parameters):
         raise InvalidStoreUrl(shown, "access_key and secret_key must be given together")
+    _check_encryption(shown, parameters)
     return S3Config(bucket=parts.netloc, prefix=prefix, **parameters)
+
+
+def _check_encryption(shown: str, parameters: Mapping[str, Any]) -> None:
+    sse = parameters.get("sse")
+    if sse not in {None, SSE_S3, SSE_KMS}:
+        raise InvalidStoreUrl(shown, f"sse must be {SSE_S3} (SSE-S3) or {SSE_KMS} (SSE-KMS)")
+    for name in ("sse_kms_key_id", "sse_bucket_key"):
+        if name in parameters and sse != SSE_KMS:
+            raise InvalidStoreUrl(shown, f"{name} needs sse={SSE_KMS}")
 
 
 def _parameter(shown: str, name: str, value: str) -> str | int | bool:
@@ -150,9 +164,9 @@ def _parameter(shown: str, name: str, value: str) -> str | int | bool:
             raise InvalidStoreUrl(shown, f"{name} must be a number from {low} to {high}")
         return int(value)
     if name in _FLAG_PARAMETERS:
-        if value not in _FLAG_PARAMETERS[name]:
+        if value not in _FLAGS:
             raise InvalidStoreUrl(shown, f"{name} must be true or false")
-        return _FLAG_PARAMETERS[name][value]
+        return _FLAGS[value]
     if name not in _TEXT_PARAMETERS:
         near = get_close_matches(name, S3_PARAMETERS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(S3_PARAMETERS)}"

@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ import pytest
 
 from deploy.local.directories import TEMPORARY_PREFIX
 from deploy.local.handle import LocalCluster
+from objectstore.config import S3Config
+from objectstore.s3 import S3Store
+from objectstore.url import open_store, parse_store_url
 from tests.support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -313,6 +318,40 @@ def test_records_on_files_outlive_the_cluster(tmp_path: Path) -> None:
             penstock(cluster, "consume", "kept", "--from-beginning", "--max-messages", "2").stdout
             == "one\ntwo\n"
         )
+
+
+async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
+    cluster: LocalCluster,
+) -> None:
+    """Records, WAL, metadata and manifest, in the bucket of another cluster's S3 server."""
+    key = "arn:aws:kms:us-east-1:123456789012:key/1"
+    url = cluster.state().store_url.replace("?", "/encrypted?")
+    url += f"&sse=aws:kms&sse_kms_key_id={key}&sse_bucket_key=true"
+    settings = ("upload.block.max.age.ms=200", "manifest.interval.ms=100")
+    given = [part for text in settings for part in ("--set", text)]
+    with LocalCluster(["--store", url, "--log-level", "error", *given]) as other:
+        await asyncio.to_thread(penstock, other, "produce", "kept", given="one\ntwo\n")
+        kinds = {"data", "manifest", "meta", "wal"}
+        store = open_store(url)
+
+        async def has_all_kinds() -> bool:
+            return kinds <= {info.key.partition("/")[0] async for info in store.list("")}
+
+        await until(has_all_kinds)
+        await store.close()
+    config = parse_store_url(cluster.state().store_url)
+    assert isinstance(config, S3Config)
+    plain = S3Store(replace(config, region="us-east-1", access_key="a", secret_key="b"))
+    client: Any = await plain._open()
+    told = [
+        await client.head_object(Bucket="penstock", Key=info.key)
+        async for info in plain.list("encrypted/")
+    ]
+    await plain.close()
+    assert len(told) > 4
+    assert {
+        (one["ServerSideEncryption"], one["SSEKMSKeyId"], one["BucketKeyEnabled"]) for one in told
+    } == {("aws:kms", key, True)}
 
 
 def test_store_counts_its_requests(cluster: LocalCluster) -> None:

@@ -38,7 +38,8 @@ class ProcessConfig:
     """The object store, the same for all nodes of a cluster:
     s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME or file:DIR. Credentials come from the
     environment, files or the machine's role, as in other AWS clients, or from access_key and
-    secret_key of the URL.
+    secret_key of the URL. sse=AES256 (SSE-S3) or sse=aws:kms (SSE-KMS, with sse_kms_key_id=ARN and
+    sse_bucket_key=true) encrypts each object that is written.
     """
 
     log_level: Annotated[str, Setting("log.level", Kind.ENUM, choices=tuple(LEVELS))] = "info"

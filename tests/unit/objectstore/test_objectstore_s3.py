@@ -7,6 +7,7 @@ import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -228,6 +229,61 @@ async def test_bodies_are_sent_whole_with_a_checksum_and_unsigned(size_bytes: in
         assert b"x-amz-content-sha256: unsigned-payload" in head
         assert b"if-none-match: *" in head
         assert b"chunked" not in head
+
+
+KEY_ID = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"sse": "AES256"}, ("AES256", None, None)),
+        ({"sse": "aws:kms"}, ("aws:kms", None, None)),
+        (
+            {"sse": "aws:kms", "sse_kms_key_id": KEY_ID, "sse_bucket_key": True},
+            ("aws:kms", KEY_ID, True),
+        ),
+    ],
+)
+async def test_every_kind_of_write_asks_for_the_encryption(
+    asked: dict[str, Any], expected: tuple[object, ...], new_bucket: Callable[[], S3Config]
+) -> None:
+    """The server tells with a HEAD how it has encrypted an object."""
+    config = replace(new_bucket(), **asked)
+    store = S3Store(config)
+    etag = await store.put("put", BODY)
+    await store.put_if_absent("if-absent", BODY)
+    await store.put_if_match("put", BODY[:10], etag)
+    for key in ("put", "if-absent"):
+        told = await _told(store, key)
+        found = tuple(
+            told.get(name) for name in ("ServerSideEncryption", "SSEKMSKeyId", "BucketKeyEnabled")
+        )
+        assert found == expected
+    assert await store.get("put") == BODY[:10]
+    with pytest.raises(PreconditionFailed):
+        await store.put_if_absent("if-absent", b"")
+    await store.close()
+    plain = S3Store(replace(config, sse=None, sse_kms_key_id=None, sse_bucket_key=None))
+    await plain.put("plain", BODY)
+    assert "SSEKMSKeyId" not in await _told(plain, "plain")
+    await plain.close()
+
+
+async def _told(store: S3Store, key: str) -> dict[str, Any]:
+    client: Any = await store._open()
+    found: dict[str, Any] = await client.head_object(Bucket=store._bucket, Key=key)
+    return found
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_the_key_of_the_bucket_can_be_refused(wanted: bool) -> None:
+    async with raw_store(OK) as (raw, store):
+        store = S3Store(replace(store._config, sse="aws:kms", sse_bucket_key=wanted))
+        await store.put("k", b"x")
+        await store.close()
+        header = f"x-amz-server-side-encryption-bucket-key-enabled: {str(wanted).lower()}"
+        assert header.encode() in raw.requests[0].lower()
 
 
 async def test_a_key_that_cannot_be_deleted_is_reported() -> None:

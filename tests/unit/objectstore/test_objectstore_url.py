@@ -46,6 +46,14 @@ def test_urls_are_understood() -> None:
     assert parse_store_url(
         "s3://bucket?endpoint=https://s3.x.org&path_style=false&connections_max=5"
     ) == S3Config(bucket="bucket", endpoint="https://s3.x.org", connections_max=5)
+    assert parse_store_url(
+        "s3://bucket?sse=aws:kms&sse_kms_key_id=arn:aws:kms:eu-1:1:key/k&sse_bucket_key=true"
+    ) == S3Config(
+        bucket="bucket",
+        sse="aws:kms",
+        sse_kms_key_id="arn:aws:kms:eu-1:1:key/k",
+        sse_bucket_key=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,6 +84,10 @@ def test_urls_are_understood() -> None:
         ("s3://bucket?connections_max=many", "from 1 to 1024"),
         ("s3://bucket?path_style=yes", "true or false"),
         ("s3://bucket?secret_key=SECRET", "given together"),
+        ("s3://bucket?sse=kms", "sse must be AES256 "),
+        ("s3://bucket?sse=AES256&sse_kms_key_id=k", "sse_kms_key_id needs sse=aws:kms"),
+        ("s3://bucket?sse_bucket_key=true", "sse_bucket_key needs sse=aws:kms"),
+        ("s3://bucket?sse=aws:kms&sse_bucket_key=yes", "sse_bucket_key must be true or false"),
     ],
 )
 def test_errors_teach_and_hide_secrets(url: str, says: str) -> None:
