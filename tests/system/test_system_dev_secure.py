@@ -149,6 +149,29 @@ def test_java_and_kcat_get_their_words(cluster: LocalCluster) -> None:
     assert librdkafka == security.properties()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "top --once --interval 0.1",
+        "doctor",
+        "topics describe words --size",
+        "topics fork words forked",
+        "topics delete-records words --all --yes",
+        "snapshots create nightly --topics words",
+        "transactions list",
+        "transactions find-hanging",
+        "features list",
+        "configs describe --broker 0",
+        "acls list",
+        "users list",
+        "elect --preferred",
+    ],
+)
+def test_commands_that_talk_to_brokers_use_the_file(cluster: LocalCluster, line: str) -> None:
+    done = sourced(cluster, *line.split())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_killed_broker_serves_again(cluster: LocalCluster) -> None:
     victim = cluster.brokers()[1]
     cluster.kill([victim])

@@ -7,11 +7,12 @@ the partitioner (a key goes where every Java producer puts it), idempotence, the
 deadline. Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from lake.spark.errors import InvalidOption
+from lake.spark.sink.security import NAMES as SECURITY_NAMES
+from lake.spark.sink.security import security_settings
 
 _DEFAULTS: Final = {
     "acks": "all",
@@ -26,6 +27,9 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "message.timeout.ms": "delivery.timeout.ms",
     "request.required.acks": "acks",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
 }
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -52,17 +56,11 @@ _INSTEAD: Final = {
     "interceptor.classes": (
         "Java classes cannot be loaded: change the rows with DataFrame operations"
     ),
-    "ssl.truststore.location": "use kafka.ssl.ca.location, a PEM file",
-    "ssl.truststore.certificates": "use kafka.ssl.ca.pem",
-    "ssl.keystore.certificate.chain": "use kafka.ssl.certificate.pem",
-    "ssl.keystore.key": "use kafka.ssl.key.pem",
     "sasl.login.callback.handler.class": (
         "Java classes cannot be loaded: use what librdkafka has for sasl.oauthbearer"
     ),
     "delivery.report.only.error": "it is always true here",
 }
-_JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_JAAS_LOGIN: Final = re.compile(r"\s*\S*\.(PlainLoginModule|ScramLoginModule)\s+required\b")
 MAX_BLOCK_MS: Final = 60_000
 
 
@@ -71,13 +69,11 @@ def producer_settings(given: Mapping[str, str]) -> dict[str, str]:
     InvalidOption.
     """
     _check(given)
-    found = dict(_DEFAULTS)
+    found = _DEFAULTS | security_settings(given)
     for name, value in given.items():
         if name == "buffer.memory":
             found["queue.buffering.max.kbytes"] = str(max(1, number(name, value) // 1_024))
-        elif name == "sasl.jaas.config":
-            found |= _login(value)
-        elif name not in _WITHOUT_EFFECT:
+        elif name not in _WITHOUT_EFFECT | SECURITY_NAMES:
             found[_RENAMED.get(name, name)] = value.strip()
     found.setdefault("enable.idempotence", str(_may_be_idempotent(found)).lower())
     return found
@@ -127,14 +123,3 @@ def _may_be_idempotent(settings: Mapping[str, str]) -> bool:
         and settings.get("retries") != "0"
         and in_flight in {"1", "2", "3", "4", "5"}
     )
-
-
-def _login(jaas: str) -> dict[str, str]:
-    words = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _JAAS.findall(jaas)}
-    if _JAAS_LOGIN.match(jaas) is None or words.keys() != {"username", "password"}:
-        raise InvalidOption(
-            "Kafka option 'sasl.jaas.config' is supported for PlainLoginModule and"
-            " ScramLoginModule with username and password in double quotes; otherwise use"
-            " kafka.sasl.username and kafka.sasl.password"
-        )
-    return {"sasl.username": words["username"], "sasl.password": words["password"]}

@@ -33,6 +33,10 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
      "'sasl.jaas.config' is supported for PlainLoginModule and"),
     ({**SERVERS, "kafka.sasl.jaas.config": f'{PLAIN} username="u";'},
      "with username and password in double quotes"),
+    ({**SERVERS, "kafka.ssl.truststore.location": "/t.jks"},
+     "set kafka.ssl.truststore.type to PEM, or use kafka.ssl.ca.location"),
+    ({**SERVERS, "kafka.ssl.keystore.location": "/t.jks", "kafka.ssl.keystore.type": "JKS"},
+     "set kafka.ssl.keystore.type to PEM, or use kafka.ssl.certificate.location"),
     ({**SERVERS, "exactlyOnce": "yes"},
      'exactlyOnce must be true or false. For input string: "yes"'),
     ({**SERVERS, "exactlyOnce": "true"}, "exactlyOnce needs the option 'store'"),
@@ -94,6 +98,33 @@ def test_java_settings_have_their_effect() -> None:
     assert (found.topic, found.max_block_ms, found.delivery_timeout_ms) == ("flights", 5_000, 9_000)
     assert not found.exactly_once
     assert found.store == ""
+
+
+SECURITY = {
+    "security.protocol": "SSL",
+    "ssl.key.password": "of the key",
+}
+
+
+@pytest.mark.parametrize(("java", "librdkafka"), [
+    ({"ssl.truststore.location": "/ca.pem", "ssl.truststore.type": "PEM"},
+     {"ssl.ca.location": "/ca.pem"}),
+    ({"ssl.keystore.location": "/me.pem", "ssl.keystore.type": "pem"},
+     {"ssl.certificate.location": "/me.pem", "ssl.key.location": "/me.pem"}),
+    ({"ssl.keystore.location": "/me.p12", "ssl.keystore.type": "PKCS12"},
+     {"ssl.keystore.location": "/me.p12"}),
+    ({"ssl.keystore.key": "K", "ssl.keystore.certificate.chain": "C", "ssl.keystore.type": "PEM"},
+     {"ssl.key.pem": "K", "ssl.certificate.pem": "C"}),
+    ({"ssl.truststore.certificates": "CA"}, {"ssl.ca.pem": "CA"}),
+    ({"ssl.endpoint.identification.algorithm": ""},
+     {"ssl.endpoint.identification.algorithm": "none"}),
+])  # fmt: skip
+def test_security_settings_of_java_have_their_effect(
+    java: dict[str, str], librdkafka: dict[str, str]
+) -> None:
+    given = {f"kafka.{name}": value for name, value in (SECURITY | java).items()}
+    plain = parsed(SERVERS).producer
+    assert parsed(SERVERS | given).producer == {**plain, **SECURITY, **librdkafka}
 
 
 @pytest.mark.parametrize(("options", "idempotent"), [
