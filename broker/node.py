@@ -63,6 +63,8 @@ from broker.network.peers import PeerConnections
 from broker.network.server import Server
 from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
+from broker.quotas.clients import ClientQuotas
+from broker.quotas.rates import Window
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
 from broker.security.access import ClientAccess
@@ -168,6 +170,13 @@ class Broker:
             security, find_user=lambda mechanism, user: self.image.scram.get(user, mechanism)
         )
         self._peer_access = PeerAccess(self.access, [listener.name for listener in config.bound])
+        self.quotas = ClientQuotas(
+            Window(config.quota_window_num, config.quota_window_size_seconds * 1_000),
+            Window(
+                config.controller_quota_window_num,
+                config.controller_quota_window_size_seconds * 1_000,
+            ),
+        )
         self.server = Server(config, self.access)
         self.client = ControllerClient(config.controllers, tls=tls, on_trouble=log_trouble)
         self.node_id = NodeId(-1)
@@ -311,7 +320,11 @@ class Broker:
         self._start_authorizer()
         self.follower.subscribe(self._on_configs)
         self._on_configs(MetadataDelta(everything=True), self.image)
-        dispatcher = RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
+        self.follower.subscribe(self._on_quotas)
+        self._on_quotas(MetadataDelta(everything=True), self.image)
+        dispatcher = RequestDispatcher(
+            self, make_handlers(), INLINE, self.server.requests, self.quotas
+        )
         await self.server.serve(AuthenticatingDispatcher(self.access, dispatcher))
         await self._check_advertised()
         log.info(
@@ -697,6 +710,12 @@ class Broker:
         self._log_cleaner.reconfigure(self._cleaner_config())
         self.retention.interval.change(config.log_retention_check_interval_ms / 1_000)
         self.cleaner.interval.change(config.log_cleaner_backoff_ms / 1_000)
+
+    def _on_quotas(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.everything:
+            self.quotas.reset(image.quotas)
+        elif delta.quotas:
+            self.quotas.change(image.quotas, delta.quotas)
 
     # --- lost sessions and fences -----------------------------------------------------------------
 

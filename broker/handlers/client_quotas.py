@@ -1,82 +1,232 @@
-"""DescribeClientQuotas: there are no quotas, which tools that describe users and clients ask for.
+"""DescribeClientQuotas and AlterClientQuotas: the quotas of users, clients and addresses.
 
-Filters are checked as in Kafka, so that a wrong one is not taken for an empty answer.
-Source: KIP-546; Kafka `ClientQuotasImage.describe`.
+Checks, messages and quirks are Kafka's. This broker resolves the names of addresses, as Kafka's
+controller does; the controller checks everything else.
+Source: KIP-546, KIP-612; Kafka `ClientQuotasImage.describe`, `ClientQuotaControlManager`.
 """
 
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from ipaddress import ip_address
 from typing import Final
 
 from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.handlers.authorization import check_cluster
+from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
+from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
+from broker.wire.gen import alter_client_quotas as altering
 from broker.wire.gen.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
     decode_request,
 )
+from controller.api.errors import ControllerError
+from controller.api.messages import Status
+from controller.api.quota_messages import AlterQuotas, QuotaAlteration, QuotaChange
+from controller.metadata.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, Entity
+from controller.metadata.records import QuotaTarget
 
-_IP: Final = "ip"
-_ENTITIES: Final = frozenset({"user", "client-id", _IP})
+_TIMEOUT_S: Final = 30.0
+_RESOLVE_TIMEOUT_S: Final = 5.0
+
+
+# --- describing -----------------------------------------------------------------------------------
 
 
 class _Match(IntEnum):
-    """One entity by its name, the entity without a name, or all with a name."""
+    """One entity by its name, the default, or all with a name or the default."""
 
     EXACT = 0
     DEFAULT = 1
     SPECIFIED = 2
 
 
+class _FilterRefused(Exception):
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """exact: names by type, None for the default. types: those that may have any name."""
+
+    exact: Mapping[str, str | None]
+    types: frozenset[str]
+    is_strict: bool
+
+    def matches(self, entity: Entity) -> bool:
+        """Return whether the entity has all of these parts, and no other if that is asked for."""
+        names = {part.type: part.name for part in entity}
+        wanted = len(self.exact) + len(self.types)
+        if self.is_strict and (not wanted or len(names) != wanted):
+            return False
+        return self.types <= names.keys() and all(
+            kind in names and names[kind] == name for kind, name in self.exact.items()
+        )
+
+
 def handle_describe_client_quotas(node: Node, ctx: RequestContext) -> Response:
-    """Answer with nothing, or UNSUPPORTED_VERSION for an entity type that does not exist, or
-    INVALID_REQUEST for a wrong filter.
-    """
+    """Answer with the quotas of the entities that match, or say what is wrong with the filter."""
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
-    refusal = _refusal(request)
-    if refusal is None:
-        return encode_response(ctx, DescribeClientQuotasResponse(error_message="", entries=[]))
-    code, message = refusal
-    return encode_response(
-        ctx, DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
+    try:
+        wanted = _filter(request)
+    except _FilterRefused as refused:
+        response = DescribeClientQuotasResponse(
+            error_code=refused.code, error_message=str(refused), entries=None
+        )
+        return encode_response(ctx, response)
+    entries = [
+        EntryData(
+            [EntityData(part.type, part.name) for part in entity],
+            [ValueData(key, value) for key, value in sorted(values.items())],
+        )
+        for entity, values in node.image.quotas.items()
+        if wanted.matches(entity)
+    ]
+    return encode_response(ctx, DescribeClientQuotasResponse(error_message="", entries=entries))
+
+
+def _filter(request: DescribeClientQuotasRequest) -> _Filter:
+    """Raises _FilterRefused."""
+    exact: dict[str, str | None] = {}
+    types: set[str] = set()
+    for component in request.components:
+        kind = component.entity_type
+        if not kind:
+            raise _FilterRefused("Invalid empty entity type.")
+        if kind in exact or kind in types:
+            message = f"Entity type {kind} cannot appear more than once in the filter."
+            raise _FilterRefused(message)
+        if kind not in ENTITY_TYPES:
+            message = f"Unsupported entity type {kind[:100]}"
+            raise _FilterRefused(message, ErrorCode.UNSUPPORTED_VERSION)
+        _check_match(component)
+        if component.match_type == _Match.SPECIFIED:
+            types.add(kind)
+        else:
+            exact[kind] = component.match
+    named = {*exact, *types}
+    if IP in named and named & {USER, CLIENT_ID}:
+        raise _FilterRefused(
+            "Invalid entity filter component combination. IP filter component should not be used"
+            " with user or clientId filter component."
+        )
+    return _Filter(exact, frozenset(types), request.strict)
+
+
+def _check_match(component: ComponentData) -> None:
+    try:
+        match = _Match(component.match_type)
+    except ValueError:
+        raise _FilterRefused(f"Unknown match type {component.match_type}") from None
+    if match is _Match.EXACT and component.match is None:
+        raise _FilterRefused("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+    if match is not _Match.EXACT and component.match is not None:
+        message = f"Request specified MATCH_TYPE_{match.name}, but also specified a match string."
+        raise _FilterRefused(message)
+
+
+# --- altering -------------------------------------------------------------------------------------
+
+
+async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(
+        altering.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
+    alterations = [_alteration(entry) for entry in request.entries]
+    try:
+        check_cluster(node, ctx, Operation.ALTER_CONFIGS)
+        results = await _altered(node, alterations, validate_only=request.validate_only)
+    except (ControllerError, KafkaError, TimeoutError) as error:
+        code, detail = code_of(error), str(error)
+        results = {item.entity: (code, detail) for item in alterations}
+    if not request.validate_only:
+        done = [_shown(entity) for entity, (code, _) in results.items() if not code]
+        note_change(node, ctx, "quotas_altered", done)
+    entries = [
+        altering.ResponseEntryData(
+            code,
+            detail or None,
+            [altering.ResponseEntityData(part.type, part.name) for part in entity],
+        )
+        for entity, (code, detail) in results.items()
+    ]
+    return encode_response(ctx, altering.AlterClientQuotasResponse(entries=entries))
+
+
+def _alteration(entry: altering.EntryData) -> QuotaAlteration:
+    """Of a type that is named twice the last name counts, as in Kafka."""
+    names = {part.entity_type: part.entity_name for part in entry.entity}
+    return QuotaAlteration(
+        entity=tuple(QuotaTarget(kind, name) for kind, name in sorted(names.items())),
+        changes=[
+            QuotaChange(key=item.key, value=None if item.remove else item.value)
+            for item in entry.ops
+        ],
     )
 
 
-def _refusal(request: DescribeClientQuotasRequest) -> tuple[ErrorCode, str] | None:
-    named: set[str] = set()
-    for component in request.components:
-        kind = component.entity_type
-        if kind and kind not in _ENTITIES:
-            allowed = ", ".join(sorted(_ENTITIES))
-            return (
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"entity type {kind!r} is not known; known are {allowed}",
-            )
-        problem = (
-            f"entity type {kind!r} is in the filter twice" if kind in named else _problem(component)
-        )
-        if problem:
-            return ErrorCode.INVALID_REQUEST, problem
-        named.add(kind)
-    if _IP in named and len(named) > 1:
-        return ErrorCode.INVALID_REQUEST, "entity type 'ip' cannot be combined with others"
-    return None
+async def _altered(
+    node: Node, alterations: Sequence[QuotaAlteration], *, validate_only: bool
+) -> dict[Entity, tuple[ErrorCode, str]]:
+    """Return code and message by entity. Raises ControllerError, TimeoutError."""
+    unknown = await _unknown_hosts(alterations)
+    results = {
+        entity: (ErrorCode.INVALID_REQUEST, f"{host} is not a valid IP or resolvable host.")
+        for entity, host in unknown.items()
+    }
+    asked = AlterQuotas(
+        alterations=[item for item in alterations if item.entity not in unknown],
+        validate_only=validate_only,
+    )
+    if asked.alterations:
+        altered = await node.client.alter_quotas(asked, timeout_s=_TIMEOUT_S)
+        for item in altered.results:
+            code = ErrorCode.NONE if item.status is Status.OK else code_of_status(item.status)
+            results[item.entity] = code, item.detail
+    return results
 
 
-def _problem(component: ComponentData) -> str:
-    """Return what is wrong with one part of a filter; empty if nothing is."""
-    if not component.entity_type:
-        return "an entity type is empty"
-    match component.match_type:
-        case _Match.EXACT:
-            return "" if component.match is not None else "match type 0 (exact) needs a name"
-        case _Match.DEFAULT | _Match.SPECIFIED:
-            return "" if component.match is None else "match types 1 (default) and 2 have no name"
-        case other:
-            return f"match type {other} is not known; known are 0, 1 and 2"
+async def _unknown_hosts(alterations: Sequence[QuotaAlteration]) -> dict[Entity, str]:
+    """Return the addresses that are none, by entity."""
+    hosts = {
+        item.entity: item.entity[0].name or ""
+        for item in alterations
+        if len(item.entity) == 1 and item.entity[0].type == IP and item.entity[0].name
+    }
+    names = {host for host in hosts.values() if not _is_address(host)}
+    found = dict(zip(names, await asyncio.gather(*map(_resolves, names)), strict=True))
+    return {entity: host for entity, host in hosts.items() if not found.get(host, True)}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _resolves(host: str) -> bool:
+    try:
+        async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
+            await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError):
+        return False
+    return True
+
+
+def _shown(entity: Entity) -> str:
+    return ",".join(f"{part.type}={part.name or '<default>'}" for part in entity)

@@ -18,11 +18,14 @@ import structlog
 
 from broker.errors import ErrorCode, code_of
 from broker.handlers.lease import check_session
+from broker.handlers.limited import RequestLimits, work_of
 from broker.handlers.node import Handler, InlineHandler, Node
 from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, RequestContext, Respond, Response
 from broker.network.request_meter import RequestMeter
 from broker.network.server import CannotAnswer
+from broker.quotas.clients import ClientQuotas
+from broker.quotas.rates import Window
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
@@ -169,8 +172,11 @@ class RequestDispatcher:
         handlers: Mapping[int, Handler],
         inline: Mapping[int, InlineHandler],
         meter: RequestMeter | None = None,
+        quotas: ClientQuotas | None = None,
     ) -> None:
         self._node = node
+        self._quotas = ClientQuotas(Window(), Window()) if quotas is None else quotas
+        self._limits = RequestLimits(self._quotas)
         self._meter = meter or RequestMeter()
         self._handlers = handlers
         self._inline = inline
@@ -205,6 +211,8 @@ class RequestDispatcher:
             self._loop.time(),
             self._meter,
         )
+        if self._quotas.is_active:
+            respond = self._limits.begin(ctx, respond)
         inline = self._inline.get(key)
         if inline is not None:
             self._run_inline(inline, ctx, respond)
@@ -221,7 +229,7 @@ class RequestDispatcher:
             respond(self._failed(ctx, error))
             return None
         if isinstance(response, Awaitable):
-            return self._finish(ctx, response)
+            return work_of(ctx, self._finish(ctx, response))
         respond(response)
         return None
 
@@ -233,6 +241,8 @@ class RequestDispatcher:
         except Exception as error:
             self._log_failure(ctx, error)
             raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed") from error
+        if ctx.quota is not None:
+            ctx.quota.leave()
 
     async def _finish(self, ctx: RequestContext, response: Awaitable[Response]) -> Response:
         try:

@@ -163,6 +163,9 @@ class _FetchCall:
         self._deadline = ctx.received_at + wait_ms / 1000
         self._is_wait_over = wait_ms == 0
         self._max_bytes = min(max(request.max_bytes, 0), node.config.fetch_bytes_max)
+        if ctx.quota is not None:
+            self._max_bytes = ctx.quota.fetch_bytes_max(self._max_bytes)
+            request.min_bytes = min(request.min_bytes, self._max_bytes)
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         self._targets = [_Target(item.key, item.wanted) for item in call.partitions]
@@ -507,6 +510,11 @@ class _FetchCall:
         return True
 
     def answer(self) -> Response:
+        quota = self._ctx.quota
+        if quota is not None:
+            read_bytes = sum(len(part) for item in self._targets for part in item.result.records)
+            if throttle_ms := quota.fetched(read_bytes):
+                return self._throttled(throttle_ms)
         hints = LeaderHints(self._node, self._ctx)
         error = 0
         for target in self._targets:
@@ -527,6 +535,18 @@ class _FetchCall:
         if error:
             self._ctx.meter.failed(self._ctx.api_key, error)
         return self._encode(hints)
+
+    def _throttled(self, throttle_ms: int) -> Response:
+        """Return an answer without records, for a client that has used up its quota."""
+        error_code, session_id = self._node.fetch_sessions.throttled(self._call)
+        return encode_fetch_response(
+            self._ctx.correlation_id,
+            self._ctx.api_version,
+            [],
+            throttle_ms=throttle_ms,
+            error_code=error_code,
+            session_id=session_id,
+        )
 
     def _count_committed(self, target: _Target) -> None:
         counts, records = self._node.partitions.committed_reads, target.result.records

@@ -164,6 +164,17 @@ class FetchSessions:
                     session.partitions[key] = session.partitions.pop(key)
         return ErrorCode.NONE, session.session_id, held
 
+    def throttled(self, call: SessionCall) -> tuple[ErrorCode, int]:
+        """Return the error and the session id of an answer without results. It begins no session,
+        and what it leaves out stays news.
+        """
+        session = call.session
+        if session is None:
+            return ErrorCode.NONE, _NO_SESSION
+        is_current = session.epoch == call.epoch
+        code = ErrorCode.NONE if is_current else ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        return code, session.session_id
+
     def _create(
         self, call: SessionCall, results: Sequence[FetchPartitionResult], now: float
     ) -> int:

@@ -328,11 +328,16 @@ class _ProduceCall:
             [(partition.topic_name, result) for partition, result in leaving]
         )
         ctx = self._ctx
+        throttle_ms = 0
+        if ctx.quota is not None:
+            ctx.quota.produced(len(ctx.frame))
+            throttle_ms = ctx.quota.settle()
         self._respond(
             encode_produce_response(
                 ctx.correlation_id,
                 ctx.api_version,
                 [(key, results) for _, key, results in self._results],
+                throttle_ms,
                 node_endpoints=endpoints,
             )
         )

@@ -466,6 +466,10 @@ class _ShareFetchCall:
     # --- the answer -------------------------------------------------------------------------------
 
     def _answer(self) -> Response:
+        if self._ctx.quota is not None:
+            self._ctx.quota.sent(
+                sum(len(part) for item in self._targets for part in item.result.records)
+            )
         hints = LeaderHints(self._node, self._ctx)
         results = {target.item: target.result for target in self._targets if self._is_news(target)}
         for item, code in self._codes.items():

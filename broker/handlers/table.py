@@ -84,6 +84,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.LIST_PARTITION_REASSIGNMENTS.key: reassignments.handle_list_partition_reassignments,
     apis.OFFSET_DELETE.key: offset_delete.handle_offset_delete,
     apis.DESCRIBE_CLIENT_QUOTAS.key: client_quotas.handle_describe_client_quotas,
+    apis.ALTER_CLIENT_QUOTAS.key: client_quotas.handle_alter_client_quotas,
     apis.ALTER_USER_SCRAM_CREDENTIALS.key: scram_credentials.handle_alter_user_scram_credentials,
     apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key: (
         scram_credentials.handle_describe_user_scram_credentials

@@ -22,6 +22,7 @@ from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers import configs, forks, snapshot_groups
 from broker.handlers.authorization import denied_topics, note_change
 from broker.handlers.dispatch import encode_response
+from broker.handlers.mutation_quota import may_create, may_delete, may_grow
 from broker.handlers.node import Node
 from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
 from broker.network.request import RequestContext, Response
@@ -67,8 +68,14 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
         if problem is not None:
             code, message = problem
             results[topic.name] = _Created(topic.name, error_code=code, error_message=message)
+            continue
+        new = _new_topic(node, topic, assignment)
+        if may_create(node, ctx, new):
+            wanted.append(new)
         else:
-            wanted.append(_new_topic(node, topic, assignment))
+            results[topic.name] = _Created(
+                topic.name, error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, error_message=None
+            )
     timeout_s = _timeout_s(node, request.timeout_ms)
     deadline = asyncio.get_running_loop().time() + timeout_s
     for _ in range(_FORK_ATTEMPTS_MAX if wanted else 0):
@@ -313,6 +320,9 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
         results.append(result)
         if result.topic_id is not None and not result.error_code:
             found[result.topic_id] = result
+    for topic_id, result in found.items():
+        if not result.error_code and not may_delete(ctx, node.image.topics.by_id(topic_id)):
+            result.error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
     found = {topic_id: result for topic_id, result in found.items() if not result.error_code}
     if found:
         await _delete(node, found, _timeout_s(node, request.timeout_ms))
@@ -417,9 +427,13 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
             if topic.assignments is not None
             else None
         )
-        wanted.append(
-            messages.NewPartitions(name=topic.name, total=topic.count, assignment=assignment)
-        )
+        new = messages.NewPartitions(name=topic.name, total=topic.count, assignment=assignment)
+        if may_grow(node, ctx, new):
+            wanted.append(new)
+        else:
+            results[topic.name] = create_partitions.CreatePartitionsTopicResult(
+                topic.name, ErrorCode.THROTTLING_QUOTA_EXCEEDED, None
+            )
     if wanted:
         change = messages.CreatePartitions(topics=wanted, validate_only=request.validate_only)
         results |= await _add_partitions(node, change, _timeout_s(node, request.timeout_ms))

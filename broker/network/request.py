@@ -11,6 +11,7 @@ from base.buffers import Buffer
 from base.listeners import SecurityProtocol
 from base.principal import Principal
 from broker.network.request_meter import RequestMeter
+from broker.quotas.clients import RequestQuota
 from broker.security.sasl import SaslState
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | None
@@ -72,6 +73,10 @@ class ConnectionInfo(Protocol):
     @property
     def peer_host(self) -> str: ...
 
+    def mute(self, wait_ms: int) -> None:
+        """Read and start no request of the connection for so long; answers are sent (KIP-219)."""
+        ...
+
     def close(self, reason: str) -> None:
         """Drop the connection with one log line. A failed Produce with acks=0 has no other way to
         report an error.
@@ -101,3 +106,5 @@ class RequestContext:
     """`loop.time()` when the frame was complete."""
     meter: RequestMeter = field(default_factory=RequestMeter)
     """Counts the errors in the answer."""
+    quota: RequestQuota | None = None
+    """What the request uses of the quotas of its client; None if there are none."""

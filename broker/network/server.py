@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import structlog
 
@@ -49,6 +49,18 @@ BURST_BYTES_MAX: Final = 1 << 16
 """Bytes read from one connection before the others get their turn. libuv alone would read up to 32
 buffers in a row, of up to 1 MiB each.
 """
+
+
+class Timer(Protocol):
+    """A call that is due at a time of the event loop, as `asyncio.TimerHandle`."""
+
+    def when(self) -> float: ...
+
+    def cancel(self) -> None: ...
+
+
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
+"""Calls a function after so many seconds, as the event loop does."""
 
 
 class CannotAnswer(Exception):
@@ -108,6 +120,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_pumping = False
         self._is_write_paused = False
         self._is_read_paused = False
+        self._mute: Timer | None = None
+        """Ends the time in which nothing is read because of a quota."""
         self._burst_bytes = 0
         """Bytes read since the other connections had their turn."""
 
@@ -237,6 +251,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._mute is not None:
+            self._mute.cancel()
+            self._server.muted.discard(self)
         if self._task is not None:
             self._task.cancel()
         self._waiting.clear()
@@ -269,6 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._transport.is_closing()
             or self._task is not None
             or self._is_write_paused
+            or self._mute is not None
         ):
             return False
         if (
@@ -358,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.charge(buffered_bytes - self._charged_bytes)
         self._charged_bytes = buffered_bytes
         is_over = self._burst_bytes >= BURST_BYTES_MAX
-        pause = bool(self._waiting) or self._is_write_paused or is_over
+        pause = bool(self._waiting) or self._is_write_paused or is_over or self._mute is not None
         if not pause and self._server.is_over_limit and not self._reader.is_mid_frame:
             self._server.wait_for_memory(self)
             pause = True
@@ -369,6 +387,28 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self.last_bytes_at = self._server.loop.time()
                 transport.resume_reading()
+
+    def mute(self, wait_ms: int) -> None:
+        """Read and start no request for so long, or longer if it is muted already. Answers to
+        earlier requests are sent. The connection is not idle meanwhile.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        wait_s = wait_ms / 1_000
+        if self._mute is not None:
+            if self._mute.when() >= self._server.loop.time() + wait_s:
+                return
+            self._mute.cancel()
+        self._mute = self._server.call_later(wait_s, self._unmute)
+        self._server.muted.add(self)
+        self._update_reading()
+
+    def _unmute(self) -> None:
+        self._mute = None
+        self._server.muted.discard(self)
+        self.last_request_at = self._server.loop.time()
+        self.pump()
 
     # --- closing ----------------------------------------------------------------------------------
 
@@ -420,11 +460,17 @@ class Server:
         access: ClientAccess | None = None,
         *,
         sweep_interval_s: float = SWEEP_INTERVAL_S,
+        call_later: CallLater | None = None,
     ) -> None:
-        """access: how clients authenticate; None for listeners without authentication."""
+        """access: how clients authenticate; None for listeners without authentication. call_later:
+        ends the waits of throttled connections; None for the event loop's.
+        """
         self.config = config
         self.access = access or ClientAccess()
         self.loop = asyncio.get_running_loop()
+        self.call_later: CallLater = call_later or self.loop.call_later
+        self.muted: set[Connection] = set()
+        """Connections from which nothing is read because of a quota."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.tls_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.ports: dict[str, int] = {}

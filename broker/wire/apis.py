@@ -91,6 +91,7 @@ OFFSET_DELETE: Final = _api(47, "OffsetDelete", "offset_delete", (0, 0), 1)
 DESCRIBE_CLIENT_QUOTAS: Final = _api(
     48, "DescribeClientQuotas", "describe_client_quotas", (0, 1), 1
 )
+ALTER_CLIENT_QUOTAS: Final = _api(49, "AlterClientQuotas", "alter_client_quotas", (0, 1), 1)
 DESCRIBE_USER_SCRAM_CREDENTIALS: Final = _api(
     50, "DescribeUserScramCredentials", "describe_user_scram_credentials", (0, 0), 0
 )
@@ -185,6 +186,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
         DESCRIBE_CLIENT_QUOTAS,
+        ALTER_CLIENT_QUOTAS,
         DESCRIBE_USER_SCRAM_CREDENTIALS,
         ALTER_USER_SCRAM_CREDENTIALS,
         DESCRIBE_QUORUM,

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -115,6 +116,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     list_partition_reassignments,
     offset_delete,
     describe_client_quotas,
+    alter_client_quotas,
     describe_user_scram_credentials,
     alter_user_scram_credentials,
     describe_cluster,

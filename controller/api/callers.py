@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from controller.api import load_messages as lm
 from controller.api import messages as m
+from controller.api import quota_messages as qm
 from controller.api import rewrite_messages as rm
 from controller.api import scram_messages as sm
 
@@ -88,6 +89,7 @@ _BY_MESSAGE: Final[dict[type[m.Message], frozenset[CallerRole]]] = {
     m.CreateAcls: _BROKER | _ADMIN,
     m.DeleteAcls: _BROKER | _ADMIN,
     sm.AlterScramCredentials: _BROKER | _ADMIN,
+    qm.AlterQuotas: _BROKER | _ADMIN,
     lm.MoveLeaders: _ADMIN,
     lm.ProposeMoves: _ADMIN,
     m.TraceMove: _ADMIN,

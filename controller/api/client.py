@@ -20,6 +20,7 @@ import structlog
 from base.backoff import Backoff
 from controller.api import load_messages as lm
 from controller.api import messages as m
+from controller.api import quota_messages as qm
 from controller.api import rewrite_messages as rm
 from controller.api import scram_messages as sm
 from controller.api.errors import refusal
@@ -295,6 +296,11 @@ class ControllerClient:
         self, request: sm.AlterScramCredentials, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> sm.ScramAltered:
         return await self._call(request, sm.ScramAltered, timeout_s)
+
+    async def alter_quotas(
+        self, request: qm.AlterQuotas, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> qm.QuotasAltered:
+        return await self._call(request, qm.QuotasAltered, timeout_s)
 
     async def allocate_producer_ids(
         self, request: m.AllocateProducerIds, *, timeout_s: float = DEFAULT_TIMEOUT_S

@@ -3,7 +3,7 @@
 Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
 gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
 What acknowledged records need after a loss of all controllers' disks is in the backup before it is
-answered (ADR 0013): registrations, topics, levels of features, ACLs, users, the opening of new
+answered (ADR 0013): registrations, topics, levels of features, ACLs, users, quotas, the opening of new
 streams.
 
 Must hold no other rule. Source: KRaft `ControllerApis`.
@@ -18,6 +18,7 @@ from base.clock import MonotonicClock, WallClock
 from base.ids import Millis, NodeId, StreamId
 from controller.api import load_messages as lm
 from controller.api import messages as m
+from controller.api import quota_messages as qm
 from controller.api import rewrite_messages as rm
 from controller.api import scram_messages as sm
 from controller.backup.new_streams import NewStreams
@@ -36,6 +37,7 @@ from controller.managers import (
     nodes,
     objects,
     producer_ids,
+    quotas,
     reassign,
     recovery,
     rewrites,
@@ -72,6 +74,7 @@ REQUESTS: tuple[type[m.Message], ...] = (
     m.CreateAcls,
     m.DeleteAcls,
     sm.AlterScramCredentials,
+    qm.AlterQuotas,
     m.AllocateProducerIds,
     m.PutKeyValue,
     m.GetKeyValue,
@@ -97,6 +100,7 @@ _BACKED_UP = frozenset(
         m.CreateAcls,
         m.DeleteAcls,
         sm.AlterScramCredentials,
+        qm.AlterQuotas,
     }
 )
 """Requests that are answered only once the backup has them. They are rare."""
@@ -171,6 +175,7 @@ def managers(
         sm.AlterScramCredentials: lambda image, request, _: scram.alter_scram_credentials(
             image, request
         ),
+        qm.AlterQuotas: lambda image, request, _: quotas.alter_quotas(image, request),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(
             image, request
         ),

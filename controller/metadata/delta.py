@@ -32,6 +32,8 @@ from controller.metadata.records import (
     ObjectPrepared,
     ObjectRemoved,
     PartitionRecord,
+    QuotaRecord,
+    QuotaTarget,
     RangesReplaced,
     Record,
     ScramCredentialRecord,
@@ -80,6 +82,8 @@ class MetadataDelta:
     acls: set[AclEntry] = field(default_factory=set[AclEntry])
     """ACLs that were added or removed."""
     users: set[str] = field(default_factory=set[str])
+    quotas: set[tuple[QuotaTarget, ...]] = field(default_factory=set[tuple[QuotaTarget, ...]])
+    """Entities whose quotas changed."""
 
     @staticmethod
     def of(records: Iterable[Record]) -> "MetadataDelta":
@@ -122,6 +126,8 @@ class MetadataDelta:
                 self.acls.add(record.acl)
             case ScramCredentialRecord() | ScramCredentialRemoved():
                 self.users.add(record.user)
+            case QuotaRecord():
+                self.quotas.add(record.entity)
             case KeyValueRecord():
                 self.keys.add(record.key)
             case _:

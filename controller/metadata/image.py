@@ -27,6 +27,7 @@ from controller.metadata.frozen_topics import FrozenTopicsImage
 from controller.metadata.kv import KeyValueImage
 from controller.metadata.nodes import NodesImage
 from controller.metadata.objects import ObjectsImage
+from controller.metadata.quotas import QuotasImage
 from controller.metadata.records import (
     AclRecord,
     AclRemoved,
@@ -47,6 +48,7 @@ from controller.metadata.records import (
     ObjectRemoved,
     PartitionRecord,
     ProducerIdsAllocated,
+    QuotaRecord,
     RangesReplaced,
     Record,
     ScramCredentialRecord,
@@ -94,6 +96,7 @@ class MetadataImage:
     features: FeaturesImage = field(default_factory=FeaturesImage)
     acls: AclsImage = field(default_factory=AclsImage)
     scram: ScramImage = field(default_factory=ScramImage)
+    quotas: QuotasImage = field(default_factory=QuotasImage)
     kv: KeyValueImage = field(default_factory=KeyValueImage)
     _appliers: dict[type[Record], Callable[..., None]] = field(
         init=False, repr=False, compare=False
@@ -134,6 +137,7 @@ class MetadataImage:
             AclRemoved: self.acls.remove,
             ScramCredentialRecord: self.scram.set,
             ScramCredentialRemoved: self.scram.remove,
+            QuotaRecord: self.quotas.set,
             KeyValueRecord: self.kv.set,
         }
 

@@ -635,6 +635,26 @@ class ScramCredentialRemoved(_Record, tag="scram-removed", frozen=True, gc=False
     """Kafka's number, as in the record that set it."""
 
 
+class QuotaRecord(_Record, tag="quota", frozen=True, gc=False):
+    """Sets or removes one quota of an entity."""
+
+    entity: tuple["QuotaTarget", ...]
+    """Whom the quota is for, in the order of the types."""
+    key: str
+    """Kafka's name of the quota, for example `producer_byte_rate`."""
+    value: float | None
+    """The limit, in the unit of the quota; nil: the quota is removed."""
+
+
+class QuotaTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One part of the entity of a quota. A user with a client id has two."""
+
+    type: str
+    """`client-id`, `ip` or `user`."""
+    name: str | None
+    """Name of the user, client or address; nil: the default for all without a quota of their own."""
+
+
 class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):
     """Sets one key. A `value` of None removes the key."""
 
@@ -678,5 +698,6 @@ Record = (
     | AclRemoved
     | ScramCredentialRecord
     | ScramCredentialRemoved
+    | QuotaRecord
     | KeyValueRecord
 )

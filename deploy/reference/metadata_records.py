@@ -43,6 +43,7 @@ _PARTS_HEAD: Final = "\n## Arrays in records\n\nThey have no tag.\n"
 _TABLE_HEAD: Final = "| at | field | type | default | meaning |\n|---|---|---|---|---|\n"
 _PLAIN: Final[dict[object, str]] = {
     int: "int",
+    float: "float",
     str: "text",
     bytes: "bytes",
     bool: "bool",

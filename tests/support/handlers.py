@@ -60,6 +60,10 @@ class FakeConnection:
     sasl: SaslState | None = None
 
     closed: bool = False
+    muted_ms: int = 0
+
+    def mute(self, wait_ms: int) -> None:
+        self.muted_ms = max(self.muted_ms, wait_ms)
 
     def authenticated(self, principal: Principal) -> None:
         self.principal = principal

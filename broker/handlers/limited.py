@@ -1,0 +1,131 @@
+"""Run requests under the quotas of their clients.
+
+The answer is sent immediately and tells how long the client has to wait; the broker reads nothing
+from its connection for as long (KIP-219). Time counts while the broker works on a request, not
+while the request waits for records, durability or other nodes.
+Requests of brokers to each other do not count, nor do those of authentication, which come before
+the user is known.
+Source: Kafka `RequestHandlerHelper`, `ClientQuotaManager`; KIP-124, KIP-219.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, cast
+
+from base.clock import MonotonicClock
+from broker.network.request import RequestContext, Respond, Response
+from broker.quotas.clients import ClientQuotas, RequestQuota
+from broker.wire import apis
+from broker.wire.throttle import write_throttle
+
+_OF_BROKERS: Final = frozenset(
+    {
+        apis.WRITE_TXN_MARKERS.key,
+        apis.INITIALIZE_SHARE_GROUP_STATE.key,
+        apis.READ_SHARE_GROUP_STATE.key,
+        apis.WRITE_SHARE_GROUP_STATE.key,
+        apis.DELETE_SHARE_GROUP_STATE.key,
+        apis.READ_SHARE_GROUP_STATE_SUMMARY.key,
+    }
+)
+_VERIFICATION_FROM: Final = 4
+"""The version of AddPartitionsToTxn from which only brokers send it."""
+
+
+class RequestLimits:
+    """Finds the quotas of each request. Use it only while `quotas.is_active`."""
+
+    def __init__(
+        self, quotas: ClientQuotas, busy_clock: MonotonicClock = time.perf_counter
+    ) -> None:
+        self.quotas = quotas
+        self._busy_clock = busy_clock
+        self._loop_time = asyncio.get_running_loop().time
+
+    def _now_ms(self) -> int:
+        return int(self._loop_time() * 1_000)
+
+    def begin(self, ctx: RequestContext, respond: Respond) -> Respond:
+        """Begin to count a request, if it has a quota. Returns how to answer it."""
+        if ctx.api_key in _OF_BROKERS or (
+            ctx.api_key == apis.ADD_PARTITIONS_TO_TXN.key and ctx.api_version >= _VERIFICATION_FROM
+        ):
+            return respond
+        user, client_id = ctx.connection.principal.name, ctx.client_id or ""
+        client = self.quotas.client(user, client_id, int(ctx.received_at * 1_000))
+        if not client.is_limited:
+            return respond
+        ctx.quota = quota = RequestQuota(self.quotas, client, self._now_ms, self._busy_clock)
+        quota.enter()
+        return partial(_answer, ctx, quota, respond)
+
+
+def work_of(
+    ctx: RequestContext, work: Coroutine[Any, Any, Response]
+) -> Coroutine[Any, Any, Response]:
+    """Return the work on a request that takes more than one step. Under a quota its steps count,
+    and its end settles the request.
+    """
+    return work if ctx.quota is None else _CountedWork(work, ctx, ctx.quota)
+
+
+def _answer(ctx: RequestContext, quota: RequestQuota, respond: Respond, response: Response) -> None:
+    respond(_settled(ctx, quota, response))
+
+
+def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Response:
+    """Mute the connection if the client has to wait, before the answer lets its next request
+    start.
+    """
+    if response is None:
+        quota.produced(len(ctx.frame))
+    throttle_ms = quota.settle(counts_time=response is not None)
+    if throttle_ms:
+        if response is not None:
+            head = response if isinstance(response, bytearray | memoryview) else response[0]
+            assert isinstance(head, bytearray | memoryview), "frames begin with a writable buffer"
+            write_throttle(apis.APIS[ctx.api_key], ctx.api_version, head, throttle_ms)
+        ctx.connection.mute(throttle_ms)
+    return response
+
+
+class _CountedWork(Coroutine[Any, Any, Response]):
+    """A coroutine whose steps count as work on its request."""
+
+    def __init__(
+        self, work: Coroutine[Any, Any, Response], ctx: RequestContext, quota: RequestQuota
+    ) -> None:
+        self._work = work
+        self._ctx = ctx
+        self._quota = quota
+
+    def send(self, value: object) -> object:
+        return self._step(partial(self._work.send, value))
+
+    def throw(
+        self,
+        kind: Any,
+        value: BaseException | object = None,
+        trace: TracebackType | None = None,
+    ) -> object:
+        error = value if isinstance(value, BaseException) else kind
+        return self._step(partial(self._work.throw, cast("BaseException", error)))
+
+    def _step(self, run: Callable[[], object]) -> object:
+        self._quota.enter()
+        try:
+            return run()
+        except StopIteration as end:
+            raise StopIteration(_settled(self._ctx, self._quota, end.value)) from None
+        finally:
+            self._quota.leave()
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Any:
+        value = yield from self._work.__await__()
+        return _settled(self._ctx, self._quota, value)

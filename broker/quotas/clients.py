@@ -1,0 +1,330 @@
+"""Count what clients use of their quotas on this broker, and say how long they have to wait.
+
+As in Kafka each broker counts for itself, so that a client of three brokers may use three times its
+quota. Only clients with a quota are counted.
+Invariants: a change of quotas keeps what was counted. At most `CLIENTS_MAX` clients are remembered:
+the one that was idle longest is forgotten first, and every one after `IDLE_MS`. A forgotten client
+begins with an unused quota.
+Pure: times are milliseconds that the caller gives.
+Budget: about 1 us for a client that is remembered, whatever the number of quotas.
+Source: Kafka `ClientQuotaManager`, `ClientRequestQuotaManager`, `ControllerMutationQuotaManager`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from broker.quotas.limits import Scope, resolve, scope_of
+from broker.quotas.rates import Rate, TokenBucket, Window
+from controller.metadata.quotas import (
+    CLIENT_QUOTAS,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    Entity,
+    QuotasImage,
+)
+
+CLIENTS_MAX: Final = 20_000
+"""Pairs of user and client id; each takes about 3 KB if all its quotas are its own."""
+IDLE_MS: Final = 3_600_000
+"""As in Kafka."""
+_FRESH_MS: Final = 1_000
+"""How much the order of the idle clients may be off, to keep the hot path short."""
+PERCENT_PER_S: Final = 100.0
+
+M = TypeVar("M", Rate, TokenBucket)
+
+
+class _Meter(Generic[M]):
+    """What those who share a quota have used. It lives as long as one of them is remembered."""
+
+    __slots__ = ("__weakref__", "use")
+
+    def __init__(self, use: M) -> None:
+        self.use: M = use
+
+
+class Limit(Generic[M]):
+    """A quota of one client. bound: in the unit of the quota."""
+
+    __slots__ = ("_meter", "bound", "use")
+
+    def __init__(self, bound: float, meter: _Meter[M]) -> None:
+        self.bound = bound
+        self.use: M = meter.use
+        self._meter = meter
+
+
+class Client:
+    """A user with a client id, and the quotas that count for them."""
+
+    __slots__ = ("consumer", "generation", "mutations", "producer", "request", "used_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.generation = -1
+        self.used_ms = now_ms
+        self.producer: Limit[Rate] | None = None
+        self.consumer: Limit[Rate] | None = None
+        self.request: Limit[Rate] | None = None
+        self.mutations: Limit[TokenBucket] | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        return not (
+            self.producer is None
+            and self.consumer is None
+            and self.request is None
+            and self.mutations is None
+        )
+
+
+@dataclass(slots=True)
+class Throttles:
+    """How often clients had to wait because of one quota, and how long."""
+
+    count: int = 0
+    total_ms: int = 0
+
+
+class ClientQuotas:
+    """The quotas of users and clients on one broker."""
+
+    def __init__(self, window: Window, mutations: Window) -> None:
+        """mutations: of the quota of changes that the controller makes."""
+        self.is_active = False
+        """Whether there is a quota of any user or client."""
+        self.window = window
+        self.throttles = {key: Throttles() for key in CLIENT_QUOTAS}
+        self._mutation_window = mutations
+        self._quotas: dict[str, dict[Scope, float]] = {key: {} for key in CLIENT_QUOTAS}
+        self._generation = 0
+        self._clients: dict[tuple[str, str], Client] = {}
+        """The one that was used last is the last, within `_FRESH_MS`."""
+        self._rates: WeakValueDictionary[tuple[str, Scope], _Meter[Rate]] = WeakValueDictionary()
+        self._buckets: WeakValueDictionary[Scope, _Meter[TokenBucket]] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        """Return the number of clients that are remembered."""
+        return len(self._clients)
+
+    def reset(self, image: QuotasImage) -> None:
+        """Take all quotas."""
+        for quotas in self._quotas.values():
+            quotas.clear()
+        for entity, values in image.items():
+            self._set(entity, values)
+        self._changed()
+
+    def change(self, image: QuotasImage, entities: set[Entity]) -> None:
+        """Take the quotas of the entities that changed."""
+        for entity in entities:
+            self._set(entity, image.of(entity))
+        self._changed()
+
+    def _set(self, entity: Entity, values: Mapping[str, float]) -> None:
+        scope = scope_of(entity)
+        if scope is None:
+            return
+        for key, quotas in self._quotas.items():
+            if key in values:
+                quotas[scope] = values[key]
+            else:
+                quotas.pop(scope, None)
+
+    def _changed(self) -> None:
+        self._generation += 1
+        self.is_active = any(self._quotas.values())
+        if not self.is_active:
+            self._clients.clear()
+
+    def client(self, user: str, client_id: str, now_ms: int) -> Client:
+        """Return what is known of a client, with its quotas as they are now."""
+        name = user, client_id
+        client = self._clients.get(name)
+        if client is None:
+            self._make_room(now_ms)
+            client = self._clients[name] = Client(now_ms)
+        elif now_ms - client.used_ms >= _FRESH_MS:
+            self._clients[name] = self._clients.pop(name)
+            client.used_ms = now_ms
+        if client.generation != self._generation:
+            self._resolve(client, user, client_id, now_ms)
+        return client
+
+    def _make_room(self, now_ms: int) -> None:
+        """Forget at most two clients, so that more are forgotten than come."""
+        for name in list(islice(self._clients, 2)):
+            is_idle = now_ms - self._clients[name].used_ms >= IDLE_MS
+            if not is_idle and len(self._clients) < CLIENTS_MAX:
+                return
+            del self._clients[name]
+
+    def _resolve(self, client: Client, user: str, client_id: str, now_ms: int) -> None:
+        def rate(key: str) -> Limit[Rate] | None:
+            found = resolve(self._quotas[key], user, client_id)
+            if found is None:
+                return None
+            scope, bound = found
+            meter = self._rates.get((key, scope))
+            if meter is None:
+                meter = self._rates[key, scope] = _Meter(Rate(self.window, now_ms))
+            return Limit(bound, meter)
+
+        client.producer = rate(PRODUCER_BYTE_RATE)
+        client.consumer = rate(CONSUMER_BYTE_RATE)
+        client.request = rate(REQUEST_PERCENTAGE)
+        client.mutations = self._bucket(user, client_id)
+        client.generation = self._generation
+
+    def _bucket(self, user: str, client_id: str) -> Limit[TokenBucket] | None:
+        found = resolve(self._quotas[CONTROLLER_MUTATION_RATE], user, client_id)
+        if found is None:
+            return None
+        scope, bound = found
+        meter = self._buckets.get(scope)
+        if meter is None:
+            meter = self._buckets[scope] = _Meter(TokenBucket(self._mutation_window))
+        return Limit(bound, meter)
+
+
+class RequestQuota:
+    """What one request uses of the quotas of its client.
+
+    Call the methods that fit the request, then `settle` once the answer is known. The longest wait
+    counts.
+    """
+
+    __slots__ = (
+        "_busy_clock",
+        "_busy_s",
+        "_client",
+        "_entered_at",
+        "_is_settled",
+        "_key",
+        "_now_ms",
+        "_quotas",
+        "throttle_ms",
+    )
+
+    def __init__(
+        self,
+        quotas: ClientQuotas,
+        client: Client,
+        now_ms: Callable[[], int],
+        busy_clock: Callable[[], float],
+    ) -> None:
+        """busy_clock: a clock in seconds, fine enough for the time that the broker works on one
+        request.
+        """
+        self.throttle_ms = 0
+        self._now_ms = now_ms
+        self._busy_clock = busy_clock
+        self._key = ""
+        self._quotas = quotas
+        self._client = client
+        self._busy_s = 0.0
+        self._entered_at: float | None = None
+        self._is_settled = False
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def enter(self) -> None:
+        """Note that the broker begins to work on the request."""
+        self._entered_at = self._busy_clock()
+
+    def leave(self) -> None:
+        """Note that the broker turns to other work."""
+        if self._entered_at is not None:
+            self._busy_s += self._busy_clock() - self._entered_at
+            self._entered_at = None
+
+    def settle(self, *, counts_time: bool = True) -> int:
+        """Count the time of the request and return how long its connection has to wait, in
+        milliseconds. Only the first call counts anything.
+        """
+        if self._is_settled:
+            return self.throttle_ms
+        self._is_settled = True
+        limit = self._client.request
+        if counts_time and limit is not None:
+            self.leave()
+            now_ms = self._now_ms()
+            limit.use.record(self._busy_s * PERCENT_PER_S, now_ms)
+            wait_ms = limit.use.throttle_ms(limit.bound, now_ms)
+            # As in Kafka: the time of a request is no fault of its client alone.
+            self._wait(REQUEST_PERCENTAGE, min(wait_ms, self._quotas.window.size_ms))
+        if self.throttle_ms:
+            throttles = self._quotas.throttles[self._key]
+            throttles.count += 1
+            throttles.total_ms += self.throttle_ms
+        return self.throttle_ms
+
+    # --- bytes ------------------------------------------------------------------------------------
+
+    def produced(self, size_bytes: int) -> None:
+        """Count a Produce request."""
+        limit = self._client.producer
+        if limit is not None:
+            now_ms = self._now_ms()
+            limit.use.record(size_bytes, now_ms)
+            self._wait(PRODUCER_BYTE_RATE, limit.use.throttle_ms(limit.bound, now_ms))
+
+    def fetch_bytes_max(self, wanted_bytes: int) -> int:
+        """Return how many bytes an answer may have: more than the window holds would always have to
+        wait.
+        """
+        limit = self._client.consumer
+        if limit is None:
+            return wanted_bytes
+        window = self._quotas.window
+        return min(wanted_bytes, int(limit.bound * (window.samples - 1) * window.size_ms / 1_000))
+
+    def fetched(self, size_bytes: int) -> int:
+        """Count an answer with records, and the time so far. Returns how long the client has to
+        wait; if it has to, it gets no records, and they do not count.
+        """
+        limit = self._client.consumer
+        now_ms = self._now_ms()
+        if limit is not None:
+            limit.use.record(size_bytes, now_ms)
+            self._wait(CONSUMER_BYTE_RATE, limit.use.throttle_ms(limit.bound, now_ms))
+        throttle_ms = self.settle()
+        if throttle_ms and limit is not None:
+            limit.use.record(-size_bytes, now_ms)
+        return throttle_ms
+
+    def sent(self, size_bytes: int) -> None:
+        """Count records that the client gets even if it has to wait: a share group has locked them
+        for it.
+        """
+        limit = self._client.consumer
+        if limit is not None:
+            now_ms = self._now_ms()
+            limit.use.record(size_bytes, now_ms)
+            self._wait(CONSUMER_BYTE_RATE, limit.use.throttle_ms(limit.bound, now_ms))
+
+    # --- changes by the controller ----------------------------------------------------------------
+
+    def may_change(self, partition_count: int, *, is_strict: bool) -> bool:
+        """Count partitions that are created or deleted, and return whether that is allowed. Clients
+        that know of the quota (`is_strict`) are refused while the bucket is below 0; others wait.
+        """
+        limit = self._client.mutations
+        if limit is None:
+            return True
+        now_ms = self._now_ms()
+        if is_strict and limit.use.tokens(limit.bound, now_ms) < 0:
+            self._wait(CONTROLLER_MUTATION_RATE, limit.use.throttle_ms(limit.bound, now_ms))
+            return False
+        limit.use.take(partition_count, limit.bound, now_ms)
+        if not is_strict:
+            self._wait(CONTROLLER_MUTATION_RATE, limit.use.throttle_ms(limit.bound, now_ms))
+        return True
+
+    def _wait(self, key: str, wait_ms: int) -> None:
+        if wait_ms > self.throttle_ms:
+            self.throttle_ms, self._key = wait_ms, key

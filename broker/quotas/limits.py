@@ -1,0 +1,67 @@
+"""Find the quota of a user and client: the most specific one counts, and no other.
+
+In the order of precedence, with those who share what it allows:
+
+    user and client             this client of this user
+    user and default client     each client of this user
+    user                        all clients of this user
+    default user and client     this client of each user
+    both defaults               each client of each user
+    default user                all clients of each user
+    client                      this client of all users together
+    default client              each client of all users together
+
+Pure. Source: Kafka `DefaultQuotaCallback`; KIP-55, KIP-546.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, TypeAlias
+
+from controller.metadata.quotas import CLIENT_ID, USER, Entity
+
+
+class Name(Enum):
+    """What stands in a scope for a name."""
+
+    DEFAULT = 0
+    """Every name without a quota of its own."""
+    ABSENT = 1
+    """The quota does not ask for a name."""
+
+
+DEFAULT: Final = Name.DEFAULT
+ABSENT: Final = Name.ABSENT
+
+Scope: TypeAlias = tuple[str | Name, str | Name]
+"""User and client id. Of a quota: whom it is for. Of a meter: whose use it counts, without
+DEFAULT.
+"""
+
+
+def scope_of(entity: Entity) -> Scope | None:
+    """Return the scope of an entity; None if it is no user or client."""
+    names = {part.type: DEFAULT if part.name is None else part.name for part in entity}
+    if not names or not names.keys() <= {USER, CLIENT_ID}:
+        return None
+    return names.get(USER, ABSENT), names.get(CLIENT_ID, ABSENT)
+
+
+def resolve(quotas: Mapping[Scope, float], user: str, client_id: str) -> tuple[Scope, float] | None:
+    """Return who shares the quota of this client, and the quota; None if there is none."""
+    both, of_user, of_client = (user, client_id), (user, ABSENT), (ABSENT, client_id)
+    levels: tuple[tuple[Scope, Scope], ...] = (
+        (both, both),
+        ((user, DEFAULT), both),
+        (of_user, of_user),
+        ((DEFAULT, client_id), both),
+        ((DEFAULT, DEFAULT), both),
+        ((DEFAULT, ABSENT), of_user),
+        (of_client, of_client),
+        ((ABSENT, DEFAULT), of_client),
+    )
+    for scope, shared_by in levels:
+        bound = quotas.get(scope)
+        if bound is not None:
+            return shared_by, bound
+    return None

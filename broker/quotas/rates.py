@@ -1,0 +1,146 @@
+"""Measure what a client uses: a rate over sampled windows, and a token bucket.
+
+The arithmetic is Kafka's, so that a client waits as long as it would there. Pure: times are
+milliseconds that the caller gives, and never go back.
+Budget: O(1) for a value in the window of the one before, O(samples) when a window begins or ends.
+Source: Kafka `Rate`, `SampledStat`, `WindowedSum`, `TokenBucket`, `QuotaUtils`; KIP-13, KIP-599.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+THROTTLE_MS_MAX: Final = (1 << 31) - 1
+"""The longest wait that an answer can tell: 24 days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How rates are measured. The current sample is one of `samples`."""
+
+    samples: int = 11
+    size_ms: int = 1_000
+
+    @property
+    def whole_ms(self) -> int:
+        return self.samples * self.size_ms
+
+
+class _Sample:
+    __slots__ = ("last_ms", "start_ms", "value")
+
+    def __init__(self, now_ms: int) -> None:
+        self.reset(now_ms)
+
+    def reset(self, now_ms: int) -> None:
+        self.value = 0.0
+        self.start_ms = now_ms
+        self.last_ms = now_ms
+
+
+class Rate:
+    """The sum of what was recorded in the window, by the second.
+
+    There is one sample more than the window has: a sample that began before the window counts until
+    its last value is older than the window. Samples that do not exist yet count as empty ones, so
+    that the first request of a client is not taken for a high rate.
+    """
+
+    __slots__ = (
+        "_current",
+        "_expires_ms",
+        "_next_sample_ms",
+        "_oldest_ms",
+        "_samples",
+        "_sum",
+        "_window",
+    )
+
+    def __init__(self, window: Window, now_ms: int) -> None:
+        self._window = window
+        self._samples = [_Sample(now_ms)]
+        self._current = 0
+        self._settle(now_ms)
+
+    def record(self, value: float, now_ms: int) -> None:
+        """Add a value; a negative one takes it back."""
+        if now_ms >= self._next_sample_ms:
+            self._advance(now_ms)
+        sample = self._samples[self._current]
+        sample.value += value
+        sample.last_ms = now_ms
+        self._sum += value
+
+    def measure(self, now_ms: int) -> float:
+        """Return the rate in a second."""
+        if now_ms >= self._expires_ms:
+            self._settle(now_ms)
+        return self._sum * 1_000 / self._elapsed_ms(now_ms)
+
+    def throttle_ms(self, bound: float, now_ms: int) -> int:
+        """Return how long nothing may be recorded for the rate to fall to `bound`: the share by
+        which it is too high, of the time over which it was measured. 0 if it is not too high.
+        """
+        rate = self.measure(now_ms)
+        if rate <= bound:
+            return 0
+        wait_ms = (rate - bound) / bound * self._elapsed_ms(now_ms)
+        return round(min(wait_ms, THROTTLE_MS_MAX))
+
+    def _elapsed_ms(self, now_ms: int) -> int:
+        """Return the time over which the rate is measured: since the oldest sample began, and the
+        samples that do not exist.
+        """
+        size_ms = self._window.size_ms
+        elapsed_ms = now_ms - self._oldest_ms
+        missing = self._window.samples - 1 - elapsed_ms // size_ms
+        if missing > 0:
+            elapsed_ms += missing * size_ms
+        return max(elapsed_ms, 1)
+
+    def _advance(self, now_ms: int) -> None:
+        """Begin a sample, in the place of the oldest one if there are enough."""
+        self._current = (self._current + 1) % (self._window.samples + 1)
+        if self._current == len(self._samples):
+            self._samples.append(_Sample(now_ms))
+        else:
+            self._samples[self._current].reset(now_ms)
+        self._settle(now_ms)
+
+    def _settle(self, now_ms: int) -> None:
+        """Forget samples that have left the window, and note what the others add up to."""
+        whole_ms = self._window.whole_ms
+        for sample in self._samples:
+            if now_ms - sample.last_ms >= whole_ms:
+                sample.reset(now_ms)
+        self._sum = sum(sample.value for sample in self._samples)
+        self._oldest_ms = min(sample.start_ms for sample in self._samples)
+        self._expires_ms = min(sample.last_ms for sample in self._samples) + whole_ms
+        self._next_sample_ms = self._samples[self._current].start_ms + self._window.size_ms
+
+
+class TokenBucket:
+    """Tokens that are filled at the rate of a quota, up to what it gives in the whole window. The
+    first take begins with a full bucket. Takes may go below 0.
+    """
+
+    __slots__ = ("_at_ms", "_tokens", "_window")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._tokens = float("inf")
+        self._at_ms = 0
+
+    def tokens(self, bound: float, now_ms: int) -> float:
+        """Fill the bucket and return what it has. bound: tokens in a second."""
+        burst = bound * self._window.whole_ms / 1_000
+        self._tokens = min(burst, self._tokens + bound * (now_ms - self._at_ms) / 1_000)
+        self._at_ms = now_ms
+        return self._tokens
+
+    def take(self, count: float, bound: float, now_ms: int) -> None:
+        self._tokens = self.tokens(bound, now_ms) - count
+
+    def throttle_ms(self, bound: float, now_ms: int) -> int:
+        """Return how long it takes until the bucket is not below 0."""
+        tokens = self.tokens(bound, now_ms)
+        return 0 if tokens >= 0 else round(min(-tokens / bound * 1_000, THROTTLE_MS_MAX))

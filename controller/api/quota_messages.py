@@ -1,0 +1,45 @@
+"""Define the messages that change quotas of clients and addresses.
+
+Limits: a request names at most `ALTERATIONS_MAX` entities and `CHANGES_MAX` quotas. More is refused
+with INVALID_REQUEST.
+"""
+
+from controller.api.messages import Message, Status
+from controller.metadata.records import QuotaTarget
+
+ALTERATIONS_MAX = 1_000
+CHANGES_MAX = 10_000
+
+
+class QuotaChange(Message, frozen=True, kw_only=True):
+    """Set one quota, or remove it: value None."""
+
+    key: str
+    value: float | None
+
+
+class QuotaAlteration(Message, frozen=True, kw_only=True):
+    """Changes of the quotas of one entity: all of them are made or none."""
+
+    entity: tuple[QuotaTarget, ...]
+    """In the order of the types, each of them once."""
+    changes: list[QuotaChange]
+
+
+class AlterQuotas(Message, frozen=True, kw_only=True):
+    """Change quotas. -> QuotasAltered."""
+
+    alterations: list[QuotaAlteration]
+    validate_only: bool = False
+
+
+class QuotaResult(Message, frozen=True, kw_only=True):
+    entity: tuple[QuotaTarget, ...]
+    status: Status = Status.OK
+    detail: str = ""
+
+
+class QuotasAltered(Message, frozen=True, kw_only=True):
+    """One result for each entity, in the order of the request."""
+
+    results: list[QuotaResult]

@@ -1,0 +1,65 @@
+"""Hold the quotas of clients and addresses, by entity. The manager enforces their limits.
+
+Source: KRaft `ClientQuotasImage`; KIP-546, KIP-612.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from controller.metadata.records import QuotaRecord, QuotaTarget
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = frozenset({USER, CLIENT_ID, IP})
+
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+CLIENT_QUOTAS: Final = (
+    PRODUCER_BYTE_RATE,
+    CONSUMER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    CONTROLLER_MUTATION_RATE,
+)
+"""Quotas of users and clients; those of addresses have only the rate of new connections."""
+
+Entity: TypeAlias = tuple[QuotaTarget, ...]
+"""Whom a quota is for: its parts in the order of their types, each type once."""
+
+_NOTHING: Mapping[str, float] = {}
+
+
+@dataclass(slots=True)
+class QuotasImage:
+    _values: dict[Entity, dict[str, float]] = field(default_factory=dict[Entity, dict[str, float]])
+
+    def of(self, entity: Entity) -> Mapping[str, float]:
+        """Return the quotas of one entity by their names; empty if it has none."""
+        return self._values.get(entity, _NOTHING)
+
+    def items(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
+        """Yield the entities that have quotas, with their quotas."""
+        yield from self._values.items()
+
+    def __len__(self) -> int:
+        """Return the number of entities."""
+        return len(self._values)
+
+    def records(self) -> Iterator[QuotaRecord]:
+        """Yield a record for each quota."""
+        for entity, values in self._values.items():
+            for key, value in values.items():
+                yield QuotaRecord(entity, key, value)
+
+    def set(self, record: QuotaRecord) -> None:
+        values = self._values.setdefault(record.entity, {})
+        if record.value is None:
+            values.pop(record.key, None)
+        else:
+            values[record.key] = record.value
+        if not values:
+            del self._values[record.entity]

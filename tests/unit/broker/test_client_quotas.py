@@ -1,0 +1,204 @@
+"""What clients use of their quotas: who shares them, what a change keeps, and how much is
+remembered.
+"""
+
+import pytest
+
+from broker.quotas import clients
+from broker.quotas.clients import Client, ClientQuotas, RequestQuota
+from broker.quotas.rates import Window
+from controller.metadata.quotas import QuotasImage
+from controller.metadata.records import QuotaRecord, QuotaTarget
+
+
+class Time:
+    now_ms = 0
+    busy_s = 0.0
+
+
+def entity(user: str | None = "", client_id: str | None = "") -> tuple[QuotaTarget, ...]:
+    """Return an entity; a part that is empty is not in it, and None is the default."""
+    parts = [("client-id", client_id), ("user", user)]
+    return tuple(QuotaTarget(kind, name) for kind, name in parts if name != "")
+
+
+class Quotas:
+    def __init__(self) -> None:
+        self.image = QuotasImage()
+        self.clients = ClientQuotas(Window(), Window())
+        self.time = Time()
+
+    def set(
+        self, of: tuple[QuotaTarget, ...], key: str = "producer_byte_rate", value: float | None = 1
+    ) -> None:
+        self.image.set(QuotaRecord(of, key, value))
+        self.clients.change(self.image, {of})
+
+    def client(self, user: str = "u", client_id: str = "c") -> Client:
+        return self.clients.client(user, client_id, self.time.now_ms)
+
+    def request(self, user: str = "u", client_id: str = "c") -> RequestQuota:
+        return RequestQuota(
+            self.clients,
+            self.client(user, client_id),
+            lambda: self.time.now_ms,
+            lambda: self.time.busy_s,
+        )
+
+    def produce(self, size_bytes: int, user: str = "u", client_id: str = "c") -> int:
+        request = self.request(user, client_id)
+        request.produced(size_bytes)
+        return request.settle()
+
+
+@pytest.fixture
+def quotas() -> Quotas:
+    return Quotas()
+
+
+def test_without_a_quota_nothing_is_counted(quotas: Quotas) -> None:
+    assert not quotas.clients.is_active
+    quotas.set(entity("other"))
+    assert quotas.clients.is_active
+    assert not quotas.client().is_limited
+    quotas.set(entity("other"), value=None)
+    assert not quotas.clients.is_active
+    assert len(quotas.clients) == 0
+
+
+def test_quotas_of_addresses_are_none_of_clients(quotas: Quotas) -> None:
+    quotas.set((QuotaTarget("ip", "127.0.0.1"),), "connection_creation_rate", 5)
+    assert not quotas.clients.is_active
+
+
+@pytest.mark.parametrize(
+    ("of", "is_shared_by_clients", "is_shared_by_users"),
+    [
+        (entity("u", "c"), False, False),
+        (entity("u", None), False, False),
+        (entity("u"), True, False),
+        (entity(None), True, False),
+        (entity(None, None), False, False),
+        (entity(client_id="c"), False, True),
+        (entity(client_id=None), False, True),
+    ],
+    ids=str,
+)
+def test_who_shares_a_quota(
+    quotas: Quotas,
+    of: tuple[QuotaTarget, ...],
+    is_shared_by_clients: bool,
+    is_shared_by_users: bool,
+) -> None:
+    quotas.set(of, value=1_000)
+    assert quotas.produce(20_000) == 10_000
+    assert bool(quotas.produce(1, client_id="d")) is is_shared_by_clients
+    assert bool(quotas.produce(1, user="v")) is is_shared_by_users
+
+
+def test_a_change_keeps_what_was_used(quotas: Quotas) -> None:
+    quotas.set(entity("u"), value=1_000)
+    assert quotas.produce(20_000) == 10_000
+    quotas.set(entity("u"), value=2_000)
+    assert quotas.produce(0) == 0
+    assert quotas.produce(10_000) == 5_000
+    quotas.set(entity("u"), value=1_000)
+    assert quotas.produce(0) == 20_000
+
+
+def test_a_more_specific_quota_takes_over(quotas: Quotas) -> None:
+    quotas.set(entity(None), value=1)
+    assert quotas.produce(1_000) > 0
+    quotas.set(entity("u", "c"), value=1_000_000)
+    assert quotas.produce(1_000) == 0
+
+
+def test_the_longest_wait_counts_once(quotas: Quotas) -> None:
+    quotas.set(entity("u"), "producer_byte_rate", 1_000)
+    quotas.set(entity("u"), "request_percentage", 1)
+    request = quotas.request()
+    request.enter()
+    quotas.time.busy_s += 0.5
+    request.leave()
+    request.produced(20_000)
+    assert [request.settle(), request.settle()] == [10_000, 10_000]
+    throttles = quotas.clients.throttles
+    assert (throttles["producer_byte_rate"].count, throttles["request_percentage"].count) == (1, 0)
+    assert throttles["producer_byte_rate"].total_ms == 10_000
+
+
+def test_the_time_of_requests_waits_one_sample_at_most(quotas: Quotas) -> None:
+    quotas.set(entity("u"), "request_percentage", 1)
+    request = quotas.request()
+    request.enter()
+    quotas.time.busy_s += 0.101
+    assert request.settle() == 100  # 10.1 % of a second in 10 s: 1 % over, of 10 s
+    request = quotas.request()
+    request.enter()
+    quotas.time.busy_s += 5.0
+    assert request.settle() == 1_000
+
+
+def test_only_steps_of_a_request_count(quotas: Quotas) -> None:
+    quotas.set(entity("u"), "request_percentage", 1)
+    request = quotas.request()
+    for _ in range(2):
+        request.enter()
+        quotas.time.busy_s += 0.04
+        request.leave()
+        quotas.time.busy_s += 9.0
+    assert request.settle() == 0
+
+
+def test_a_throttled_fetch_does_not_count(quotas: Quotas) -> None:
+    quotas.set(entity("u"), "consumer_byte_rate", 1_000)
+    assert quotas.request().fetch_bytes_max(1 << 20) == 10_000
+    assert quotas.request().fetched(10_000) == 0
+    assert quotas.request().fetched(1_000) == 1_000
+    assert quotas.request().fetched(0) == 0
+    request = quotas.request()
+    request.sent(2_000)
+    assert request.settle() == 2_000
+
+
+def test_changes_are_refused_below_zero_tokens(quotas: Quotas) -> None:
+    quotas.set(entity("u"), "controller_mutation_rate", 1)
+    assert quotas.request().may_change(10, is_strict=True)
+    assert quotas.request().may_change(10, is_strict=True)  # 1 token is left
+    request = quotas.request()
+    assert not request.may_change(1, is_strict=True)
+    assert request.settle() == 9_000
+    older = quotas.request()
+    assert older.may_change(1, is_strict=False)
+    assert older.settle() == 10_000
+    quotas.time.now_ms = 10_000
+    assert quotas.request().may_change(1, is_strict=True)
+
+
+def test_as_many_clients_as_allowed_are_remembered(
+    quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was idle longest goes first; with it its use."""
+    monkeypatch.setattr(clients, "CLIENTS_MAX", 3)
+    quotas.set(entity(client_id=None), value=1_000)
+    for at, name in enumerate("abcabd"):
+        quotas.time.now_ms = at * 1_000
+        quotas.produce(100_000, client_id=name)
+        assert len(quotas.clients) <= 3
+    assert quotas.produce(0, client_id="a") > 0
+    assert quotas.produce(0, client_id="c") == 0
+
+
+def test_idle_clients_are_forgotten(quotas: Quotas) -> None:
+    quotas.set(entity(client_id=None), value=1_000)
+    for at in range(10):
+        quotas.client(client_id=str(at))
+    assert len(quotas.clients) == 10
+    for at in range(10):
+        quotas.time.now_ms = clients.IDLE_MS + at
+        quotas.client(client_id="new" + str(at % 2))
+    assert len(quotas.clients) <= 8
+    quotas.time.now_ms = 2 * clients.IDLE_MS + 100
+    for at in range(10):
+        quotas.client(client_id="newest" + str(at))
+    assert len(quotas.clients) == 10

@@ -1,0 +1,182 @@
+"""Connections of throttled clients: nothing is read from them until their time is over, and the
+time is that of the test.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.network.request import ConnectionInfo, Respond, Response
+from broker.network.server import Server
+
+BACKLOG = 8 << 20
+"""More than the sockets hold."""
+
+
+@dataclass
+class TestTimer:
+    __test__ = False
+    due: float
+    call: Callable[[], None]
+    is_cancelled: bool = False
+
+    def when(self) -> float:
+        return self.due
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def fire(self) -> None:
+        assert not self.is_cancelled
+        self.call()
+
+
+class MutingDispatcher:
+    """Answers with the frame. A frame `m MILLISECONDS` mutes the connection first; `l` is answered
+    by the test.
+    """
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.late: list[Respond] = []
+
+    def is_blocked(self, frame: bytearray) -> bool:
+        return False
+
+    async def wait_unblocked(self) -> None: ...
+
+    def start(
+        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
+        self.frames.append(bytes(frame))
+        if frame.startswith(b"m"):
+            connection.mute(int(frame[1:]))
+        if frame.startswith(b"l"):
+            self.late.append(respond)
+        else:
+            respond(struct.pack(">i", len(frame)) + bytes(frame))
+        return None
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.dispatcher = MutingDispatcher()
+        self.timers: list[TestTimer] = []
+        self.server = Server(
+            BrokerConfig(listeners=("127.0.0.1:0",), connections_idle_ms=1),
+            sweep_interval_s=0.01,
+            call_later=self.call_later,
+        )
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> TestTimer:
+        self.timers.append(TestTimer(self.server.loop.time() + delay_s, call))
+        return self.timers[-1]
+
+    async def ask(self, client: "Client", frame: bytes) -> None:
+        client.writer.write(struct.pack(">i", len(frame)) + frame)
+        assert await client.receive() == frame
+
+
+@dataclass
+class Client:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def receive(self) -> bytes:
+        async with asyncio.timeout(10):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(size)
+
+
+@pytest.fixture
+async def fixture() -> AsyncIterator[Fixture]:
+    fixture = Fixture()
+    await fixture.server.bind()
+    await fixture.server.serve(fixture.dispatcher)
+    yield fixture
+    await fixture.server.close()
+
+
+@contextlib.asynccontextmanager
+async def connected(fixture: Fixture) -> AsyncIterator[Client]:
+    client = Client(*await asyncio.open_connection("127.0.0.1", fixture.server.port))
+    yield client
+    client.writer.close()
+
+
+async def test_the_next_request_is_not_read_before_the_time_is_over(fixture: Fixture) -> None:
+    """The answer arrives at once. The client cannot send more than its socket holds, so the broker
+    has not read it.
+    """
+    async with connected(fixture) as client, connected(fixture) as other:
+        await fixture.ask(client, b"m5000")
+        client.writer.write(struct.pack(">i", BACKLOG) + bytes(BACKLOG))
+        await fixture.ask(other, b"another client is served")
+        received = fixture.server.received_bytes
+        for at in range(10):
+            await fixture.ask(other, b"%d" % at)
+        assert fixture.server.received_bytes - received == 10 * 5
+        assert client.writer.transport.get_write_buffer_size() > 0
+        assert fixture.dispatcher.frames[-1] == b"9"
+        assert len(fixture.server.muted) == 1
+        fixture.timers[0].fire()
+        assert len(await client.receive()) == BACKLOG
+        assert not fixture.server.muted
+
+
+async def test_requests_that_arrived_already_wait(fixture: Fixture) -> None:
+    async with connected(fixture) as client, connected(fixture) as other:
+        frames = [b"m1", b"second", b"third"]
+        client.writer.write(b"".join(struct.pack(">i", len(item)) + item for item in frames))
+        assert await client.receive() == b"m1"
+        await fixture.ask(other, b"other")
+        assert fixture.dispatcher.frames == [b"m1", b"other"]
+        fixture.timers[0].fire()
+        assert [await client.receive(), await client.receive()] == [b"second", b"third"]
+
+
+async def test_answers_to_earlier_requests_are_sent(fixture: Fixture) -> None:
+    async with connected(fixture) as client:
+        client.writer.write(struct.pack(">i", 1) + b"l" + struct.pack(">i", 2) + b"m9")
+        async with asyncio.timeout(10):
+            while len(fixture.dispatcher.frames) < 2:
+                await asyncio.sleep(0)
+        assert fixture.server.muted
+        (respond,) = fixture.dispatcher.late
+        respond(struct.pack(">i", 4) + b"late")
+        assert [await client.receive(), await client.receive()] == [b"late", b"m9"]
+
+
+async def test_the_longest_time_counts(fixture: Fixture) -> None:
+    async with connected(fixture) as client:
+        frames = b"l", b"l"
+        client.writer.write(b"".join(struct.pack(">i", len(item)) + item for item in frames))
+        async with asyncio.timeout(10):
+            while len(fixture.dispatcher.late) < 2:
+                await asyncio.sleep(0)
+        (connection,) = fixture.server._connections  # pyright: ignore[reportPrivateUsage]
+        connection.mute(5_000)
+        connection.mute(1_000)
+        connection.mute(9_000)
+        assert [timer.is_cancelled for timer in fixture.timers] == [True, False]
+
+
+async def test_a_muted_connection_is_not_idle_and_may_close(fixture: Fixture) -> None:
+    """connections.max.idle.ms is 1 here, and the sweep runs every 10 ms."""
+    async with connected(fixture) as client:
+        await fixture.ask(client, b"m1000")
+        connection = next(iter(fixture.server.muted))
+        assert connection.expired(fixture.server.loop.time() + 3_600) is None
+        client.writer.close()
+        # The broker learns of the end when it reads again.
+        fixture.timers[0].fire()
+        async with asyncio.timeout(10):
+            while fixture.server.connection_count:
+                await asyncio.sleep(0)
+        assert not fixture.server.muted
