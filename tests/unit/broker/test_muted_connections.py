@@ -69,9 +69,7 @@ class Fixture:
         self.dispatcher = MutingDispatcher()
         self.timers: list[TestTimer] = []
         self.server = Server(
-            BrokerConfig(listeners=("127.0.0.1:0",), connections_idle_ms=1),
-            sweep_interval_s=0.01,
-            call_later=self.call_later,
+            BrokerConfig(listeners=("127.0.0.1:0",)), call_later=self.call_later
         )
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> TestTimer:
@@ -168,7 +166,6 @@ async def test_the_longest_time_counts(fixture: Fixture) -> None:
 
 
 async def test_a_muted_connection_is_not_idle_and_may_close(fixture: Fixture) -> None:
-    """connections.max.idle.ms is 1 here, and the sweep runs every 10 ms."""
     async with connected(fixture) as client:
         await fixture.ask(client, b"m1000")
         connection = next(iter(fixture.server.muted))

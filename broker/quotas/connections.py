@@ -1,0 +1,167 @@
+"""Decide which new connections a broker takes, and when.
+
+A listener that has no room, or takes connections too fast, takes none for a while: they wait in
+order. An address that connects too fast, or has too many connections, is refused. As in Kafka, the
+listener of the brokers may exceed the limit of all connections if there is another listener, which
+then loses the connection that was idle longest.
+Invariants: a connection that entered leaves once. Rates are kept of at most `ADDRESSES_MAX`
+addresses with a quota: the one that was idle longest is forgotten first.
+Pure: times are milliseconds that the caller gives. Budget: O(1) for a connection.
+Source: Kafka `ConnectionQuotas`; KIP-402, KIP-612.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.quotas.rates import Rate, Window
+
+ADDRESSES_MAX: Final = 20_000
+UNLIMITED: Final = (1 << 31) - 1
+"""Kafka's default of all these limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLimits:
+    """Limits of all listeners together, or of one. creation_rate: in a second."""
+
+    connections: int = UNLIMITED
+    creation_rate: int = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """protected: the listener of the brokers; empty if there is no other one."""
+
+    broker: ListenerLimits = ListenerLimits()
+    listeners: Mapping[str, ListenerLimits] = field(default_factory=dict[str, ListenerLimits])
+    per_address: int = UNLIMITED
+    by_address: Mapping[str, int] = field(default_factory=dict[str, int])
+    protected: str = ""
+
+    def of(self, listener: str) -> ListenerLimits:
+        return self.listeners.get(listener, _UNLIMITED)
+
+
+_UNLIMITED: Final = ListenerLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a connection is closed, and after how long. Waiting keeps a client from trying again
+    immediately.
+    """
+
+    reason: str
+    after_ms: int = 0
+
+
+class Connections:
+    """The connections of one broker."""
+
+    def __init__(self, window: Window) -> None:
+        self.settings = ConnectionSettings()
+        self.total_count = 0
+        self._window = window
+        self._by_listener: Counter[str] = Counter()
+        self._by_address: Counter[str] = Counter()
+        self._broker_rate: Rate | None = None
+        self._listener_rates: dict[str, Rate] = {}
+        self._address_quotas: Mapping[str, float] = {}
+        self._default_address_quota: float | None = None
+        self._address_rates: dict[str, Rate] = {}
+        """The one that was used last is the last."""
+
+    def set_address_quotas(self, by_address: Mapping[str, float], default: float | None) -> None:
+        """Set how many connections in a second an address may make; None: any number."""
+        self._address_quotas = by_address
+        self._default_address_quota = default
+
+    # --- listeners --------------------------------------------------------------------------------
+
+    def arrived(self, listener: str, now_ms: int) -> int:
+        """Count a new connection and return how long its listener takes none, in milliseconds: at
+        most one sample.
+        """
+        settings = self.settings
+        wait_ms = 0
+        own = settings.of(listener).creation_rate
+        if own < UNLIMITED:
+            rate = self._listener_rates.get(listener)
+            if rate is None:
+                rate = self._listener_rates[listener] = Rate(self._window, now_ms)
+            wait_ms = self._record(rate, own, now_ms)
+        if settings.broker.creation_rate < UNLIMITED and listener != settings.protected:
+            if self._broker_rate is None:
+                self._broker_rate = Rate(self._window, now_ms)
+            common_ms = self._record(self._broker_rate, settings.broker.creation_rate, now_ms)
+            wait_ms = max(wait_ms, common_ms)
+        return wait_ms
+
+    def has_room(self, listener: str) -> bool:
+        settings = self.settings
+        if self._by_listener[listener] >= settings.of(listener).connections:
+            return False
+        return listener == settings.protected or self.total_count < settings.broker.connections
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether a connection has to be closed for one of the brokers."""
+        return self.total_count > self.settings.broker.connections
+
+    # --- addresses --------------------------------------------------------------------------------
+
+    def enter(self, listener: str, address: str, now_ms: int) -> Refusal | None:
+        """Take a connection, or return why not."""
+        refusal = self._refusal_by_rate(address, now_ms)
+        if refusal is not None:
+            return refusal
+        settings = self.settings
+        allowed = settings.by_address.get(address, settings.per_address)
+        if self._by_address[address] >= allowed:
+            if not self._by_address[address]:
+                del self._by_address[address]
+            return Refusal(f"more than {allowed} connections of one address (max.connections.per.ip)")
+        self._by_address[address] += 1
+        self._by_listener[listener] += 1
+        self.total_count += 1
+        return None
+
+    def leave(self, listener: str, address: str) -> None:
+        self.total_count -= 1
+        self._by_listener[listener] -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def _refusal_by_rate(self, address: str, now_ms: int) -> Refusal | None:
+        bound = self._address_quotas.get(address, self._default_address_quota)
+        if bound is None:
+            return None
+        rate = self._address_rates.pop(address, None) or Rate(self._window, now_ms)
+        while len(self._address_rates) >= ADDRESSES_MAX:
+            del self._address_rates[next(iter(self._address_rates))]
+        self._address_rates[address] = rate
+        wait_ms = self._record(rate, bound, now_ms)
+        if not wait_ms:
+            return None
+        rate.record(-1, now_ms)
+        return Refusal("the address connects too often (quota connection_creation_rate)", wait_ms)
+
+    def _record(self, rate: Rate, bound: float, now_ms: int) -> int:
+        rate.record(1, now_ms)
+        if bound <= 0:
+            return self._window.size_ms
+        return min(rate.throttle_ms(bound, now_ms), self._window.size_ms)
+
+
+def parse_overrides(items: Sequence[str]) -> dict[str, int]:
+    """Parse `host:count`. Raises ValueError."""
+    found: dict[str, int] = {}
+    for item in items:
+        host, colon, count = item.rpartition(":")
+        if not (host and colon and count.isascii() and count.isdigit()):
+            raise ValueError(f"{item!r} is not HOST:COUNT")
+        found[host.strip("[]")] = int(count)
+    return found

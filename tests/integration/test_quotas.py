@@ -1,0 +1,190 @@
+"""Quotas with unmodified clients: they are told how long to wait, wait, and get everything done,
+while others are not slowed.
+
+The window of these brokers is short: a client may use one second of its quota at once.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, Producer, ThrottleEvent
+
+from broker.node import Broker
+from broker.wire import apis
+from broker.wire.gen import alter_client_quotas as altering
+from broker.wire.gen import describe_client_quotas as describing
+from broker.wire.gen import metadata
+from tests.support.clients import create_topic, produce
+from tests.support.cluster import Cluster
+from tests.support.conversation import ask
+from tests.support.waiting import until
+
+BYTES_PER_S = 1_000_000
+RECORD = bytes(100_000)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, quota_window_num=2) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t")
+        yield cluster
+
+
+async def set_quota(cluster: Cluster, entity: dict[str, str | None], key: str, value: float) -> None:
+    """Set a quota and wait until all brokers have it."""
+    entry = altering.EntryData(
+        [altering.EntityData(kind, name) for kind, name in entity.items()],
+        [altering.OpData(key, value)],
+    )
+    answer = await asyncio.to_thread(
+        ask,
+        cluster.bootstrap.partition(",")[0],
+        apis.ALTER_CLIENT_QUOTAS,
+        altering.AlterClientQuotasRequest([entry]),
+    )
+    assert [item["error_code"] for item in answer["entries"]] == [0]
+    await until(lambda: all(has_quota(broker, key, value) for broker in cluster.brokers.values()))
+
+
+def has_quota(broker: Broker, key: str, value: float) -> bool:
+    return any(values.get(key) == value for _, values in broker.image.quotas.items())
+
+
+class Sender:
+    """A producer of librdkafka that notes how long brokers tell it to wait."""
+
+    def __init__(self, bootstrap: str, client_id: str) -> None:
+        self.waits_s: list[float] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": client_id,
+                "batch.num.messages": 1,
+                "max.in.flight": 1,
+                "throttle_cb": self._note,
+            }
+        )
+
+    def _note(self, event: ThrottleEvent) -> None:
+        self.waits_s.append(event.throttle_time)
+
+    def send(self, count: int) -> float:
+        """Return the seconds until all records are acknowledged."""
+        began = time.monotonic()
+        failed: list[Any] = []
+        for _ in range(count):
+            self._producer.produce(
+                "t", RECORD, on_delivery=lambda error, _: error and failed.append(error)
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(60) == 0
+        assert not failed
+        return time.monotonic() - began
+
+
+async def test_a_producer_takes_the_time_of_its_quota(cluster: Cluster) -> None:
+    """Of 4 MB, 1 MB goes at once and the rest at 1 MB/s. The other client and the connections are
+    left alone.
+    """
+    await set_quota(cluster, {"client-id": "slow"}, "producer_byte_rate", BYTES_PER_S)
+    slow, fast = Sender(cluster.bootstrap, "slow"), Sender(cluster.bootstrap, "fast")
+    slow_s, _ = await asyncio.gather(
+        asyncio.to_thread(slow.send, 40), asyncio.to_thread(fast.send, 200)
+    )
+    assert 1.5 < slow_s < 60
+    assert max(slow.waits_s) > 0
+    assert not any(fast.waits_s)
+    assert cluster.broker.quotas.throttles["producer_byte_rate"].count > 0
+    assert cluster.broker.server.closed_count == 0
+
+
+async def test_a_client_that_does_not_wait_is_not_read(cluster: Cluster) -> None:
+    """aiokafka does not wait when it is told to; the muted connection makes it."""
+    await set_quota(cluster, {"user": None}, "producer_byte_rate", BYTES_PER_S)
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, client_id="hasty")
+    await producer.start()
+    began = time.monotonic()
+    for _ in range(40):
+        await producer.send_and_wait("t", RECORD)
+    assert time.monotonic() - began > 1.5
+    await producer.stop()
+    assert cluster.broker.server.closed_count == 0
+
+
+async def test_a_consumer_takes_the_time_of_its_quota(cluster: Cluster) -> None:
+    await asyncio.to_thread(produce, cluster.bootstrap, "t", [RECORD] * 40)
+    await set_quota(cluster, {"client-id": "slow"}, "consumer_byte_rate", BYTES_PER_S)
+    waits_s: list[float] = []
+
+    def consume() -> float:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": "g",
+                "client.id": "slow",
+                "auto.offset.reset": "earliest",
+                "throttle_cb": lambda event: waits_s.append(event.throttle_time),
+            }
+        )
+        began = time.monotonic()
+        consumer.subscribe(["t"])
+        count = 0
+        while count < 40:
+            message = consumer.poll(1)
+            assert time.monotonic() - began < 60
+            if message is not None and message.error() is None:
+                assert message.value() == RECORD
+                count += 1
+        consumer.close()
+        return time.monotonic() - began
+
+    assert await asyncio.to_thread(consume) > 1.5
+    assert max(waits_s) > 0
+    assert cluster.broker.quotas.throttles["consumer_byte_rate"].count > 0
+
+
+async def test_the_time_of_requests_is_limited(cluster: Cluster) -> None:
+    await set_quota(cluster, {"user": "ANONYMOUS"}, "request_percentage", 0.001)
+    request = metadata.MetadataRequest(None)
+    waits_ms: list[int] = []
+
+    async def is_throttled() -> bool:
+        answer = await asyncio.to_thread(ask, cluster.bootstrap, apis.METADATA, request)
+        waits_ms.append(answer["throttle_time_ms"])
+        return waits_ms[-1] > 0
+
+    await until(is_throttled)
+    assert waits_ms[-1] <= 1_000
+    assert cluster.broker.quotas.throttles["request_percentage"].count > 0
+
+
+async def test_quotas_survive_restarts(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, quota_window_num=2) as cluster:
+        await set_quota(cluster, {"user": "a", "client-id": None}, "request_percentage", 12.5)
+        await set_quota(cluster, {"ip": "10.0.0.1"}, "connection_creation_rate", 7)
+        await cluster.stop_controller()
+        await cluster.start_controller()
+        await cluster.kill_broker(0)
+        await cluster.start_broker(0)
+        answer = await asyncio.to_thread(
+            ask,
+            cluster.bootstrap,
+            apis.DESCRIBE_CLIENT_QUOTAS,
+            describing.DescribeClientQuotasRequest(),
+        )
+        found = {
+            tuple((part["entity_type"], part["entity_name"]) for part in entry["entity"]): [
+                (value["key"], value["value"]) for value in entry["values"]
+            ]
+            for entry in answer["entries"]
+        }
+        assert found == {
+            (("client-id", None), ("user", "a")): [("request_percentage", 12.5)],
+            (("ip", "10.0.0.1"),): [("connection_creation_rate", 7)],
+        }
+        assert cluster.broker.quotas.is_active

@@ -1,0 +1,286 @@
+"""Limits of connections: who waits, who is closed, and that others are served meanwhile. The time
+is that of the test.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.network import admission
+from broker.network.admission import Admission
+from broker.network.request import ConnectionInfo, Respond, Response
+from broker.network.server import Server
+from broker.quotas import connections
+from broker.quotas.connections import (
+    Connections,
+    ConnectionSettings,
+    ListenerLimits,
+    parse_overrides,
+)
+from broker.quotas.rates import Window
+
+
+@dataclass
+class TestTimer:
+    __test__ = False
+    due_s: float
+    call: Callable[[], None]
+    is_cancelled: bool = False
+
+    def when(self) -> float:
+        return self.due_s
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Time:
+    """A clock with the timers that are due on it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.timers: list[TestTimer] = []
+
+    def now(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> TestTimer:
+        self.timers.append(TestTimer(self.now_s + delay_s, call))
+        return self.timers[-1]
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_s += seconds
+        due = [timer for timer in self.timers if timer.due_s <= self.now_s]
+        self.timers = [timer for timer in self.timers if timer.due_s > self.now_s]
+        for timer in due:
+            if not timer.is_cancelled:
+                timer.call()
+
+
+@dataclass(eq=False)
+class Guest:
+    """A connection that notes what becomes of it."""
+
+    listener: str = "A"
+    peer_host: str = "10.0.0.1"
+    last_request_at: float = 0.0
+    state: str = "new"
+
+    def admitted(self) -> None:
+        self.state = "in"
+
+    def held(self) -> None:
+        self.state = "held"
+
+    def close(self, reason: str) -> None:
+        self.state = f"closed: {reason}"
+
+
+class Door:
+    def __init__(self, **settings: Any) -> None:
+        self.time = Time()
+        self.admission = Admission(Connections(Window()), self.time.now, self.time.call_later)
+        self.admission.configure(ConnectionSettings(**settings))
+
+    def come(self, listener: str = "A", host: str = "10.0.0.1", at: float = 0.0) -> Guest:
+        guest = Guest(listener, host, at)
+        self.admission.arrive(guest)
+        return guest
+
+    def come_all(self, count: int) -> list[str]:
+        return [self.come().state for _ in range(count)]
+
+
+def test_connections_wait_for_room_in_their_order() -> None:
+    door = Door(broker=ListenerLimits(connections=2))
+    guests = [door.come() for _ in range(4)]
+    assert [guest.state for guest in guests] == ["in", "in", "held", "held"]
+    door.admission.gone(guests[0])
+    assert [guest.state for guest in guests[2:]] == ["in", "held"]
+    door.admission.gone(guests[3])
+    door.admission.gone(guests[1])
+    assert door.come().state == "in"
+    assert (door.admission.held_count, door.admission.connections.total_count) == (0, 2)
+
+
+def test_a_full_listener_leaves_the_other_alone() -> None:
+    door = Door(listeners={"A": ListenerLimits(connections=1)})
+    assert [door.come(name).state for name in "AAB"] == ["in", "held", "in"]
+
+
+def test_more_room_admits_who_waits() -> None:
+    door = Door(broker=ListenerLimits(connections=1))
+    guests = [door.come() for _ in range(3)]
+    door.admission.configure(ConnectionSettings(broker=ListenerLimits(connections=2)))
+    assert [guest.state for guest in guests] == ["in", "in", "held"]
+
+
+def test_as_many_wait_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "HELD_MAX", 2)
+    door = Door(broker=ListenerLimits(connections=1))
+    assert door.come_all(4)[:3] == ["in", "held", "held"]
+    assert door.come().state.startswith("closed: too many connections wait")
+
+
+def test_the_listener_of_brokers_takes_the_place_of_an_idle_client() -> None:
+    door = Door(broker=ListenerLimits(connections=2), protected="B")
+    busy, idle = door.come(at=5.0), door.come(at=1.0)
+    broker = door.come("B")
+    assert (broker.state, busy.state) == ("in", "in")
+    assert idle.state.startswith("closed: a broker needs the connection")
+    door.admission.gone(idle)
+    assert door.come("A").state == "held"
+
+
+def test_an_address_with_too_many_connections_is_closed() -> None:
+    door = Door(per_address=2, by_address={"10.0.0.2": 1, "10.0.0.3": 0})
+    guests = [door.come() for _ in range(2)]
+    assert door.come().state.startswith("closed: more than 2 connections of one address")
+    assert door.come(host="10.0.0.2").state == "in"
+    assert door.come(host="10.0.0.2").state.startswith("closed: more than 1 ")
+    assert door.come(host="10.0.0.3").state.startswith("closed: more than 0 ")
+    door.admission.gone(guests[0])
+    assert door.come().state == "in"
+
+
+def test_new_connections_wait_above_the_rate() -> None:
+    """Ten seconds of the rate may come at once, as in Kafka; then a sample at most is waited for
+    each connection.
+    """
+    door = Door(broker=ListenerLimits(creation_rate=1))
+    assert door.come_all(12) == ["in"] * 10 + ["held"] * 2
+    assert [timer.due_s for timer in door.time.timers] == [1.0]
+    door.time.pass_s(1.0)
+    assert door.admission.held_count == 1
+    door.time.pass_s(1.0)
+    assert door.admission.held_count == 0
+    assert door.admission.connections.total_count == 12
+
+
+def test_a_rate_of_one_listener() -> None:
+    door = Door(listeners={"A": ListenerLimits(creation_rate=1)})
+    for _ in range(10):
+        door.come("A")
+    assert [door.come(name).state for name in "AB"] == ["held", "in"]
+
+
+def test_an_address_that_connects_too_often_is_closed_after_the_wait() -> None:
+    door = Door()
+    door.admission.connections.set_address_quotas({"10.0.0.1": 1.0}, 2.0)
+    assert door.come_all(11) == ["in"] * 10 + ["held"]
+    assert door.come(host="10.0.0.2").state == "in"
+    late = door.come()
+    assert door.admission.connections.total_count == 11
+    door.time.pass_s(1.0)
+    assert late.state == "closed: the address connects too often (quota connection_creation_rate)"
+    door.time.pass_s(10.0)
+    assert door.come().state == "in"
+
+
+def test_as_many_addresses_are_remembered_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "ADDRESSES_MAX", 2)
+    door = Door()
+    door.admission.connections.set_address_quotas({}, 0.1)
+    assert [door.come(host=host).state for host in "aabc"] == ["in", "held", "in", "in"]
+    assert door.come(host="a").state == "in"
+
+
+def test_a_connection_that_ends_while_it_waits_is_forgotten() -> None:
+    door = Door(broker=ListenerLimits(connections=1))
+    guests = [door.come() for _ in range(3)]
+    door.admission.gone(guests[1])
+    door.admission.gone(guests[0])
+    assert guests[2].state == "in"
+
+
+def test_overrides() -> None:
+    assert parse_overrides(["10.0.0.1:5", "[::1]:7", "::2:9"]) == {"10.0.0.1": 5, "::1": 7, "::2": 9}
+    for wrong in ("10.0.0.1", ":5", "a:b", "a:-1"):
+        with pytest.raises(ValueError, match="HOST:COUNT"):
+            parse_overrides([wrong])
+
+
+# --- sockets --------------------------------------------------------------------------------------
+
+
+class Echo:
+    def is_blocked(self, frame: bytearray) -> bool:
+        return False
+
+    async def wait_unblocked(self) -> None: ...
+
+    def start(
+        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
+        respond(struct.pack(">i", len(frame)) + bytes(frame))
+        return None
+
+
+class Sockets:
+    def __init__(self, **settings: Any) -> None:
+        self.server = Server(BrokerConfig(listeners=("127.0.0.1:0",), **settings))
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> "Sockets":
+        await self.server.bind()
+        await self.server.serve(Echo())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for writer in self.writers:
+            writer.close()
+        await self.server.close()
+
+    async def connect(self, frame: bytes) -> asyncio.StreamReader:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        self.writers.append(writer)
+        writer.write(struct.pack(">i", len(frame)) + frame)
+        return reader
+
+
+
+
+async def receive(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(10):
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        return await reader.readexactly(size)
+
+
+@pytest.fixture
+async def sockets() -> AsyncIterator[Sockets]:
+    async with Sockets(connections_max=2) as sockets:
+        yield sockets
+
+
+async def test_a_held_connection_is_served_when_another_one_closes(sockets: Sockets) -> None:
+    first, second = await sockets.connect(b"first"), await sockets.connect(b"second")
+    assert [await receive(first), await receive(second)] == [b"first", b"second"]
+    third = await sockets.connect(b"third")
+    async with asyncio.timeout(10):
+        while not sockets.server.admission.held_count:
+            await asyncio.sleep(0)
+    received = sockets.server.received_bytes
+    sockets.writers[1].write(struct.pack(">i", 5) + b"again")
+    assert await receive(second) == b"again"
+    assert sockets.server.received_bytes - received == 9
+    sockets.writers[0].close()
+    assert await receive(third) == b"third"
+
+
+async def test_one_address_may_have_so_many_connections() -> None:
+    async with Sockets(connections_per_ip_max=1) as sockets:
+        first = await sockets.connect(b"first")
+        assert await receive(first) == b"first"
+        second = await sockets.connect(b"second")
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                assert await second.read() == b""
+        assert sockets.server.admission.refused_count == 1
+        sockets.writers[0].write(struct.pack(">i", 5) + b"still")
+        assert await receive(first) == b"still"
