@@ -6,7 +6,8 @@ message that states the allowed ones.
 Must not: read files or the environment (`deploy.node.config` does), or hold live objects.
 """
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from base.listeners import (
@@ -16,10 +17,12 @@ from base.listeners import (
     uses,
 )
 from base.settings import (
+    Field,
     Kind,
     Setting,
     SettingInvalid,
     check,
+    fields_of,
 )
 from broker.quotas.connections import ListenerLimits, parse_overrides
 
@@ -43,6 +46,14 @@ _ORDERED: Final = (
     ("group_share_min_record_lock_duration_ms", "group_share_max_record_lock_duration_ms", True),
 )
 """A setting, one that it must not exceed, and whether they may be equal."""
+
+
+_MAX_CONNECTIONS: Final = "max.connections"
+_CREATION_RATE: Final = "max.connection.creation.rate"
+_OF_LISTENER: Final = re.compile(
+    r"listener\.name\.([a-z][a-z0-9_]*)\.(max\.connections|max\.connection\.creation\.rate)"
+)
+"""Settings that a single listener may have. The name of the listener is in small letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,6 +539,9 @@ class BrokerConfig:
     reacts no faster than this.
     """
 
+    listener_values: tuple[tuple[str, int], ...] = ()
+    """Settings of single listeners with their values, as `listener.name.NAME.max.connections`."""
+
     def __post_init__(self) -> None:
         check(self)
         if self.buffered_request_bytes_max < self.request_bytes_max:
@@ -565,8 +579,13 @@ class BrokerConfig:
                 raise SettingInvalid(low, values[0], allowed)
 
     def limits_of(self, listener: str) -> ListenerLimits:
-        """Return the limits of one listener by its name."""
-        return ListenerLimits()
+        """Return the limits of the connections of one listener by its name."""
+        own = dict(self.listener_values)
+        prefix = f"listener.name.{listener.lower()}."
+        return ListenerLimits(
+            own.get(f"{prefix}{_MAX_CONNECTIONS}", self.connections_max),
+            own.get(f"{prefix}{_CREATION_RATE}", self.connection_creation_rate_max),
+        )
 
     @property
     def bound(self) -> tuple[Listener, ...]:
@@ -607,6 +626,11 @@ class BrokerConfig:
                 raise SettingInvalid(
                     "advertised_listeners", text, f"names of listeners: {', '.join(names)}"
                 )
+        for name, _ in self.listener_values:
+            found = _OF_LISTENER.fullmatch(name)
+            if found is None or found[1].upper() not in names:
+                shown = ", ".join(item.lower() for item in names)
+                raise SettingInvalid(name, found and found[1], f"names of listeners: {shown}")
         advertised_names = [_name_of(text) for text in self.advertised_listeners]
         if len(set(advertised_names)) < len(advertised_names):
             raise SettingInvalid(
@@ -619,6 +643,18 @@ class BrokerConfig:
                 "{id} requires node_id to be set; {pod} and {ordinal} do not",
             )
         self.advertised("host", dict.fromkeys(names, 1))
+
+
+def listener_field(name: str) -> Field | None:
+    """Return the setting of a single listener by its name, or None. It is parsed as the setting of
+    all listeners.
+    """
+    found = _OF_LISTENER.fullmatch(name)
+    if found is None:
+        return None
+    common = next(field for field in fields_of(BrokerConfig) if field.name == found[2])
+    doc = f"`{found[2]}` of one listener."
+    return replace(common, setting=replace(common.setting, name=name), doc=doc)
 
 
 def _name_of(text: str) -> str:

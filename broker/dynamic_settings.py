@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from base.settings import Field, SettingInvalid, fields_of, parse, renamed, text_of
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, listener_field
 from broker.security.config import SecurityConfig
 from controller.metadata.kafka_config import KafkaConfig
 from controller.metadata.topic_configs import ConfigType
@@ -34,6 +34,8 @@ class BrokerSettings:
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
     def value(self, setting: Field) -> object:
+        if listener_field(setting.name) is not None:
+            return dict(self.broker.listener_values).get(setting.name)
         return next(
             getattr(part, setting.field)
             for part in (self.broker, self.stream, self.compaction, self.security)
@@ -89,9 +91,21 @@ UNUSED: Final[Mapping[str, KafkaConfig]] = {
 }
 
 
+def setting_of(name: str) -> Field | None:
+    """Return a setting of brokers by its name, also that of a single listener."""
+    return all_settings().get(name) or listener_field(name)
+
+
+def known_setting(name: str) -> Field:
+    """Return a setting that is known to exist."""
+    found = setting_of(name)
+    assert found is not None, name
+    return found
+
+
 def is_dynamic(name: str) -> bool:
     """Return whether a broker can have this config."""
-    found = all_settings().get(name)
+    found = setting_of(name)
     return name in UNUSED or (found is not None and found.setting.is_dynamic)
 
 
@@ -100,7 +114,7 @@ def problem(name: str, value: str) -> str:
     if name in UNUSED:
         return UNUSED[name].problem(value)
     try:
-        parse(all_settings()[name].setting, value)
+        parse(known_setting(name).setting, value)
     except SettingInvalid as error:
         return f"Invalid value {value} for configuration {name}: allowed is {error.allowed}"
     return ""
@@ -110,7 +124,7 @@ def canonical(name: str, value: str) -> str:
     """Return a value without a `problem` as it is stored: without a unit."""
     if name in UNUSED:
         return UNUSED[name].canonical(value)
-    setting = all_settings()[name].setting
+    setting = known_setting(name).setting
     return text_of(setting, parse(setting, value))
 
 
@@ -174,7 +188,7 @@ def conflict(static: BrokerSettings, *layers: Mapping[str, str]) -> str:
 def _with(settings: BrokerSettings, values: Mapping[str, str]) -> BrokerSettings:
     """Raises SettingInvalid or ValueError."""
     return BrokerSettings(
-        _changed(settings.broker, values),
+        _with_listeners(_changed(settings.broker, values), values),
         _changed(settings.stream, values),
         _changed(settings.compaction, values),
         _changed(settings.security, values),
@@ -190,6 +204,17 @@ def _changed(part: _Part, values: Mapping[str, str]) -> _Part:
     return replace(part, **changes) if changes else part
 
 
+def _with_listeners(broker: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
+    """Take the settings of single listeners."""
+    own = dict(broker.listener_values)
+    for name, value in values.items():
+        field = listener_field(name)
+        if field is not None:
+            own[name] = int(str(parse(field.setting, value)))
+    found = tuple(sorted(own.items()))
+    return broker if found == broker.listener_values else replace(broker, listener_values=found)
+
+
 def _message(error: Exception) -> str:
     names = {item.field: name for name, item in all_settings().items()}
     return renamed(names, str(error))
@@ -197,6 +222,8 @@ def _message(error: Exception) -> str:
 
 def changed_names(before: BrokerSettings, after: BrokerSettings) -> Sequence[str]:
     """Return the names of the settings that differ."""
-    return [
+    changed = [
         name for name, item in all_settings().items() if before.value(item) != after.value(item)
     ]
+    differing = set(before.broker.listener_values) ^ set(after.broker.listener_values)
+    return [*changed, *sorted({name for name, _ in differing})]

@@ -63,8 +63,7 @@ from broker.network.peers import PeerConnections
 from broker.network.server import Server
 from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
-from broker.quotas.clients import ClientQuotas
-from broker.quotas.rates import Window
+from broker.quota_duty import QuotaDuty
 from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
 from broker.security.access import ClientAccess
@@ -170,14 +169,11 @@ class Broker:
             security, find_user=lambda mechanism, user: self.image.scram.get(user, mechanism)
         )
         self._peer_access = PeerAccess(self.access, [listener.name for listener in config.bound])
-        self.quotas = ClientQuotas(
-            Window(config.quota_window_num, config.quota_window_size_seconds * 1_000),
-            Window(
-                config.controller_quota_window_num,
-                config.controller_quota_window_size_seconds * 1_000,
-            ),
-        )
         self.server = Server(config, self.access)
+        self._quota_duty = QuotaDuty(
+            config, self.server.admission.connections, self._in_background
+        )
+        self.quotas = self._quota_duty.clients
         self.client = ControllerClient(config.controllers, tls=tls, on_trouble=log_trouble)
         self.node_id = NodeId(-1)
         self.node_epoch = NodeEpoch(-1)
@@ -320,8 +316,8 @@ class Broker:
         self._start_authorizer()
         self.follower.subscribe(self._on_configs)
         self._on_configs(MetadataDelta(everything=True), self.image)
-        self.follower.subscribe(self._on_quotas)
-        self._on_quotas(MetadataDelta(everything=True), self.image)
+        self.follower.subscribe(self._quota_duty.on_batch)
+        self._quota_duty.on_batch(MetadataDelta(everything=True), self.image)
         dispatcher = RequestDispatcher(
             self, make_handlers(), INLINE, self.server.requests, self.quotas
         )
@@ -710,12 +706,6 @@ class Broker:
         self._log_cleaner.reconfigure(self._cleaner_config())
         self.retention.interval.change(config.log_retention_check_interval_ms / 1_000)
         self.cleaner.interval.change(config.log_cleaner_backoff_ms / 1_000)
-
-    def _on_quotas(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        if delta.everything:
-            self.quotas.reset(image.quotas)
-        elif delta.quotas:
-            self.quotas.change(image.quotas, delta.quotas)
 
     # --- lost sessions and fences -----------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from base.settings import Field, Kind, text_of
+from broker.config import listener_field
 from broker.dynamic_settings import (
     THROTTLES,
     UNUSED,
@@ -16,6 +17,7 @@ from broker.dynamic_settings import (
     canonical,
     conflict,
     is_dynamic,
+    known_setting,
     problem,
 )
 from broker.handlers.config_entry import (
@@ -66,6 +68,7 @@ def broker_entries(node: Node) -> list[ConfigEntry]:
     own, common = _layers(node)
     return [
         *(_entry(node, field, own, common) for field in all_settings().values()),
+        *(_listener_entry(node, name, own, common) for name in _of_listeners(node, own, common)),
         *(_unused_entry(name, own, common) for name in UNUSED if name in own or name in common),
     ]
 
@@ -76,7 +79,7 @@ def common_entries(node: Node) -> list[ConfigEntry]:
     return [
         _unused_entry(name, {}, common)
         if name in UNUSED
-        else _entry(node, all_settings()[name], {}, common, has_static=False)
+        else _entry(node, known_setting(name), {}, common, has_static=False)
         for name, value in common.items()
         if is_dynamic(name) and not problem(name, value)
     ]
@@ -114,6 +117,26 @@ def _entry(
         is_read_only=not setting.is_dynamic,
         is_sensitive=setting.kind is Kind.SECRET,
     )
+
+
+def _of_listeners(node: Node, own: Mapping[str, str], common: Mapping[str, str]) -> list[str]:
+    """Return the names of the settings of single listeners that are set."""
+    static = {name for name, _ in node.static_settings.broker.listener_values}
+    return sorted(name for name in static | {*own, *common} if listener_field(name) is not None)
+
+
+def _listener_entry(
+    node: Node, name: str, own: Mapping[str, str], common: Mapping[str, str]
+) -> ConfigEntry:
+    field = known_setting(name)
+    static = node.static_settings.value(field)
+    synonyms = synonyms_of(
+        name,
+        (own.get(name), DYNAMIC_BROKER),
+        (common.get(name), DYNAMIC_DEFAULT_BROKER),
+        (None if static is None else text_of(field.setting, static), STATIC_BROKER),
+    )
+    return ConfigEntry(name, synonyms, ConfigType.LONG, field.doc)
 
 
 def _unused_entry(name: str, own: Mapping[str, str], common: Mapping[str, str]) -> ConfigEntry:

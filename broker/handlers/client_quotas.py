@@ -5,12 +5,9 @@ controller does; the controller checks everything else.
 Source: KIP-546, KIP-612; Kafka `ClientQuotasImage.describe`, `ClientQuotaControlManager`.
 """
 
-import asyncio
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from ipaddress import ip_address
 from typing import Final
 
 from base.acls import Operation
@@ -18,6 +15,7 @@ from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.network.hosts import resolve
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import alter_client_quotas as altering
@@ -37,7 +35,6 @@ from controller.metadata.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, Entity
 from controller.metadata.records import QuotaTarget
 
 _TIMEOUT_S: Final = 30.0
-_RESOLVE_TIMEOUT_S: Final = 5.0
 
 
 # --- describing -----------------------------------------------------------------------------------
@@ -206,26 +203,8 @@ async def _unknown_hosts(alterations: Sequence[QuotaAlteration]) -> dict[Entity,
         for item in alterations
         if len(item.entity) == 1 and item.entity[0].type == IP and item.entity[0].name
     }
-    names = {host for host in hosts.values() if not _is_address(host)}
-    found = dict(zip(names, await asyncio.gather(*map(_resolves, names)), strict=True))
-    return {entity: host for entity, host in hosts.items() if not found.get(host, True)}
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-async def _resolves(host: str) -> bool:
-    try:
-        async with asyncio.timeout(_RESOLVE_TIMEOUT_S):
-            await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError, TimeoutError):
-        return False
-    return True
+    found = await resolve(hosts.values())
+    return {entity: host for entity, host in hosts.items() if not found[host]}
 
 
 def _shown(entity: Entity) -> str:

@@ -13,6 +13,7 @@ Source: Kafka `ConnectionQuotas`; KIP-402, KIP-612.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final
 
 from broker.quotas.rates import Rate, Window
@@ -157,11 +158,11 @@ class Connections:
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, int]:
-    """Parse `host:count`. Raises ValueError."""
+    """Parse `address:count`. Raises ValueError."""
     found: dict[str, int] = {}
     for item in items:
         host, colon, count = item.rpartition(":")
-        if not (host and colon and count.isascii() and count.isdigit()):
-            raise ValueError(f"{item!r} is not HOST:COUNT")
-        found[host.strip("[]")] = int(count)
+        if not (colon and count.isascii() and count.isdigit()):
+            raise ValueError(f"{item!r} is not ADDRESS:COUNT")
+        found[str(ip_address(host.strip("[]")))] = int(count)
     return found

@@ -1,7 +1,7 @@
 """List the settings of each role: those of its config classes and of the process.
 
-Invariant: within a role each name occurs once, and no name is a prefix of another one, so that
-every name can be a dotted TOML key. Pure. Must not repeat what an annotation says (see
+Invariant: within a role each name occurs once. No name but those of `TABLES` is a prefix of another
+one, so that every other name can be a dotted TOML key. Pure. Must not repeat what an annotation says (see
 `base.settings`).
 """
 
@@ -18,7 +18,7 @@ from base.settings import (
     check,
     fields_of,
 )
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, listener_field
 from broker.security.config import SecurityConfig
 from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
@@ -107,9 +107,21 @@ def settings_of(role: Role) -> dict[str, Field]:
     return found
 
 
+TABLES: Final = frozenset({"max.connections", "max.connections.per.ip"})
+"""Names of Kafka with which others begin. In a TOML file that has both, the longer is quoted."""
+
+
+def setting_of(role: Role, name: str) -> Field | None:
+    """Return a setting of a role by its name, also that of a single listener; None if there is
+    none.
+    """
+    found = settings_of(role).get(name)
+    return listener_field(name) if found is None and role == "broker" else found
+
+
 def roles_with(name: str) -> list[Role]:
     """Return the roles that have a setting of this name."""
-    return [role for role in ROLES if name in settings_of(role)]
+    return [role for role in ROLES if setting_of(role, name) is not None]
 
 
 def flag_of(name: str) -> str:

@@ -67,6 +67,8 @@ log.cache.max.bytes = "512MiB"
 Durations are milliseconds, or numbers with `ms`, `s`, `min`, `h`, `d`.
 Sizes are bytes, or numbers with `KiB`, `MiB`, `GiB` (or `kB`, `MB`, `GB`).
 Lists are separated by commas, or are TOML arrays.
+A key that begins with another one is quoted in TOML: `"max.connections.per.ip" = 50`.
+`max.connections` and `max.connection.creation.rate` may be set for one listener, as `listener.name.external.max.connections`: in the file, by `--set`, or as a config of brokers.
 Settings of processes take effect at their next start, configs of topics, groups and brokers at once.
 
 Settings marked *live* can also change while brokers run, as configs of one broker or of all (`kafka-configs --entity-type brokers`): see [Change settings while brokers run](../how-to/change-settings.md).

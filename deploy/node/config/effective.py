@@ -21,7 +21,7 @@ from base.settings import (
     text_of,
 )
 from base.settings import shown as shown_value
-from broker.config import BrokerConfig
+from broker.config import BrokerConfig, listener_field
 from broker.security.config import SecurityConfig
 from controller.api.errors import InvalidConfig
 from deploy.errors import UsageError
@@ -29,6 +29,7 @@ from deploy.node.config.definition import (
     PARTS,
     Role,
     flag_of,
+    setting_of,
     settings_of,
     variable_of,
 )
@@ -94,6 +95,10 @@ def resolve(
             raise UsageError(_missing(field))
         else:
             values[name] = Value(field, field.default, MISSING if field.required else DEFAULT)
+    for name, item in given.items():
+        field = setting_of(role, name)
+        if field is not None and name not in values:
+            values[name] = Value(field, _parsed(field, item, names), item.place)
     if values["store"].place != MISSING and not isinstance(
         _parsed_store(values["store"]), S3Config
     ):
@@ -133,10 +138,13 @@ def _check_exposed(parts: Mapping[type[Any], Any], values: Mapping[str, Value]) 
 
 
 def _built(config_type: type[_T], values: Mapping[str, Value]) -> _T:
-    try:
-        return config_type(
-            **{field.field: values[field.name].value for field in fields_of(config_type)}
+    arguments = {field.field: values[field.name].value for field in fields_of(config_type)}
+    if config_type is BrokerConfig:
+        arguments["listener_values"] = tuple(
+            (name, value.value) for name, value in values.items() if listener_field(name)
         )
+    try:
+        return config_type(**arguments)
     except (SettingInvalid, InvalidConfig) as error:
         raise UsageError(_refused(config_type, error, values)) from None
     except ValueError as error:

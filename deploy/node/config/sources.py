@@ -18,6 +18,7 @@ from deploy.node.config.definition import (
     Role,
     flag_of,
     roles_with,
+    setting_of,
     settings_of,
     variable_of,
 )
@@ -98,7 +99,8 @@ def _value_of(role: Role, name: str | None, flag: str, rest: list[str]) -> str:
 
 def _check_public(role: Role, name: str, flag: str) -> None:
     """Refuse secrets on the command line, which all users of the machine can see."""
-    if settings_of(role)[name].setting.kind is Kind.SECRET:
+    field = setting_of(role, name)
+    if field is not None and field.setting.kind is Kind.SECRET:
         raise UsageError(
             f"{flag}: {name} is a secret, and other processes can see flags: use the variable"
             f" {variable_of(name)} or {name} in the file"
@@ -138,7 +140,7 @@ def check_assignment(text: str) -> None:
 
 
 def _check_known(role: Role, name: str, place: str) -> None:
-    if name in settings_of(role):
+    if setting_of(role, name) is not None:
         return
     others = roles_with(name)
     if others:
@@ -181,7 +183,7 @@ def from_file(role: Role, content: Mapping[str, object], path: str) -> dict[str,
     own: dict[str, Given] = {}
     for key, value in _flattened(content):
         if roles_with(key):
-            if key in settings_of(role):
+            if setting_of(role, key) is not None:
                 shared[key] = Given(value, path)
             continue
         owner, _, name = key.partition(".")

@@ -10,11 +10,13 @@ from typer.testing import CliRunner
 
 from base.settings import Kind
 from broker.config import BrokerConfig
+from broker.quotas.connections import ListenerLimits
 from controller.config import ControllerConfig
 from deploy.errors import DeployError, UnknownSetting, UsageError
 from deploy.node import process as node
 from deploy.node.config.definition import (
     ROLES,
+    TABLES,
     ProcessConfig,
     Role,
     flag_of,
@@ -94,7 +96,9 @@ def test_every_setting_can_be_given_in_each_way(tmp_path: Path) -> None:
         }
         flags = [part for name, text in public.items() for part in (flag_of(name), text)]
         sets = [part for name, text in public.items() for part in ("--set", f"{name}={text}")]
-        keys = "\n".join(f"{name} = {json.dumps(text)}" for name, text in texts.items())
+        keys = "\n".join(
+            f"{json.dumps(name)} = {json.dumps(text)}" for name, text in texts.items()
+        )
         expected = {name: value.value for name, value in values.items()}
         for arguments, environment in (
             ((*STORE, *flags), {}),
@@ -130,15 +134,52 @@ def test_a_name_that_begins_as_a_role_is_told_from_the_role_s_table(tmp_path: Pa
 
 
 def test_names_can_be_told_apart() -> None:
-    """No name is a table of another name, and no flag or variable has two settings."""
+    """No name is a table of another name, but for two of Kafka's; and no flag or variable has two
+    settings.
+    """
     names = sorted({name for role in ROLES for name in settings_of(role)})
-    assert not [(short, long) for short in names for long in names if long.startswith(short + ".")]
+    assert TABLES == {
+        short for short in names for long in names if long.startswith(short + ".")
+    }
     assert (
         len({flag_of(name) for name in names})
         == len({variable_of(name) for name in names})
         == len(names)
     )
-    assert not [name for name in names if any(f"{role}.{name}" in names for role in ROLES)]
+    assert not [
+        name for role in ROLES for name in settings_of(role) if f"{role}.{name}" in names
+    ]
+
+
+def test_a_single_listener_has_settings_of_its_own(tmp_path: Path) -> None:
+    text = """
+    listeners = ["IN://127.0.0.1:0", "EXT://127.0.0.1:0"]
+    max.connections = 9
+    listener.name.ext.max.connections = 7
+    "max.connections.per.ip" = 3
+    """
+    extra = "--set", "listener.name.in.max.connection.creation.rate=5"
+    effective = load("broker", (*STORE, *extra, *file_with(tmp_path, text)), {})
+    config = effective.part(BrokerConfig)
+    assert [tuple(vars_of(config.limits_of(name))) for name in ("IN", "EXT")] == [
+        (9, 5),
+        (7, 2**31 - 1),
+    ]
+    assert config.connections_per_ip_max == 3
+    assert effective.values["listener.name.ext.max.connections"].place.endswith("f.toml")
+    for wrong, message in (
+        ("listener.name.none.max.connections=1", "names of listeners: in, ext"),
+        ("listener.name.ext.max.connections=0", "1 to 1000000"),
+        ("listener.name.ext.num.partitions=1", "unknown setting"),
+        ("max.connections.per.ip.overrides=10.0.0.1", "ADDRESS:COUNT"),
+        ("max.connections.per.ip.overrides=somewhere:1", "ADDRESS:COUNT"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load("broker", (*STORE, "--set", wrong, *file_with(tmp_path, text)), {})
+
+
+def vars_of(limits: ListenerLimits) -> tuple[int, int]:
+    return limits.connections, limits.creation_rate
 
 
 def test_variables_that_are_not_ours_are_left_alone() -> None:

@@ -1,0 +1,34 @@
+"""Resolve the hosts that quotas name, so that connections are compared by address.
+
+An address stands for itself. A name stands for all its addresses at the time when its quota is set;
+who changes its addresses sets the quota again.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
+
+_TIMEOUT_S: Final = 5.0
+
+
+async def resolve(hosts: Iterable[str]) -> dict[str, list[str]]:
+    """Return the addresses of each host; none for one that cannot be resolved in 5 s."""
+    wanted = list(dict.fromkeys(hosts))
+    return dict(zip(wanted, await asyncio.gather(*map(_addresses, wanted)), strict=True))
+
+
+async def _addresses(host: str) -> list[str]:
+    try:
+        return [str(ip_address(host))]
+    except ValueError:
+        pass
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, None, type=socket.SOCK_STREAM
+            )
+    except (OSError, UnicodeError, TimeoutError):
+        return []
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))

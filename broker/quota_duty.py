@@ -1,0 +1,58 @@
+"""Keep the quotas that a broker enforces as the metadata say."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from broker.config import BrokerConfig
+from broker.network.hosts import resolve
+from broker.quotas.clients import ClientQuotas
+from broker.quotas.connections import Connections
+from broker.quotas.rates import Window
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+from controller.metadata.quotas import CONNECTION_CREATION_RATE, IP
+
+
+class QuotaDuty:
+    """clients: the quotas of users and clients. Those of addresses go to `connections`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        connections: Connections,
+        run: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """run: runs work in the background."""
+        self.clients = ClientQuotas(
+            Window(config.quota_window_num, config.quota_window_size_seconds * 1_000),
+            Window(
+                config.controller_quota_window_num,
+                config.controller_quota_window_size_seconds * 1_000,
+            ),
+        )
+        self._connections = connections
+        self._run = run
+        self._change_count = 0
+
+    def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take the quotas that changed."""
+        if delta.everything:
+            self.clients.reset(image.quotas)
+        elif delta.quotas:
+            self.clients.change(image.quotas, delta.quotas)
+        if delta.everything or any(part.type == IP for item in delta.quotas for part in item):
+            self._change_count += 1
+            wanted = {
+                entity[0].name: values[CONNECTION_CREATION_RATE]
+                for entity, values in image.quotas.items()
+                if entity[0].type == IP
+            }
+            self._run(self._set_address_quotas(wanted, self._change_count))
+
+    async def _set_address_quotas(self, wanted: dict[str | None, float], change: int) -> None:
+        """Resolve the hosts and take their quotas, unless there was a later change."""
+        default = wanted.pop(None, None)
+        found = await resolve(host for host in wanted if host is not None)
+        if change == self._change_count:
+            quotas = {address: wanted[host] for host in found for address in found[host]}
+            self._connections.set_address_quotas(quotas, default)
