@@ -30,6 +30,7 @@ from benchmarks import (
     metering,
     moves,
     plugin,
+    quotas,
     scale,
     security,
     sessions,
@@ -520,6 +521,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "control": control.control,
     "acls": acls.acls,
     "security": security.security,
+    "quotas": lambda: quotas.cost(SECONDS / 2, REPEATS),
     "plugin": plugin.plugin,
     "ready": starts.ready,
 }

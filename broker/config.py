@@ -127,7 +127,8 @@ class BrokerConfig:
     ] = 10_000
     """Maximum number of connections. Further ones wait until others close; 1,024 of each listener
     may wait. An idle connection takes about 10 KB. Brokers connect to each other beyond the limit
-    if clients have another listener. Also for one listener, as `listener.name.NAME.max.connections`.
+    if clients have another listener. Also for one listener, as
+    `listener.name.NAME.max.connections`.
     """
 
     connections_per_ip_max: Annotated[

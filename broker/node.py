@@ -170,9 +170,7 @@ class Broker:
         )
         self._peer_access = PeerAccess(self.access, [listener.name for listener in config.bound])
         self.server = Server(config, self.access)
-        self._quota_duty = QuotaDuty(
-            config, self.server.admission.connections, self._in_background
-        )
+        self._quota_duty = QuotaDuty(config, self.server.admission.connections, self._in_background)
         self.quotas = self._quota_duty.clients
         self.client = ControllerClient(config.controllers, tls=tls, on_trouble=log_trouble)
         self.node_id = NodeId(-1)

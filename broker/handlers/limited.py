@@ -10,7 +10,7 @@ Source: Kafka `RequestHandlerHelper`, `ClientQuotaManager`; KIP-124, KIP-219.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, cast
@@ -31,6 +31,7 @@ _OF_BROKERS: Final = frozenset(
         apis.READ_SHARE_GROUP_STATE_SUMMARY.key,
     }
 )
+_PRODUCE: Final = apis.PRODUCE.key
 _VERIFICATION_FROM: Final = 4
 """The version of AddPartitionsToTxn from which only brokers send it."""
 
@@ -43,24 +44,26 @@ class RequestLimits:
     ) -> None:
         self.quotas = quotas
         self._busy_clock = busy_clock
-        self._loop_time = asyncio.get_running_loop().time
-
-    def _now_ms(self) -> int:
-        return int(self._loop_time() * 1_000)
+        self._clock = asyncio.get_running_loop().time
 
     def begin(self, ctx: RequestContext, respond: Respond) -> Respond:
         """Begin to count a request, if it has a quota. Returns how to answer it."""
-        if ctx.api_key in _OF_BROKERS or (
-            ctx.api_key == apis.ADD_PARTITIONS_TO_TXN.key and ctx.api_version >= _VERIFICATION_FROM
-        ):
+        key = ctx.api_key
+        if key != _PRODUCE and _is_of_brokers(ctx):
             return respond
         user, client_id = ctx.connection.principal.name, ctx.client_id or ""
-        client = self.quotas.client(user, client_id, int(ctx.received_at * 1_000))
+        client = self.quotas.client(user, client_id, ctx.received_at * 1_000)
         if not client.is_limited:
             return respond
-        ctx.quota = quota = RequestQuota(self.quotas, client, self._now_ms, self._busy_clock)
-        quota.enter()
-        return partial(_answer, ctx, quota, respond)
+        ctx.quota = quota = RequestQuota(self.quotas, client, self._clock, self._busy_clock)
+        # Produce, which is many of the requests, settles its quota itself.
+        return respond if key == _PRODUCE else partial(_answer, ctx, quota, respond)
+
+
+def _is_of_brokers(ctx: RequestContext) -> bool:
+    return ctx.api_key in _OF_BROKERS or (
+        ctx.api_key == apis.ADD_PARTITIONS_TO_TXN.key and ctx.api_version >= _VERIFICATION_FROM
+    )
 
 
 def work_of(
@@ -80,14 +83,12 @@ def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Re
     """Mute the connection if the client has to wait, before the answer lets its next request
     start.
     """
-    if response is None:
-        quota.produced(len(ctx.frame))
-    throttle_ms = quota.settle(counts_time=response is not None)
+    throttle_ms = quota.settle()
     if throttle_ms:
-        if response is not None:
-            head = response if isinstance(response, bytearray | memoryview) else response[0]
-            assert isinstance(head, bytearray | memoryview), "frames begin with a writable buffer"
-            write_throttle(apis.APIS[ctx.api_key], ctx.api_version, head, throttle_ms)
+        assert response is not None, "only Produce has requests without an answer"
+        head = response if isinstance(response, bytearray | memoryview) else response[0]
+        assert isinstance(head, bytearray | memoryview), "frames begin with a writable buffer"
+        write_throttle(apis.APIS[ctx.api_key], ctx.api_version, head, throttle_ms)
         ctx.connection.mute(throttle_ms)
     return response
 
@@ -107,8 +108,8 @@ class _CountedWork(Coroutine[Any, Any, Response]):
 
     def throw(
         self,
-        kind: Any,
-        value: BaseException | object = None,
+        kind: BaseException | type[BaseException],
+        value: object = None,
         trace: TracebackType | None = None,
     ) -> object:
         error = value if isinstance(value, BaseException) else kind
@@ -126,6 +127,6 @@ class _CountedWork(Coroutine[Any, Any, Response]):
     def close(self) -> None:
         self._work.close()
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, Any, Response]:
         value = yield from self._work.__await__()
         return _settled(self._ctx, self._quota, value)

@@ -39,6 +39,7 @@ from broker.network.server import CannotAnswer
 from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
 from broker.partition.verification import Guard
+from broker.quotas.clients import RequestQuota
 from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import (
     ProducePartition,
@@ -328,10 +329,7 @@ class _ProduceCall:
             [(partition.topic_name, result) for partition, result in leaving]
         )
         ctx = self._ctx
-        throttle_ms = 0
-        if ctx.quota is not None:
-            ctx.quota.produced(len(ctx.frame))
-            throttle_ms = ctx.quota.settle()
+        throttle_ms = 0 if ctx.quota is None else self._throttle(ctx.quota, is_answered=True)
         self._respond(
             encode_produce_response(
                 ctx.correlation_id,
@@ -380,7 +378,18 @@ class _ProduceCall:
         names = self._errors()
         if names:
             raise CannotAnswer(f"a Produce request with acks=0 failed: {', '.join(names)}")
+        if self._ctx.quota is not None:
+            self._throttle(self._ctx.quota, is_answered=False)
         self._respond(None)
+
+    def _throttle(self, quota: RequestQuota, *, is_answered: bool) -> int:
+        """Count the request, and mute its connection if the client has to wait, before the answer
+        lets the next request start.
+        """
+        throttle_ms = quota.produced(len(self._ctx.frame), is_answered=is_answered)
+        if throttle_ms:
+            self._ctx.connection.mute(throttle_ms)
+        return throttle_ms
 
     def _errors(self) -> list[str]:
         codes = {result.error_code for _, _, results in self._results for result in results}

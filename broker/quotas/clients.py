@@ -56,30 +56,30 @@ class Limit(Generic[M]):
     def __init__(self, bound: float, meter: _Meter[M]) -> None:
         self.bound = bound
         self.use: M = meter.use
-        self._meter = meter
+        self._meter: _Meter[M] = meter
 
 
 class Client:
     """A user with a client id, and the quotas that count for them."""
 
-    __slots__ = ("consumer", "generation", "mutations", "producer", "request", "used_ms")
+    __slots__ = (
+        "consumer",
+        "generation",
+        "is_limited",
+        "mutations",
+        "producer",
+        "request",
+        "used_ms",
+    )
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: float) -> None:
         self.generation = -1
+        self.is_limited = False
         self.used_ms = now_ms
         self.producer: Limit[Rate] | None = None
         self.consumer: Limit[Rate] | None = None
         self.request: Limit[Rate] | None = None
         self.mutations: Limit[TokenBucket] | None = None
-
-    @property
-    def is_limited(self) -> bool:
-        return not (
-            self.producer is None
-            and self.consumer is None
-            and self.request is None
-            and self.mutations is None
-        )
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class ClientQuotas:
         if not self.is_active:
             self._clients.clear()
 
-    def client(self, user: str, client_id: str, now_ms: int) -> Client:
+    def client(self, user: str, client_id: str, now_ms: float) -> Client:
         """Return what is known of a client, with its quotas as they are now."""
         name = user, client_id
         client = self._clients.get(name)
@@ -155,7 +155,7 @@ class ClientQuotas:
             self._resolve(client, user, client_id, now_ms)
         return client
 
-    def _make_room(self, now_ms: int) -> None:
+    def _make_room(self, now_ms: float) -> None:
         """Forget at most two clients, so that more are forgotten than come."""
         for name in list(islice(self._clients, 2)):
             is_idle = now_ms - self._clients[name].used_ms >= IDLE_MS
@@ -163,7 +163,7 @@ class ClientQuotas:
                 return
             del self._clients[name]
 
-    def _resolve(self, client: Client, user: str, client_id: str, now_ms: int) -> None:
+    def _resolve(self, client: Client, user: str, client_id: str, now_ms: float) -> None:
         def rate(key: str) -> Limit[Rate] | None:
             found = resolve(self._quotas[key], user, client_id)
             if found is None:
@@ -178,6 +178,8 @@ class ClientQuotas:
         client.consumer = rate(CONSUMER_BYTE_RATE)
         client.request = rate(REQUEST_PERCENTAGE)
         client.mutations = self._bucket(user, client_id)
+        limits = client.producer, client.consumer, client.request, client.mutations
+        client.is_limited = any(limit is not None for limit in limits)
         client.generation = self._generation
 
     def _bucket(self, user: str, client_id: str) -> Limit[TokenBucket] | None:
@@ -192,20 +194,21 @@ class ClientQuotas:
 
 
 class RequestQuota:
-    """What one request uses of the quotas of its client.
+    """What one request uses of the quotas of its client. It begins when the broker begins to work
+    on the request.
 
-    Call the methods that fit the request, then `settle` once the answer is known. The longest wait
-    counts.
+    Call the methods that fit the request, then `settle` once the answer is known; `produced` and
+    `fetched` settle it themselves. The longest wait counts.
     """
 
     __slots__ = (
         "_busy_clock",
         "_busy_s",
         "_client",
-        "_entered_at",
+        "_clock",
         "_is_settled",
-        "_key",
-        "_now_ms",
+        "_is_working",
+        "_key",  # set with a wait
         "_quotas",
         "throttle_ms",
     )
@@ -214,64 +217,72 @@ class RequestQuota:
         self,
         quotas: ClientQuotas,
         client: Client,
-        now_ms: Callable[[], int],
+        clock: Callable[[], float],
         busy_clock: Callable[[], float],
     ) -> None:
-        """busy_clock: a clock in seconds, fine enough for the time that the broker works on one
-        request.
+        """clock: seconds. busy_clock: seconds of a clock that is fine enough for the time that the
+        broker works on one request.
         """
-        self.throttle_ms = 0
-        self._now_ms = now_ms
-        self._busy_clock = busy_clock
-        self._key = ""
         self._quotas = quotas
         self._client = client
-        self._busy_s = 0.0
-        self._entered_at: float | None = None
+        self._clock = clock
+        self._busy_clock = busy_clock
         self._is_settled = False
+        self._is_working = True
+        self.throttle_ms = 0
+        self._busy_s = -busy_clock()
+        """While the broker works on the request, less the time at which it began."""
 
     # --- time -------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Note that the broker begins to work on the request."""
-        self._entered_at = self._busy_clock()
+        """Note that the broker works on the request again."""
+        if not self._is_working:
+            self._is_working = True
+            self._busy_s -= self._busy_clock()
 
     def leave(self) -> None:
         """Note that the broker turns to other work."""
-        if self._entered_at is not None:
-            self._busy_s += self._busy_clock() - self._entered_at
-            self._entered_at = None
+        if self._is_working:
+            self._is_working = False
+            self._busy_s += self._busy_clock()
 
-    def settle(self, *, counts_time: bool = True) -> int:
+    def settle(self) -> int:
         """Count the time of the request and return how long its connection has to wait, in
         milliseconds. Only the first call counts anything.
         """
-        if self._is_settled:
-            return self.throttle_ms
+        if not self._is_settled:
+            self._settle(self._clock() * 1_000)
+        return self.throttle_ms
+
+    def _settle(self, now_ms: float, *, counts_time: bool = True) -> None:
         self._is_settled = True
         limit = self._client.request
-        if counts_time and limit is not None:
-            self.leave()
-            now_ms = self._now_ms()
-            limit.use.record(self._busy_s * PERCENT_PER_S, now_ms)
-            wait_ms = limit.use.throttle_ms(limit.bound, now_ms)
-            # As in Kafka: the time of a request is no fault of its client alone.
-            self._wait(REQUEST_PERCENTAGE, min(wait_ms, self._quotas.window.size_ms))
+        if limit is not None and counts_time:
+            busy_s = self._busy_s + self._busy_clock() if self._is_working else self._busy_s
+            wait_ms = limit.use.add(busy_s * PERCENT_PER_S, limit.bound, now_ms)
+            if wait_ms:
+                # As in Kafka: the time of a request is no fault of its client alone.
+                self._wait(REQUEST_PERCENTAGE, min(wait_ms, self._quotas.window.size_ms))
         if self.throttle_ms:
             throttles = self._quotas.throttles[self._key]
             throttles.count += 1
             throttles.total_ms += self.throttle_ms
-        return self.throttle_ms
 
     # --- bytes ------------------------------------------------------------------------------------
 
-    def produced(self, size_bytes: int) -> None:
-        """Count a Produce request."""
+    def produced(self, size_bytes: int, *, is_answered: bool = True) -> int:
+        """Count a Produce request and return how long its connection has to wait. The time of one
+        that gets no answer does not count, as in Kafka.
+        """
+        now_ms = self._clock() * 1_000
         limit = self._client.producer
         if limit is not None:
-            now_ms = self._now_ms()
-            limit.use.record(size_bytes, now_ms)
-            self._wait(PRODUCER_BYTE_RATE, limit.use.throttle_ms(limit.bound, now_ms))
+            wait_ms = limit.use.add(size_bytes, limit.bound, now_ms)
+            if wait_ms:
+                self._wait(PRODUCER_BYTE_RATE, wait_ms)
+        self._settle(now_ms, counts_time=is_answered)
+        return self.throttle_ms
 
     def fetch_bytes_max(self, wanted_bytes: int) -> int:
         """Return how many bytes an answer may have: more than the window holds would always have to
@@ -287,14 +298,11 @@ class RequestQuota:
         """Count an answer with records, and the time so far. Returns how long the client has to
         wait; if it has to, it gets no records, and they do not count.
         """
-        limit = self._client.consumer
-        now_ms = self._now_ms()
-        if limit is not None:
-            limit.use.record(size_bytes, now_ms)
-            self._wait(CONSUMER_BYTE_RATE, limit.use.throttle_ms(limit.bound, now_ms))
+        self.sent(size_bytes)
         throttle_ms = self.settle()
+        limit = self._client.consumer
         if throttle_ms and limit is not None:
-            limit.use.record(-size_bytes, now_ms)
+            limit.use.record(-size_bytes, self._clock() * 1_000)
         return throttle_ms
 
     def sent(self, size_bytes: int) -> None:
@@ -303,9 +311,8 @@ class RequestQuota:
         """
         limit = self._client.consumer
         if limit is not None:
-            now_ms = self._now_ms()
-            limit.use.record(size_bytes, now_ms)
-            self._wait(CONSUMER_BYTE_RATE, limit.use.throttle_ms(limit.bound, now_ms))
+            wait_ms = limit.use.add(size_bytes, limit.bound, self._clock() * 1_000)
+            self._wait(CONSUMER_BYTE_RATE, wait_ms)
 
     # --- changes by the controller ----------------------------------------------------------------
 
@@ -316,7 +323,7 @@ class RequestQuota:
         limit = self._client.mutations
         if limit is None:
             return True
-        now_ms = self._now_ms()
+        now_ms = self._clock() * 1_000
         if is_strict and limit.use.tokens(limit.bound, now_ms) < 0:
             self._wait(CONTROLLER_MUTATION_RATE, limit.use.throttle_ms(limit.bound, now_ms))
             return False

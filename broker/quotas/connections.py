@@ -123,7 +123,9 @@ class Connections:
         if self._by_address[address] >= allowed:
             if not self._by_address[address]:
                 del self._by_address[address]
-            return Refusal(f"more than {allowed} connections of one address (max.connections.per.ip)")
+            return Refusal(
+                f"more than {allowed} connections of one address (max.connections.per.ip)"
+            )
         self._by_address[address] += 1
         self._by_listener[listener] += 1
         self.total_count += 1
@@ -151,10 +153,9 @@ class Connections:
         return Refusal("the address connects too often (quota connection_creation_rate)", wait_ms)
 
     def _record(self, rate: Rate, bound: float, now_ms: int) -> int:
-        rate.record(1, now_ms)
         if bound <= 0:
             return self._window.size_ms
-        return min(rate.throttle_ms(bound, now_ms), self._window.size_ms)
+        return min(rate.add(1, bound, now_ms), self._window.size_ms)
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, int]:

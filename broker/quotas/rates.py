@@ -28,10 +28,10 @@ class Window:
 class _Sample:
     __slots__ = ("last_ms", "start_ms", "value")
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: float) -> None:
         self.reset(now_ms)
 
-    def reset(self, now_ms: int) -> None:
+    def reset(self, now_ms: float) -> None:
         self.value = 0.0
         self.start_ms = now_ms
         self.last_ms = now_ms
@@ -46,39 +46,49 @@ class Rate:
     """
 
     __slots__ = (
+        "_at",
         "_current",
-        "_expires_ms",
-        "_next_sample_ms",
+        "_next_ms",
         "_oldest_ms",
         "_samples",
+        "_shortest_s",
         "_sum",
         "_window",
     )
 
-    def __init__(self, window: Window, now_ms: int) -> None:
+    def __init__(self, window: Window, now_ms: float) -> None:
         self._window = window
+        self._shortest_s = max(window.samples - 1, 0.001) * window.size_ms / 1_000
+        """No rate is measured over less."""
         self._samples = [_Sample(now_ms)]
-        self._current = 0
+        self._at = 0
         self._settle(now_ms)
 
-    def record(self, value: float, now_ms: int) -> None:
-        """Add a value; a negative one takes it back."""
-        if now_ms >= self._next_sample_ms:
+    def add(self, value: float, bound: float, now_ms: float) -> int:
+        """Record a value and return for how long nothing may be recorded for the rate to fall to
+        `bound`, as `throttle_ms`.
+        """
+        if now_ms >= self._next_ms:
             self._advance(now_ms)
-        sample = self._samples[self._current]
+        sample = self._current
         sample.value += value
         sample.last_ms = now_ms
-        self._sum += value
+        self._sum = total = self._sum + value
+        return 0 if total <= bound * self._shortest_s else self.throttle_ms(bound, now_ms)
 
-    def measure(self, now_ms: int) -> float:
+    def record(self, value: float, now_ms: float) -> None:
+        """Record a value; a negative one takes it back."""
+        self.add(value, float("inf"), now_ms)
+
+    def measure(self, now_ms: float) -> float:
         """Return the rate in a second."""
-        if now_ms >= self._expires_ms:
+        if now_ms >= self._next_ms:
             self._settle(now_ms)
         return self._sum * 1_000 / self._elapsed_ms(now_ms)
 
-    def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """Return how long nothing may be recorded for the rate to fall to `bound`: the share by
-        which it is too high, of the time over which it was measured. 0 if it is not too high.
+    def throttle_ms(self, bound: float, now_ms: float) -> int:
+        """Return the share by which the rate is too high, of the time over which it was measured.
+        0 if it is not too high.
         """
         rate = self.measure(now_ms)
         if rate <= bound:
@@ -86,7 +96,7 @@ class Rate:
         wait_ms = (rate - bound) / bound * self._elapsed_ms(now_ms)
         return round(min(wait_ms, THROTTLE_MS_MAX))
 
-    def _elapsed_ms(self, now_ms: int) -> int:
+    def _elapsed_ms(self, now_ms: float) -> float:
         """Return the time over which the rate is measured: since the oldest sample began, and the
         samples that do not exist.
         """
@@ -97,25 +107,30 @@ class Rate:
             elapsed_ms += missing * size_ms
         return max(elapsed_ms, 1)
 
-    def _advance(self, now_ms: int) -> None:
-        """Begin a sample, in the place of the oldest one if there are enough."""
-        self._current = (self._current + 1) % (self._window.samples + 1)
-        if self._current == len(self._samples):
-            self._samples.append(_Sample(now_ms))
-        else:
-            self._samples[self._current].reset(now_ms)
+    def _advance(self, now_ms: float) -> None:
+        """Begin a sample if the current one is complete, in the place of the oldest one if there
+        are enough.
+        """
+        if now_ms - self._current.start_ms >= self._window.size_ms:
+            self._at = (self._at + 1) % (self._window.samples + 1)
+            if self._at == len(self._samples):
+                self._samples.append(_Sample(now_ms))
+            else:
+                self._samples[self._at].reset(now_ms)
         self._settle(now_ms)
 
-    def _settle(self, now_ms: int) -> None:
+    def _settle(self, now_ms: float) -> None:
         """Forget samples that have left the window, and note what the others add up to."""
         whole_ms = self._window.whole_ms
         for sample in self._samples:
             if now_ms - sample.last_ms >= whole_ms:
                 sample.reset(now_ms)
+        self._current = self._samples[self._at]
         self._sum = sum(sample.value for sample in self._samples)
         self._oldest_ms = min(sample.start_ms for sample in self._samples)
-        self._expires_ms = min(sample.last_ms for sample in self._samples) + whole_ms
-        self._next_sample_ms = self._samples[self._current].start_ms + self._window.size_ms
+        expires_ms = min(sample.last_ms for sample in self._samples) + whole_ms
+        self._next_ms = min(expires_ms, self._current.start_ms + self._window.size_ms)
+        """When the current sample is complete, or one leaves the window."""
 
 
 class TokenBucket:
@@ -128,19 +143,19 @@ class TokenBucket:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._tokens = float("inf")
-        self._at_ms = 0
+        self._at_ms = 0.0
 
-    def tokens(self, bound: float, now_ms: int) -> float:
+    def tokens(self, bound: float, now_ms: float) -> float:
         """Fill the bucket and return what it has. bound: tokens in a second."""
         burst = bound * self._window.whole_ms / 1_000
         self._tokens = min(burst, self._tokens + bound * (now_ms - self._at_ms) / 1_000)
         self._at_ms = now_ms
         return self._tokens
 
-    def take(self, count: float, bound: float, now_ms: int) -> None:
+    def take(self, count: float, bound: float, now_ms: float) -> None:
         self._tokens = self.tokens(bound, now_ms) - count
 
-    def throttle_ms(self, bound: float, now_ms: int) -> int:
+    def throttle_ms(self, bound: float, now_ms: float) -> int:
         """Return how long it takes until the bucket is not below 0."""
         tokens = self.tokens(bound, now_ms)
         return 0 if tokens >= 0 else round(min(-tokens / bound * 1_000, THROTTLE_MS_MAX))

@@ -652,7 +652,7 @@ class QuotaTarget(msgspec.Struct, frozen=True, array_like=True, gc=False):
     type: str
     """`client-id`, `ip` or `user`."""
     name: str | None
-    """Name of the user, client or address; nil: the default for all without a quota of their own."""
+    """Name of the user, client or address; nil: the default for all without their own quota."""
 
 
 class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):

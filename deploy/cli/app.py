@@ -28,6 +28,7 @@ from deploy.cli import (
     features,
     nodes,
     produce,
+    quotas,
     reassign,
     snapshots,
     snippets,
@@ -126,6 +127,7 @@ app.add_typer(transactions.app, name="transactions")
 app.add_typer(features.app, name="features")
 app.add_typer(acls.app, name="acls")
 app.add_typer(users.app, name="users")
+app.add_typer(quotas.app, name="quotas")
 app.add_typer(certs.app, name="certs")
 app.command("elect")(elect.elect)
 app.command("balance")(balance.balance)

@@ -33,6 +33,7 @@ _DATA_REQUESTS: Final = "tests/interop/test_interop_data_requests.py"
 _FETCH_SESSIONS: Final = "tests/interop/test_interop_fetch_sessions.py"
 _JAVA_CLIENTS: Final = "tests/interop/test_interop_java_clients.py"
 _KAFKAJS: Final = "tests/interop/test_interop_kafkajs.py"
+_QUOTAS: Final = "tests/interop/test_interop_quotas.py"
 _SHARE_CONSUMERS: Final = "tests/interop/test_interop_share_consumers.py"
 _SHARE_GROUPS: Final = "tests/interop/test_interop_share_groups.py"
 _TOPIC_REQUESTS: Final = "tests/interop/test_interop_topic_requests.py"
@@ -259,7 +260,8 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
     "AlterPartitionReassignments": {JAVA: _COMMANDS, KAFKAJS: _KAFKAJS, REQUESTS: _DATA_REQUESTS},
     "ListPartitionReassignments": {JAVA: _COMMANDS, KAFKAJS: _KAFKAJS},
     "OffsetDelete": {JAVA: _COMMANDS, KAFKA_PYTHON: _CLIENTS_ADMIN, REQUESTS: _CONSUMER_GROUPS},
-    "DescribeClientQuotas": {JAVA: _COMMANDS, REQUESTS: _ADMIN_APIS},
+    "DescribeClientQuotas": {JAVA: _QUOTAS, REQUESTS: _QUOTAS},
+    "AlterClientQuotas": {JAVA: _QUOTAS, REQUESTS: _QUOTAS},
     "DescribeUserScramCredentials": {JAVA: _USERS, REQUESTS: _USERS},
     "AlterUserScramCredentials": {JAVA: _USERS, REQUESTS: _USERS},
     "DescribeQuorum": {JAVA: _COMMANDS},

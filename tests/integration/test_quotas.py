@@ -35,7 +35,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def set_quota(cluster: Cluster, entity: dict[str, str | None], key: str, value: float) -> None:
+async def set_quota(
+    cluster: Cluster, entity: dict[str, str | None], key: str, value: float
+) -> None:
     """Set a quota and wait until all brokers have it."""
     entry = altering.EntryData(
         [altering.EntityData(kind, name) for kind, name in entity.items()],

@@ -1,4 +1,4 @@
-"""Quotas: the answers and the tools of Kafka, and what its own clients make of a throttled answer."""
+"""Quotas: the answers and the tools of Kafka."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -239,9 +239,7 @@ async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> Non
         topics = [create_topics.CreatableTopic(name, count, 1, [], []) for name in names]
         return create_topics.CreateTopicsRequest(topics, 10_000, validate_only)
 
-    await both.ask(
-        apis.ALTER_CLIENT_QUOTAS, request(([("client-id", None)], [(MUTATIONS, 1.0)]))
-    )
+    await both.ask(apis.ALTER_CLIENT_QUOTAS, request(([("client-id", None)], [(MUTATIONS, 1.0)])))
     await until_equal(both)
     kafka, answer = await both.ask(apis.CREATE_TOPICS, creation("quota-a", "quota-b"))
     assert codes(answer, "topics") == codes(kafka, "topics") == [0, 0]

@@ -11,9 +11,7 @@ from broker.wire.codecs import CODECS
 from broker.wire.throttle import WITHOUT, write_throttle
 
 CASES = [
-    (api, version)
-    for api in apis.APIS.values()
-    for version in range(api.served_min, api.max + 1)
+    (api, version) for api in apis.APIS.values() for version in range(api.served_min, api.max + 1)
 ]
 
 

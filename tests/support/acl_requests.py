@@ -10,6 +10,7 @@ from broker.wire.apis import ApiSpec
 from broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -728,6 +729,19 @@ def _cluster() -> Iterator[Question]:
         "quotas",
         apis.DESCRIBE_CLIENT_QUOTAS,
         describe_client_quotas.DescribeClientQuotasRequest(),
+    )
+    yield Question(
+        "quotas altered",
+        apis.ALTER_CLIENT_QUOTAS,
+        alter_client_quotas.AlterClientQuotasRequest(
+            [
+                alter_client_quotas.EntryData(
+                    [alter_client_quotas.EntityData("user", "x")],
+                    [alter_client_quotas.OpData("producer_byte_rate", 1e6)],
+                )
+            ],
+            validate_only=True,
+        ),
     )
     yield Question(
         "credentials",

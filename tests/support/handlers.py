@@ -30,7 +30,8 @@ from broker.wire.codecs import CODECS
 from broker.wire.gen import metadata
 from controller.api import messages
 from controller.api.errors import refusal
-from controller.managers import acls, configs, features
+from controller.api.quota_messages import AlterQuotas, QuotasAltered
+from controller.managers import acls, configs, features, quotas
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
@@ -165,6 +166,14 @@ class FakeClient:
         self.image.apply_all(records)
         if self.on_batch is not None:
             self.on_batch(MetadataDelta.of(records), self.image)
+
+    async def alter_quotas(self, request: AlterQuotas, *, timeout_s: float) -> QuotasAltered:
+        self._note(request)
+        result = quotas.alter_quotas(self.image, request)
+        if result.value is None:
+            raise refusal(result.status, result.detail)
+        self._apply(result.records)
+        return result.value
 
     async def allocate_producer_ids(
         self, request: messages.AllocateProducerIds, *, timeout_s: float

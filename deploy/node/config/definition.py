@@ -1,8 +1,8 @@
 """List the settings of each role: those of its config classes and of the process.
 
 Invariant: within a role each name occurs once. No name but those of `TABLES` is a prefix of another
-one, so that every other name can be a dotted TOML key. Pure. Must not repeat what an annotation says (see
-`base.settings`).
+one, so that every other name can be a dotted TOML key. Pure. Must not repeat what an annotation
+says (see `base.settings`).
 """
 
 from dataclasses import dataclass

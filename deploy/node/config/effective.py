@@ -96,9 +96,9 @@ def resolve(
         else:
             values[name] = Value(field, field.default, MISSING if field.required else DEFAULT)
     for name, item in given.items():
-        field = setting_of(role, name)
-        if field is not None and name not in values:
-            values[name] = Value(field, _parsed(field, item, names), item.place)
+        own = None if name in values else setting_of(role, name)
+        if own is not None:
+            values[name] = Value(own, _parsed(own, item, names), item.place)
     if values["store"].place != MISSING and not isinstance(
         _parsed_store(values["store"]), S3Config
     ):
@@ -138,7 +138,9 @@ def _check_exposed(parts: Mapping[type[Any], Any], values: Mapping[str, Value]) 
 
 
 def _built(config_type: type[_T], values: Mapping[str, Value]) -> _T:
-    arguments = {field.field: values[field.name].value for field in fields_of(config_type)}
+    arguments: dict[str, Any] = {
+        field.field: values[field.name].value for field in fields_of(config_type)
+    }
     if config_type is BrokerConfig:
         arguments["listener_values"] = tuple(
             (name, value.value) for name, value in values.items() if listener_field(name)

@@ -67,6 +67,13 @@ def _clients(broker: Broker) -> Iterator[Reading]:
     yield table.CONNECTIONS, (), server.connection_count
     yield table.CONNECTIONS_OPENED, (), server.accepted_count
     yield table.CONNECTIONS_DROPPED, (), server.closed_count
+    yield table.CONNECTIONS_HELD, (), server.admission.held_count
+    yield table.CONNECTIONS_REFUSED, (), server.admission.refused_count
+    yield table.CONNECTIONS_MUTED, (), len(server.muted)
+    for quota, throttles in broker.quotas.throttles.items():
+        yield table.QUOTA_THROTTLES, (quota,), throttles.count
+        yield table.QUOTA_THROTTLE_TIME, (quota,), throttles.total_ms / 1_000
+    yield table.QUOTA_CLIENTS, (), len(broker.quotas)
     yield table.UNAUTHENTICATED, (), server.unauthenticated_count
     yield table.AUTHENTICATION_FAILURES, (), broker.access.failed_count
     yield table.SECURITY_FILES_RELOADED, (), broker.access.files.reload_count

@@ -156,6 +156,38 @@ CONNECTIONS_DROPPED: Final = _of_broker(
     "penstock_broker_connections_dropped_total",
     "Connections that the broker closed for a logged reason (connection_refused).",
 )
+CONNECTIONS_HELD: Final = _of_broker(
+    "gauge",
+    "penstock_broker_connections_held",
+    "New connections that wait because of max.connections or max.connection.creation.rate.",
+)
+CONNECTIONS_REFUSED: Final = _of_broker(
+    "counter",
+    "penstock_broker_connections_refused_total",
+    "Connections that the broker closed because their address has too many or connects too often.",
+)
+CONNECTIONS_MUTED: Final = _of_broker(
+    "gauge",
+    "penstock_broker_connections_muted",
+    "Connections from which nothing is read because their clients have used up a quota.",
+)
+QUOTA_THROTTLES: Final = _of_broker(
+    "counter",
+    "penstock_broker_quota_throttles_total",
+    "Requests whose clients had to wait, by the quota with the longest wait.",
+    "quota",
+)
+QUOTA_THROTTLE_TIME: Final = _of_broker(
+    "counter",
+    "penstock_broker_quota_throttle_seconds_total",
+    "How long these clients had to wait.",
+    "quota",
+)
+QUOTA_CLIENTS: Final = _of_broker(
+    "gauge",
+    "penstock_broker_quota_clients",
+    "Pairs of user and client id whose use of quotas is remembered (at most 20,000).",
+)
 UNAUTHENTICATED: Final = _of_broker(
     "gauge",
     "penstock_broker_connections_unauthenticated",

@@ -41,14 +41,12 @@ class Quotas:
         return RequestQuota(
             self.clients,
             self.client(user, client_id),
-            lambda: self.time.now_ms,
+            lambda: self.time.now_ms / 1_000,
             lambda: self.time.busy_s,
         )
 
     def produce(self, size_bytes: int, user: str = "u", client_id: str = "c") -> int:
-        request = self.request(user, client_id)
-        request.produced(size_bytes)
-        return request.settle()
+        return self.request(user, client_id).produced(size_bytes)
 
 
 @pytest.fixture
@@ -117,11 +115,9 @@ def test_the_longest_wait_counts_once(quotas: Quotas) -> None:
     quotas.set(entity("u"), "producer_byte_rate", 1_000)
     quotas.set(entity("u"), "request_percentage", 1)
     request = quotas.request()
-    request.enter()
     quotas.time.busy_s += 0.5
     request.leave()
-    request.produced(20_000)
-    assert [request.settle(), request.settle()] == [10_000, 10_000]
+    assert [request.produced(20_000), request.settle()] == [10_000, 10_000]
     throttles = quotas.clients.throttles
     assert (throttles["producer_byte_rate"].count, throttles["request_percentage"].count) == (1, 0)
     assert throttles["producer_byte_rate"].total_ms == 10_000
@@ -130,13 +126,19 @@ def test_the_longest_wait_counts_once(quotas: Quotas) -> None:
 def test_the_time_of_requests_waits_one_sample_at_most(quotas: Quotas) -> None:
     quotas.set(entity("u"), "request_percentage", 1)
     request = quotas.request()
-    request.enter()
     quotas.time.busy_s += 0.101
     assert request.settle() == 100  # 10.1 % of a second in 10 s: 1 % over, of 10 s
     request = quotas.request()
-    request.enter()
     quotas.time.busy_s += 5.0
     assert request.settle() == 1_000
+
+
+def test_the_time_of_a_request_without_an_answer_does_not_count(quotas: Quotas) -> None:
+    quotas.set(entity("u"), "request_percentage", 1)
+    request = quotas.request()
+    quotas.time.busy_s += 5.0
+    assert request.produced(1, is_answered=False) == 0
+    assert quotas.request().settle() == 0
 
 
 def test_only_steps_of_a_request_count(quotas: Quotas) -> None:

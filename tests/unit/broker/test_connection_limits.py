@@ -7,7 +7,7 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -24,6 +24,7 @@ from broker.quotas.connections import (
     parse_overrides,
 )
 from broker.quotas.rates import Window
+from tests.support.waiting import until
 
 
 @dataclass
@@ -200,7 +201,11 @@ def test_a_connection_that_ends_while_it_waits_is_forgotten() -> None:
 
 
 def test_overrides() -> None:
-    assert parse_overrides(["10.0.0.1:5", "[::1]:7", "::2:9"]) == {"10.0.0.1": 5, "::1": 7, "::2": 9}
+    assert parse_overrides(["10.0.0.1:5", "[::1]:7", "::2:9"]) == {
+        "10.0.0.1": 5,
+        "::1": 7,
+        "::2": 9,
+    }
     for wrong in ("10.0.0.1", ":5", "10.0.0.1:b", "10.0.0.1:-1", "somewhere:5"):
         with pytest.raises(ValueError, match=r"ADDRESS:COUNT|IPv4"):
             parse_overrides([wrong])
@@ -227,7 +232,7 @@ class Sockets:
         self.server = Server(BrokerConfig(listeners=("127.0.0.1:0",), **settings))
         self.writers: list[asyncio.StreamWriter] = []
 
-    async def __aenter__(self) -> "Sockets":
+    async def __aenter__(self) -> Self:
         await self.server.bind()
         await self.server.serve(Echo())
         return self
@@ -242,8 +247,6 @@ class Sockets:
         self.writers.append(writer)
         writer.write(struct.pack(">i", len(frame)) + frame)
         return reader
-
-
 
 
 async def receive(reader: asyncio.StreamReader) -> bytes:
@@ -262,9 +265,7 @@ async def test_a_held_connection_is_served_when_another_one_closes(sockets: Sock
     first, second = await sockets.connect(b"first"), await sockets.connect(b"second")
     assert [await receive(first), await receive(second)] == [b"first", b"second"]
     third = await sockets.connect(b"third")
-    async with asyncio.timeout(10):
-        while not sockets.server.admission.held_count:
-            await asyncio.sleep(0)
+    await until(lambda: sockets.server.admission.held_count == 1)
     received = sockets.server.received_bytes
     sockets.writers[1].write(struct.pack(">i", 5) + b"again")
     assert await receive(second) == b"again"

@@ -14,6 +14,7 @@ import pytest
 from broker.config import BrokerConfig
 from broker.network.request import ConnectionInfo, Respond, Response
 from broker.network.server import Server
+from tests.support.waiting import until
 
 BACKLOG = 8 << 20
 """More than the sockets hold."""
@@ -45,6 +46,7 @@ class MutingDispatcher:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.late: list[Respond] = []
+        self.connection: ConnectionInfo | None = None
 
     def is_blocked(self, frame: bytearray) -> bool:
         return False
@@ -55,6 +57,7 @@ class MutingDispatcher:
         self, connection: ConnectionInfo, frame: bytearray, respond: Respond
     ) -> Coroutine[Any, Any, Response] | None:
         self.frames.append(bytes(frame))
+        self.connection = connection
         if frame.startswith(b"m"):
             connection.mute(int(frame[1:]))
         if frame.startswith(b"l"):
@@ -68,9 +71,7 @@ class Fixture:
     def __init__(self) -> None:
         self.dispatcher = MutingDispatcher()
         self.timers: list[TestTimer] = []
-        self.server = Server(
-            BrokerConfig(listeners=("127.0.0.1:0",)), call_later=self.call_later
-        )
+        self.server = Server(BrokerConfig(listeners=("127.0.0.1:0",)), call_later=self.call_later)
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> TestTimer:
         self.timers.append(TestTimer(self.server.loop.time() + delay_s, call))
@@ -142,9 +143,7 @@ async def test_requests_that_arrived_already_wait(fixture: Fixture) -> None:
 async def test_answers_to_earlier_requests_are_sent(fixture: Fixture) -> None:
     async with connected(fixture) as client:
         client.writer.write(struct.pack(">i", 1) + b"l" + struct.pack(">i", 2) + b"m9")
-        async with asyncio.timeout(10):
-            while len(fixture.dispatcher.frames) < 2:
-                await asyncio.sleep(0)
+        await until(lambda: len(fixture.dispatcher.frames) == 2)
         assert fixture.server.muted
         (respond,) = fixture.dispatcher.late
         respond(struct.pack(">i", 4) + b"late")
@@ -155,10 +154,9 @@ async def test_the_longest_time_counts(fixture: Fixture) -> None:
     async with connected(fixture) as client:
         frames = b"l", b"l"
         client.writer.write(b"".join(struct.pack(">i", len(item)) + item for item in frames))
-        async with asyncio.timeout(10):
-            while len(fixture.dispatcher.late) < 2:
-                await asyncio.sleep(0)
-        (connection,) = fixture.server._connections  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: len(fixture.dispatcher.late) == 2)
+        connection = fixture.dispatcher.connection
+        assert connection is not None
         connection.mute(5_000)
         connection.mute(1_000)
         connection.mute(9_000)
@@ -173,7 +171,5 @@ async def test_a_muted_connection_is_not_idle_and_may_close(fixture: Fixture) ->
         client.writer.close()
         # The broker learns of the end when it reads again.
         fixture.timers[0].fire()
-        async with asyncio.timeout(10):
-            while fixture.server.connection_count:
-                await asyncio.sleep(0)
+        await until(lambda: not fixture.server.connection_count)
         assert not fixture.server.muted

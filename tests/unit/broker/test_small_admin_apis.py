@@ -130,7 +130,7 @@ FILTERS: list[tuple[list[tuple[str, int, str | None]], int]] = [
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize(("components", "code"), FILTERS, ids=str)
-async def test_there_are_no_quotas(
+async def test_filters_of_quotas_are_checked(
     fixture: Fixture, components: list[tuple[str, int, str | None]], code: int, version: int
 ) -> None:
     request = describe_client_quotas.DescribeClientQuotasRequest(

@@ -22,9 +22,7 @@ ADDRESS = (QuotaTarget("ip", "10.0.0.1"),)
 RATE = "producer_byte_rate"
 
 
-def change(
-    entity: tuple[QuotaTarget, ...] = ALICE, **values: float | None
-) -> QuotaAlteration:
+def change(entity: tuple[QuotaTarget, ...] = ALICE, **values: float | None) -> QuotaAlteration:
     return QuotaAlteration(
         entity=entity,
         changes=[QuotaChange(key=key, value=value) for key, value in values.items()],

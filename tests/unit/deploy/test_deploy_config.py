@@ -96,9 +96,7 @@ def test_every_setting_can_be_given_in_each_way(tmp_path: Path) -> None:
         }
         flags = [part for name, text in public.items() for part in (flag_of(name), text)]
         sets = [part for name, text in public.items() for part in ("--set", f"{name}={text}")]
-        keys = "\n".join(
-            f"{json.dumps(name)} = {json.dumps(text)}" for name, text in texts.items()
-        )
+        keys = "\n".join(f"{json.dumps(name)} = {json.dumps(text)}" for name, text in texts.items())
         expected = {name: value.value for name, value in values.items()}
         for arguments, environment in (
             ((*STORE, *flags), {}),
@@ -138,17 +136,13 @@ def test_names_can_be_told_apart() -> None:
     settings.
     """
     names = sorted({name for role in ROLES for name in settings_of(role)})
-    assert TABLES == {
-        short for short in names for long in names if long.startswith(short + ".")
-    }
+    assert {short for short in names for long in names if long.startswith(short + ".")} == TABLES
     assert (
         len({flag_of(name) for name in names})
         == len({variable_of(name) for name in names})
         == len(names)
     )
-    assert not [
-        name for role in ROLES for name in settings_of(role) if f"{role}.{name}" in names
-    ]
+    assert not [name for role in ROLES for name in settings_of(role) if f"{role}.{name}" in names]
 
 
 def test_a_single_listener_has_settings_of_its_own(tmp_path: Path) -> None:

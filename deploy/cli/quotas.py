@@ -1,0 +1,161 @@
+"""List, set and delete quotas of users, clients and addresses: `penstock quotas`."""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deploy.clients.quotas import QuotaView
+
+app = typer.Typer(
+    help="List, set and delete quotas of users, clients and addresses.", no_args_is_help=True
+)
+_DEFAULT: Final = "<default>"
+
+User = Annotated[str | None, typer.Option("--user", help="A user, or <default>.")]
+Client = Annotated[str | None, typer.Option("--client-id", help="A client id, or <default>.")]
+Ip = Annotated[str | None, typer.Option("--ip", help="An address or a host, or <default>.")]
+
+
+@app.command("list")
+def list_(
+    *,
+    user: User = None,
+    client_id: Client = None,
+    ip: Ip = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List quotas. With options: those of entities that have all of these names.
+
+    For example: penstock quotas list --user alice
+    """
+    from deploy.clients.quotas import list_quotas
+    from deploy.clients.wire import WireClient
+
+    with WireClient(bootstrap) as client:
+        _print(list_quotas(client, _entity(user, client_id, ip)), as_json=as_json)
+
+
+@app.command("set")
+def set_(
+    quotas: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUOTA=VALUE...",
+            help=(
+                "producer_byte_rate, consumer_byte_rate (bytes in a second), request_percentage"
+                " (of the time of a broker's event loop), controller_mutation_rate (partitions in"
+                " a second); for addresses connection_creation_rate (in a second)."
+            ),
+        ),
+    ],
+    *,
+    user: User = None,
+    client_id: Client = None,
+    ip: Ip = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Set quotas of a user, a client, a client of a user, or an address. Each broker counts for
+    itself.
+
+    For example: penstock quotas set --user alice producer_byte_rate=1000000
+
+    penstock quotas set --user '<default>' --client-id '<default>' request_percentage=50
+    """
+    _alter(_entity(user, client_id, ip), dict(map(_value, quotas)), bootstrap, as_json=as_json)
+
+
+@app.command("delete")
+def delete(
+    quotas: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[QUOTA...]", help="Only these.", show_default="all quotas"),
+    ] = None,
+    *,
+    user: User = None,
+    client_id: Client = None,
+    ip: Ip = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Delete quotas of one entity.
+
+    For example: penstock quotas delete --user alice producer_byte_rate
+    """
+    from deploy.clients.quotas import list_quotas, shown
+    from deploy.clients.wire import WireClient
+
+    entity = _entity(user, client_id, ip)
+    _check_named(entity)
+    with WireClient(bootstrap) as client:
+        present = [item for item in list_quotas(client, entity) if item.entity == entity]
+    found = [key for item in present for key in item.quotas]
+    names = quotas or found
+    missing = [name for name in names if name not in found]
+    if missing or not names:
+        wanted = missing[0] if missing else "quota"
+        raise UsageError(f"{shown(entity)} has no {wanted}; `penstock quotas list` lists quotas")
+    _alter(entity, dict.fromkeys(names), bootstrap, as_json=as_json)
+
+
+def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str, str | None]:
+    given = {"user": user, "client-id": client_id, "ip": ip}
+    if ip is not None and (user is not None or client_id is not None):
+        raise UsageError("--ip goes with neither --user nor --client-id")
+    return {
+        kind: None if name == _DEFAULT else name for kind, name in given.items() if name is not None
+    }
+
+
+def _check_named(entity: dict[str, str | None]) -> None:
+    if not entity:
+        raise UsageError("say whose quotas: --user, --client-id, both, or --ip")
+
+
+def _value(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no quota: use QUOTA=NUMBER, as in producer_byte_rate=1000000"
+        ) from None
+
+
+def _alter(
+    entity: dict[str, str | None],
+    values: "dict[str, float] | dict[str, None]",
+    bootstrap: str,
+    *,
+    as_json: bool,
+) -> None:
+    from deploy.clients.quotas import alter_quotas, list_quotas
+    from deploy.clients.wire import WireClient
+
+    _check_named(entity)
+    with WireClient(bootstrap) as client:
+        alter_quotas(client, entity, values)
+        found = [item for item in list_quotas(client, entity) if item.entity == entity]
+    _print(found, as_json=as_json)
+
+
+def _print(found: "Sequence[QuotaView]", *, as_json: bool) -> None:
+    from deploy.clients.quotas import shown
+    from deploy.output import print_json, print_table
+
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (shown(item.entity), key, f"{value:,.15g}")
+        for item in found
+        for key, value in sorted(item.quotas.items())
+    ]
+    print_table("", ["entity", "quota", "value"], rows)

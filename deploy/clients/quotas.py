@@ -1,0 +1,75 @@
+"""Manage quotas over Kafka's protocol."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from broker.wire import apis
+from broker.wire.gen import alter_client_quotas as altering
+from broker.wire.gen import describe_client_quotas as describing
+from controller.metadata.quotas import CLIENT_ID, IP, USER
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+
+DEFAULT: Final = "<default>"
+"""How the default of a type is shown."""
+
+
+class QuotaView(msgspec.Struct, frozen=True):
+    """The quotas of an entity. entity: names by type, None for the default. quotas: by name."""
+
+    entity: dict[str, str | None]
+    quotas: dict[str, float]
+
+
+def shown(entity: Mapping[str, str | None]) -> str:
+    kinds = [kind for kind in (USER, CLIENT_ID, IP) if kind in entity]
+    names = [(kind, entity[kind]) for kind in kinds]
+    return ", ".join(f"{kind} {DEFAULT if name is None else name}" for kind, name in names)
+
+
+_EXACT, _DEFAULT = 0, 1
+
+
+def list_quotas(client: WireClient, names: Mapping[str, str | None]) -> list[QuotaView]:
+    """Return the quotas of entities with all of these names, in an order that stays the same."""
+    components = [
+        describing.ComponentData(kind, _DEFAULT if name is None else _EXACT, name)
+        for kind, name in names.items()
+    ]
+    answer = client.ask(
+        apis.DESCRIBE_CLIENT_QUOTAS,
+        describing.DescribeClientQuotasRequest(components),
+        describing.encode_request,
+        describing.decode_response,
+    )
+    if answer.error_code:
+        raise KafkaFailed(f"quotas cannot be listed: {answer.error_message}")
+    found = [
+        QuotaView(
+            {part.entity_type: part.entity_name for part in entry.entity},
+            {value.key: value.value for value in entry.values},
+        )
+        for entry in answer.entries or ()
+    ]
+    return sorted(found, key=lambda view: shown(view.entity))
+
+
+def alter_quotas(
+    client: WireClient, names: Mapping[str, str | None], values: Mapping[str, float | None]
+) -> None:
+    """Set quotas of one entity, or remove those that are None. Raises KafkaFailed."""
+    entry = altering.EntryData(
+        [altering.EntityData(kind, name) for kind, name in names.items()],
+        [altering.OpData(key, value or 0.0, value is None) for key, value in values.items()],
+    )
+    answer = client.ask(
+        apis.ALTER_CLIENT_QUOTAS,
+        altering.AlterClientQuotasRequest([entry]),
+        altering.encode_request,
+        altering.decode_response,
+    )
+    for result in answer.entries:
+        if result.error_code:
+            raise KafkaFailed(f"quotas of {shown(names)} do not change: {result.error_message}")
