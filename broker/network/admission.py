@@ -20,7 +20,7 @@ HELD_MAX: Final = 1_024
 """As many as the backlog of a listener."""
 
 
-class Timer(Protocol):
+class Deadline(Protocol):
     """A call that is due at a time of the event loop, as `asyncio.TimerHandle`."""
 
     def when(self) -> float: ...
@@ -28,11 +28,11 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-CallLater = Callable[[float, Callable[[], None]], Timer]
+CallLater = Callable[[float, Callable[[], None]], Deadline]
 """Calls a function after so many seconds, as the event loop does."""
 
 
-class Arrival(Protocol):
+class NewConnection(Protocol):
     """A connection as its admission sees it."""
 
     listener: str
@@ -52,10 +52,10 @@ class Arrival(Protocol):
 
 @dataclass(slots=True)
 class _Queue:
-    waiting: deque[Arrival] = field(default_factory=deque[Arrival])
+    waiting: deque[NewConnection] = field(default_factory=deque[NewConnection])
     is_counted: bool = False
     """Whether the first one has been counted for the rates."""
-    timer: Timer | None = None
+    timer: Deadline | None = None
     """Set while connections come too fast and none is admitted."""
 
 
@@ -71,8 +71,8 @@ class Admission:
         self._now = now
         self._call_later = call_later
         self._queues: dict[str, _Queue] = {}
-        self._inside: dict[Arrival, None] = {}
-        self._closing: dict[Arrival, Timer] = {}
+        self._inside: dict[NewConnection, None] = {}
+        self._closing: dict[NewConnection, Deadline] = {}
 
     @property
     def held_count(self) -> int:
@@ -82,7 +82,7 @@ class Admission:
         self.connections.settings = settings
         self._admit_all()
 
-    def arrive(self, arrival: Arrival) -> None:
+    def arrive(self, arrival: NewConnection) -> None:
         """Admit the connection, hold it, or close it."""
         queue = self._queues.setdefault(arrival.listener, _Queue())
         if len(queue.waiting) >= HELD_MAX:
@@ -93,7 +93,7 @@ class Admission:
         if arrival in queue.waiting or arrival in self._closing:
             arrival.held()
 
-    def gone(self, arrival: Arrival) -> None:
+    def gone(self, arrival: NewConnection) -> None:
         """Note that the connection has closed."""
         timer = self._closing.pop(arrival, None)
         if timer is not None:
@@ -143,7 +143,7 @@ class Admission:
 
         queue.timer = self._call_later(wait_ms / 1_000, end)
 
-    def _enter(self, arrival: Arrival, now_ms: int) -> None:
+    def _enter(self, arrival: NewConnection, now_ms: int) -> None:
         refusal = self.connections.enter(arrival.listener, arrival.peer_host, now_ms)
         if refusal is None:
             self._inside[arrival] = None
@@ -162,7 +162,7 @@ class Admission:
 
         self._closing[arrival] = self._call_later(refusal.after_ms / 1_000, close)
 
-    def _close_idle(self, inside: Iterable[Arrival]) -> None:
+    def _close_idle(self, inside: Iterable[NewConnection]) -> None:
         """Close the connection that was idle longest, for one of the brokers."""
         protected = self.connections.settings.protected
         others = [item for item in inside if item.listener != protected]

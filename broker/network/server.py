@@ -26,7 +26,7 @@ from base.buffers import Buffer
 from base.listeners import SecurityProtocol
 from base.principal import ANONYMOUS, Principal
 from broker.config import BrokerConfig
-from broker.network.admission import Admission, CallLater, Timer
+from broker.network.admission import Admission, CallLater, Deadline
 from broker.network.connection import (
     RECEIVE_BYTES,
     FrameReader,
@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_read_paused = False
         self._is_held = False
         """Whether the connection waits for its listener to take it."""
-        self._mute: Timer | None = None
+        self._mute: Deadline | None = None
         """Ends the time in which nothing is read because of a quota."""
         self._burst_bytes = 0
         """Bytes read since the other connections had their turn."""
@@ -136,12 +136,12 @@ class Connection(asyncio.BufferedProtocol):
         self._server.add(self)
 
     def held(self) -> None:
-        """See `broker.network.admission.Arrival`."""
+        """See `broker.network.admission.NewConnection`."""
         self._is_held = True
         self._update_reading()
 
     def admitted(self) -> None:
-        """See `broker.network.admission.Arrival`."""
+        """See `broker.network.admission.NewConnection`."""
         refusal = self._server.admitted(self)
         if refusal:
             self.close(refusal)

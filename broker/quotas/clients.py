@@ -28,8 +28,8 @@ from controller.metadata.quotas import (
     QuotasImage,
 )
 
-CLIENTS_MAX: Final = 20_000
-"""Pairs of user and client id; each takes about 3 KB if all its quotas are its own."""
+CLIENTS_MAX: Final = 10_000
+"""Pairs of user and client id; each takes about 6 KB if all its quotas are its own."""
 IDLE_MS: Final = 3_600_000
 """As in Kafka."""
 _FRESH_MS: Final = 1_000

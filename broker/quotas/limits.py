@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from controller.metadata.quotas import CLIENT_ID, USER, Entity
 
 
-class Name(Enum):
+class _NoName(Enum):
     """What stands in a scope for a name."""
 
     DEFAULT = 0
@@ -30,10 +30,10 @@ class Name(Enum):
     """The quota does not ask for a name."""
 
 
-DEFAULT: Final = Name.DEFAULT
-ABSENT: Final = Name.ABSENT
+DEFAULT: Final = _NoName.DEFAULT
+ABSENT: Final = _NoName.ABSENT
 
-Scope: TypeAlias = tuple[str | Name, str | Name]
+Scope: TypeAlias = tuple[str | _NoName, str | _NoName]
 """User and client id. Of a quota: whom it is for. Of a meter: whose use it counts, without
 DEFAULT.
 """

@@ -61,8 +61,12 @@ class Rate:
         self._shortest_s = max(window.samples - 1, 0.001) * window.size_ms / 1_000
         """No rate is measured over less."""
         self._samples = [_Sample(now_ms)]
+        self._current = self._samples[0]
         self._at = 0
-        self._settle(now_ms)
+        self._sum = 0.0
+        self._oldest_ms = now_ms
+        self._next_ms = now_ms + window.size_ms
+        """When the current sample is complete, or one leaves the window."""
 
     def add(self, value: float, bound: float, now_ms: float) -> int:
         """Record a value and return for how long nothing may be recorded for the rate to fall to
@@ -130,7 +134,6 @@ class Rate:
         self._oldest_ms = min(sample.start_ms for sample in self._samples)
         expires_ms = min(sample.last_ms for sample in self._samples) + whole_ms
         self._next_ms = min(expires_ms, self._current.start_ms + self._window.size_ms)
-        """When the current sample is complete, or one leaves the window."""
 
 
 class TokenBucket:

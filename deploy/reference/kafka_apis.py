@@ -70,7 +70,7 @@ A restart takes them back to `log.level`.
 `kafka-client-metrics.sh` sets, shows and deletes subscriptions to metrics of clients (KIP-714), which have no effect: brokers do not collect such metrics, as Kafka without a plugin for them.
 There can be 1,000 subscriptions.
 
-Quotas are Kafka's ([Limit clients](../how-to/limit-clients.md)): clients are told to wait, and nothing is read from their connections meanwhile.
+Quotas are Kafka's ([Limit clients](../how-to/quotas.md)): clients are told to wait, and nothing is read from their connections meanwhile.
 Each broker counts for itself, also the partitions of `controller_mutation_rate`, which Kafka counts on its controller.
 `request_percentage` is of the time of the broker's event loop.
 ApiVersions does not tell the time to wait.

@@ -35,6 +35,8 @@ from controller.metadata.records import (
     ObjectCommitted,
     ObjectPrepared,
     PartitionRecord,
+    QuotaRecord,
+    QuotaTarget,
     RangeEntry,
     Record,
     StreamCreated,
@@ -128,6 +130,16 @@ RECORDS: Sequence[Record] = (
 )
 """The beginning of a history, in the order of the log."""
 
+QUOTAS: Sequence[Record] = (
+    QuotaRecord((QuotaTarget("user", "alice"),), "producer_byte_rate", 1_000_000.0),
+    QuotaRecord(
+        (QuotaTarget("client-id", None), QuotaTarget("user", "alice")), "request_percentage", 12.5
+    ),
+    QuotaRecord((QuotaTarget("ip", "10.0.0.1"),), "connection_creation_rate", 5.0),
+    QuotaRecord((QuotaTarget("user", "alice"),), "producer_byte_rate", None),
+)
+"""Records that came after formats 1.0."""
+
 
 def vectors() -> Iterator[MetadataVector]:
     yield from _snapshots()
@@ -156,6 +168,10 @@ def _log() -> Iterator[MetadataVector]:
     key, data = backup_key(CLUSTER, 4), b"".join(pack(item))
     yield MetadataVector("log", data, {**_log_json(item), "records": _shown(RECORDS[4:9])})
     yield from _refused("log", key, data, version=2)
+    base = Base(101, TERM, 17 + len(QUOTAS), _MEMBERS)
+    quotas = LogObject(17, base, BASE_MS, CLUSTER, False, encode_raw(QUOTAS))
+    packed = b"".join(pack(quotas))
+    yield MetadataVector("log-quotas", packed, {**_log_json(quotas), "records": _shown(QUOTAS)})
     fence = fence_at(9)
     yield MetadataVector("log-fence", b"".join(pack(fence)), {**_log_json(fence), "records": []})
     longer = msgspec.msgpack.decode(msgspec.msgpack.encode(item))

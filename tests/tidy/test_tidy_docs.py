@@ -122,6 +122,7 @@ def is_setting(name: str) -> bool:
         or name in names.FOREIGN_SETTINGS
         or name.removeprefix("kafka.") in names.FOREIGN_SETTINGS
         or re.sub(r"^config\.(broker|controller)\.", "", name) in names.settings()
+        or listener_field(name) is not None
         or first in MODULES
         or name in NO_SETTINGS
         or name.endswith(FILE_ENDS)

@@ -186,7 +186,7 @@ QUOTA_THROTTLE_TIME: Final = _of_broker(
 QUOTA_CLIENTS: Final = _of_broker(
     "gauge",
     "penstock_broker_quota_clients",
-    "Pairs of user and client id whose use of quotas is remembered (at most 20,000).",
+    "Pairs of user and client id whose use of quotas is remembered (at most 10,000).",
 )
 UNAUTHENTICATED: Final = _of_broker(
     "gauge",
