@@ -86,8 +86,8 @@ def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Re
     throttle_ms = quota.settle()
     if throttle_ms:
         assert response is not None, "only Produce has requests without an answer"
-        head = response if isinstance(response, bytearray | memoryview) else response[0]
-        assert isinstance(head, bytearray | memoryview), "frames begin with a writable buffer"
+        head = response if isinstance(response, bytearray) else response[0]
+        assert isinstance(head, bytearray), "frames begin with a writable buffer"
         write_throttle(apis.APIS[ctx.api_key], ctx.api_version, head, throttle_ms)
         ctx.connection.mute(throttle_ms)
     return response

@@ -53,9 +53,7 @@ WITHOUT: Final = frozenset(
 """APIs without the field, or, for Produce and ApiVersions, with one that has no fixed place."""
 
 
-def write_throttle(
-    api: ApiSpec, version: int, head: bytearray | memoryview, throttle_ms: int
-) -> None:
+def write_throttle(api: ApiSpec, version: int, head: bytearray, throttle_ms: int) -> None:
     """Write the time into the first buffer of a whole frame, if the version has the field."""
     if api.key in WITHOUT or version < FIRST_FROM.get(api.key, 0):
         return

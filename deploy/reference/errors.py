@@ -120,6 +120,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.UNACCEPTABLE_CREDENTIAL: "Use 4,096 to 16,384 iterations and a user name that is not empty.",
     ErrorCode.INVALID_UPDATE_VERSION: "Ask for a level that `penstock features list` shows as supported, when all brokers run software that supports it; the message says what is wrong.",
     ErrorCode.NON_EMPTY_GROUP: "Stop the members of the group before deleting it or its offsets.",
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: "Wait as long as the answer says: the client creates or deletes more partitions than its `controller_mutation_rate`. `penstock quotas list` shows it.",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members of the group that subscribe to the topic, then delete its offsets.",
     ErrorCode.GROUP_ID_NOT_FOUND: "Check the group's id; groups without members and offsets are removed.",
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "Nothing: the broker has started again, or gave the session to another client. Clients then send full requests.",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 
+from broker.config import listener_field
 from tests.tidy import names
 from tests.tidy.markdown import Code, code
 from tests.tidy.repository import ROOT, files, listed, packages, shown, text
