@@ -93,7 +93,7 @@ test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
 
 .PHONY: test-fast
 test-fast: venv
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/fuzz tests/scenarios tests/sim tests/integration $(ARGS)
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/fuzz tests/scenarios tests/sim tests/attacks tests/integration $(ARGS)
 
 .PHONY: test-system
 test-system: venv chaos-clients

@@ -22,7 +22,7 @@ from broker.partition.partition import Partition
 from broker.periodic import IntervalWait, check_periodically
 from controller.metadata.image import MetadataImage
 from stream.cleaning.cleaner import CleaningReport, CleaningTask
-from stream.errors import NotContiguous, ObjectCorrupt
+from stream.errors import BatchTooLarge, NotContiguous, ObjectCorrupt
 from stream.format.checkpoint import CleanedPart
 from stream.ports import StreamMetadata
 
@@ -118,6 +118,14 @@ class CleanerDuty:
             if isinstance(error, (ObjectCorrupt, NotContiguous)):
                 self._set_aside.add(partition.log.data.stream_id)
                 _log.error("log_not_cleaned_until_restart", **names, error=str(error))
+            elif isinstance(error, BatchTooLarge):
+                self._set_aside.add(partition.log.data.stream_id)
+                _log.error(
+                    "log_not_cleaned_until_restart",
+                    **names,
+                    error=str(error),
+                    remedy="raise decompressed.batch.max.bytes and restart the broker",
+                )
             else:
                 _log.warning("log_not_cleaned", **names, error=repr(error))
             return

@@ -457,6 +457,7 @@ class Broker:
         return CleanerConfig(
             key_map_bytes_max=self.config.log_cleaner_dedupe_buffer_bytes,
             bytes_per_s_max=self.config.log_cleaner_bytes_per_s_max,
+            decompressed_bytes_max=self.stream_config.decompressed_batch_bytes_max,
         )
 
     def _start_cleaner(self, metadata: ControllerStreamMetadata, cleaner: LogCleaner) -> None:

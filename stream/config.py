@@ -12,8 +12,10 @@ from types import MappingProxyType
 from typing import Annotated, Final
 
 from base.settings import Kind, Setting, check
+from stream.batch.compression import DECOMPRESSED_BYTES_MAX
 
 MIB = 1 << 20
+DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,16 @@ class StreamConfig:
     log_cache_bytes_max: Annotated[int, Setting("log.cache.max.bytes", Kind.BYTES, 1)] = 256 * MIB
     """Recent data for tail reads, including data that waits for its upload. When uncommitted bytes
     alone reach it, Produce requests wait.
+    """
+
+    decompressed_batch_bytes_max: Annotated[
+        int,
+        Setting("decompressed.batch.max.bytes", Kind.BYTES, MIB, DECOMPRESSED_BYTES_MAX),
+    ] = DECOMPRESSED_BATCH_BYTES_MAX
+    """Bytes to which a broker decompresses the records of one batch, at most. A compacted topic
+    refuses a larger batch (MESSAGE_TOO_LARGE). In other topics a look-up by time returns the first
+    offset of such a batch. Log compaction of a topic that got one before it was compacted stops
+    with an error until this is raised. Consumers and readers of the bucket have their own limits.
     """
 
     block_bytes_max: Annotated[int, Setting("upload.block.max.bytes", Kind.BYTES, 1)] = 64 * MIB

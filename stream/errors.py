@@ -180,6 +180,12 @@ class BatchCorrupt(StreamError):
     """A Kafka record batch has an invalid header, length, checksum or record."""
 
 
+class BatchTooLarge(BatchCorrupt):
+    """The records of a batch decompress to more bytes than the caller allows. The batch may be
+    whole.
+    """
+
+
 class NotContiguous(StreamError):
     """Ranges that must follow one another leave a gap or overlap. Callers fail: they never bridge a
     gap.

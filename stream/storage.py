@@ -115,6 +115,7 @@ class Storage:
         self._objects = ObjectReader(store, self._blocks)
         self.damage = DamageLog()
         """Objects that reads of this process found damaged or gone."""
+        self.decompressed_batch_bytes_max = config.decompressed_batch_bytes_max
         self._reader = StreamReader(self._cache, metadata, self._objects, config, self.damage)
         self.cached_read_count = 0
         """Reads of streams that the log cache answered."""

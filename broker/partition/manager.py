@@ -375,12 +375,15 @@ class PartitionManager:
         return keys
 
     def _refresh_rules(self, topic_names: set[str]) -> None:
-        rules = {
-            name: TopicRules.from_configs(self._image().configs.topic(name)) for name in topic_names
-        }
+        rules = {name: self._rules_of(name) for name in topic_names}
         for partition in self._served.values():
             if partition.topic_name in rules:
                 partition.log.rules = rules[partition.topic_name]
+
+    def _rules_of(self, topic_name: str) -> TopicRules:
+        return TopicRules.from_configs(
+            self._image().configs.topic(topic_name), self._storage.decompressed_batch_bytes_max
+        )
 
     # --- reconciliation ---------------------------------------------------------------------------
 
@@ -571,7 +574,7 @@ class PartitionManager:
         if topic is None or record is None or record.leader_epoch != partition.leader_epoch:
             return
         partition.topic_name = topic.name
-        partition.log.rules = TopicRules.from_configs(self._image().configs.topic(topic.name))
+        partition.log.rules = self._rules_of(topic.name)
         hosted.attempts_count = 0
         self.opens.partitions += 1
         self._served[topic.name, partition.index] = partition

@@ -18,8 +18,9 @@ from base.ids import Millis
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.topic_configs import cleanup_policies
 from stream.batch.header import HEADER_BYTES, MAGIC, BatchHeader, check_crc, parse_header
-from stream.batch.records import decode_records
-from stream.errors import BatchCorrupt
+from stream.batch.records import RECORDS_SEARCHED_MAX, keyless_records
+from stream.config import DECOMPRESSED_BATCH_BYTES_MAX
+from stream.errors import BatchCorrupt, BatchTooLarge
 
 MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588
 _MAGIC_AT: Final = 16
@@ -38,11 +39,18 @@ class TopicRules:
     is_log_append_time: bool = False
     timestamp_before_max_ms: int = _FOREVER_MS
     timestamp_after_max_ms: int = _FOREVER_MS
+    decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
 
     @classmethod
-    def from_configs(cls, configs: Mapping[str, str]) -> "TopicRules":
+    def from_configs(
+        cls,
+        configs: Mapping[str, str],
+        decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX,
+    ) -> "TopicRules":
         """Return the rules of these configs. The controller has validated the values; absent ones
         get Kafka's defaults.
+
+        decompressed_bytes_max: `decompressed.batch.max.bytes` of the broker.
         """
         return cls(
             message_bytes_max=int(configs.get("max.message.bytes", MESSAGE_BYTES_MAX_DEFAULT)),
@@ -53,6 +61,7 @@ class TopicRules:
                 configs.get("message.timestamp.before.max.ms", _FOREVER_MS)
             ),
             timestamp_after_max_ms=int(configs.get("message.timestamp.after.max.ms", _FOREVER_MS)),
+            decompressed_bytes_max=decompressed_bytes_max,
         )
 
 
@@ -99,7 +108,7 @@ def validate_batch(
         or _check_limits(header, rules, now_ms)
     )
     if refusal is None and rules.is_compacted:
-        refusal = _check_keys(records)
+        refusal = _check_keys(records, header, rules)
     return header if refusal is None else refusal
 
 
@@ -172,12 +181,26 @@ def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Ref
     return None
 
 
-def _check_keys(records: memoryview) -> Refusal | None:
+def _check_keys(records: memoryview, header: BatchHeader, rules: TopicRules) -> Refusal | None:
     """Check that each record has a key, because compaction keeps the last record of each key.
-    Decodes the whole batch.
+    Decodes the whole batch, within limits: a megabyte may decompress to a gigabyte.
+
+    MESSAGE_TOO_LARGE makes Java's producer split a compressed batch and send the parts.
     """
+    if header.record_count > RECORDS_SEARCHED_MAX:
+        message = (
+            f"the batch has {header.record_count} records; a compacted topic accepts at most"
+            f" {RECORDS_SEARCHED_MAX} in one batch: lower batch.size of the producer"
+        )
+        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
     try:
-        keyless = [at for at, record in enumerate(decode_records(records)) if record.key is None]
+        keyless = keyless_records(records, rules.decompressed_bytes_max)
+    except BatchTooLarge as error:
+        message = (
+            f"{error} (decompressed.batch.max.bytes of the broker): lower batch.size of the"
+            " producer"
+        )
+        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
     except BatchCorrupt as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     if not keyless:

@@ -22,7 +22,7 @@ from objectstore.url import open_store
 from stream.cache.block_cache import BlockCache
 from stream.cleaning.cleaner import CleanerConfig, CleaningTask, LogCleaner
 from stream.compaction.compactor import OwnedStream
-from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
+from stream.errors import BatchTooLarge, NotContiguous, ObjectCorrupt, StreamFenced
 from stream.ports import CommitObjects, ObjectRange, PreparedObject
 from stream.read.object_reader import ObjectReader
 
@@ -162,7 +162,7 @@ async def run_pass(store: ObjectStore, task: PassTask, now_ms: WallClock) -> Pas
         detail = str(error)
     except _Late:
         detail = f"its objects were prepared too long ago, {len(metadata.exchanges)} were written"
-    except (ObjectCorrupt, NotContiguous) as error:
+    except (ObjectCorrupt, NotContiguous, BatchTooLarge) as error:
         is_stale, detail = False, str(error)
     finally:
         await reader.close()

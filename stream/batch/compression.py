@@ -1,7 +1,7 @@
 """Compress and decompress Kafka batches with the four codecs, with a limit on the output.
 
 Invariant: never allocates more than the limit, nor by a length that the input merely declares.
-Damaged input, and input that would exceed the limit, raise BatchCorrupt. Output space grows
+Damaged input raises BatchCorrupt, and input that would exceed the limit BatchTooLarge. Output space grows
 fourfold from the usual size, so a decompression bomb costs at most four thirds of the limit.
 Blocks in xerial framing cost at most twice the limit, while the output grows.
 Snappy has two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama).
@@ -16,11 +16,11 @@ from enum import IntEnum
 import cramjam
 
 from base.buffers import Buffer
-from stream.errors import BatchCorrupt
+from stream.errors import BatchCorrupt, BatchTooLarge
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
-"""Default limit. Batches of producers are limited to about 1 MiB compressed (message.max.bytes);
-text compresses 5 to 20 times.
+"""Limit of readers. Batches of producers are limited to about 1 MiB compressed (message.max.bytes);
+text compresses 5 to 20 times. Brokers have a lower one: `decompressed.batch.max.bytes`.
 """
 
 
@@ -132,7 +132,7 @@ class Inflater:
                     raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
             # The codecs stop at the end of the output: try again with more space, up to the limit.
             if capacity >= self._bytes_max:
-                raise BatchCorrupt(f"records decompress to more than {self._bytes_max} bytes")
+                raise BatchTooLarge(f"records decompress to more than {self._bytes_max} bytes")
             capacity = self._room(used, min(self._bytes_max, capacity * _GROWTH))
 
     def renew(self, bytes_min: int) -> None:
@@ -166,11 +166,12 @@ class Inflater:
     def _snappy_block(self, block: memoryview, used: int, bytes_max: int) -> int:
         try:
             declared = cramjam.snappy.decompress_raw_len(block)
-            if declared > bytes_max or declared > _SNAPPY_RATIO_MAX * len(block):
+            if declared > _SNAPPY_RATIO_MAX * len(block):
                 raise BatchCorrupt(
-                    f"a snappy block of {len(block)} bytes declares {declared}, {bytes_max} are"
-                    " allowed"
+                    f"a snappy block of {len(block)} bytes declares {declared}, which is impossible"
                 )
+            if declared > bytes_max:
+                raise BatchTooLarge(f"records decompress to more than {self._bytes_max} bytes")
             if len(self.output) - used < declared:
                 # Xerial input has dozens of blocks: growing by half limits the copies.
                 self._room(used, max(declared, min(bytes_max, used // 2)))

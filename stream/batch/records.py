@@ -26,7 +26,7 @@ from stream.batch.header import (
     parse_header,
 )
 from stream.batch.varint import append_varint, read_varint, read_varlong
-from stream.errors import BatchCorrupt
+from stream.errors import BatchCorrupt, BatchTooLarge
 
 Header = tuple[str, bytes | None]
 
@@ -35,6 +35,12 @@ _INT64_MAX = (1 << 63) - 1
 _RECORD_BYTES_MIN = 7
 """Smallest record: length, attributes, two deltas, two lengths, header count. N bytes hold at most
 N / 7 records.
+"""
+
+
+RECORDS_SEARCHED_MAX = 100_000
+"""Records of one batch that a look-up by time or a check of keys decodes: 0.2 s of the event loop.
+A megabyte of compressed records may hold a hundred times as many.
 """
 
 
@@ -62,13 +68,32 @@ def first_record_at_or_after(
 ) -> tuple[int, int] | None:
     """Return (offset, timestamp) of the first record at `from_offset` or later that is not older
     than `timestamp_ms`, or None.
+
+    A batch of more than RECORDS_SEARCHED_MAX records, or of more than `decompressed_bytes_max`
+    bytes, is not searched: its first offset is the answer, with its newest timestamp. So a reader
+    from there on misses no record.
     """
-    if parse_header(batch).max_timestamp_ms < timestamp_ms:
+    header = parse_header(batch)
+    if header.max_timestamp_ms < timestamp_ms:
         return None
-    for record in _iterate(batch, decompressed_bytes_max):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= from_offset:
-            return record.offset, record.timestamp_ms
+    begin = max(header.base_offset, from_offset), header.max_timestamp_ms
+    if header.record_count > RECORDS_SEARCHED_MAX:
+        return begin
+    try:
+        for record in _iterate(batch, decompressed_bytes_max):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= from_offset:
+                return record.offset, record.timestamp_ms
+    except BatchTooLarge:
+        return begin
     return None
+
+
+def keyless_records(batch: Buffer, decompressed_bytes_max: int) -> list[int]:
+    """Return which records of the batch have no key, counted from 0. Decodes the whole batch, one
+    record at a time. Raises BatchCorrupt.
+    """
+    records = _iterate(batch, decompressed_bytes_max)
+    return [at for at, record in enumerate(records) if record.key is None]
 
 
 def _iterate(batch: Buffer, decompressed_bytes_max: int) -> Iterator[Record]:

@@ -15,7 +15,12 @@ from crc32c import crc32c
 
 from base.buffers import Buffer
 from base.ids import Millis, Offset
-from stream.batch.compression import Compression, compress, decompress
+from stream.batch.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Compression,
+    compress,
+    decompress,
+)
 from stream.batch.header import (
     BATCH_OVERHEAD,
     CRC_START,
@@ -80,16 +85,21 @@ class PlainRecords:
         return self._copied
 
 
-def plain_records(batch: memoryview, header: BatchHeader) -> PlainRecords:
+def plain_records(
+    batch: memoryview, header: BatchHeader, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> PlainRecords:
     """Return the records of the batch. Raises BatchCorrupt."""
     if not check_crc(batch):
         raise BatchCorrupt(f"the batch at offset {header.base_offset} does not match its checksum")
-    return checked_records(batch, header)
+    return checked_records(batch, header, bytes_max)
 
 
-def checked_records(batch: memoryview, header: BatchHeader) -> PlainRecords:
+def checked_records(
+    batch: memoryview, header: BatchHeader, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> PlainRecords:
     """Do the same for a batch that was checked before. Raises BatchCorrupt."""
-    return PlainRecords(decompress(header.compression, batch[HEADER_BYTES : header.size_bytes]))
+    records = batch[HEADER_BYTES : header.size_bytes]
+    return PlainRecords(decompress(header.compression, records, bytes_max))
 
 
 def map_keys(

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 from base.clock import WallClock
 from base.ids import Millis, Offset, StreamId, WalSequence
 from objectstore.ports import ObjectStore
+from stream.batch.compression import DECOMPRESSED_BYTES_MAX
 from stream.batch.control import decode_marker
 from stream.batch.header import BatchHeader, iter_headers
 from stream.cleaning.batches import (
@@ -44,7 +45,7 @@ from stream.cleaning.transactions import CleanedTransactions
 from stream.compaction.compactor import OwnedStream
 from stream.compaction.plan import Compaction, Output, check_outputs, replaced_by
 from stream.compaction.rewrite import everything, read_entries
-from stream.errors import BatchCorrupt, ObjectCorrupt, StreamFenced
+from stream.errors import BatchCorrupt, BatchTooLarge, ObjectCorrupt, StreamFenced
 from stream.format.builder import Entry, RunEntry, StreamRun, build_object
 from stream.format.layout import NO_SEQUENCE
 from stream.format.transaction_log import AbortedTransaction
@@ -82,6 +83,8 @@ class CleanerConfig:
     """
 
     page_ranges: int = 256
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    """Bytes of the records of one batch. A larger batch ends the pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +172,8 @@ class LogCleaner:
         self._pace.change(config.bytes_per_s_max)
 
     async def clean(self, task: CleaningTask) -> CleaningReport:
-        """Run one pass. Raises ObjectCorrupt, NotContiguous, StreamFenced, and errors of the store
-        and the metadata.
+        """Run one pass. Raises ObjectCorrupt, NotContiguous, BatchTooLarge, StreamFenced, and
+        errors of the store and the metadata.
         """
         began = self._pace.begin()
         keys, dense = KeyMap(self._config.key_map_bytes_max, task.dirty_from), DenseParts()
@@ -190,6 +193,7 @@ class LogCleaner:
             self._pace,
             now_ms=self._now_ms(),
             horizon_ms=horizon_ms,
+            decompressed_bytes_max=self._config.decompressed_bytes_max,
         )
         at = task.start
         while at < report.clean_end:
@@ -228,7 +232,7 @@ class LogCleaner:
                         try:
                             is_mapped = await self._map_batch(batch, header, keys)
                         except BatchCorrupt as error:
-                            raise ObjectCorrupt(source.key, 0, str(error)) from None
+                            raise _unusable(source, header, error) from None
                         if not is_mapped:
                             report.is_map_full = True
                             return at
@@ -243,7 +247,8 @@ class LogCleaner:
         """Return False if the map is full. Then it may hold some keys of the batch: records below
         them that they replace may go, because the batch is durable.
         """
-        plain, done = plain_records(batch, header), RecordPosition()
+        plain = plain_records(batch, header, self._config.decompressed_bytes_max)
+        done = RecordPosition()
         while left := header.record_count - done.number:
             before = done
             done = map_keys(plain, header, done, min(left, _RECORDS_PER_SLICE), keys)
@@ -359,6 +364,13 @@ def _batches(entries: _Entries) -> Iterator[tuple[memoryview, BatchHeader, Objec
             yield view[position : position + header.size_bytes], header, source
 
 
+def _unusable(source: ObjectRange, header: BatchHeader, error: BatchCorrupt) -> Exception:
+    """Return why a batch ends the pass."""
+    if isinstance(error, BatchTooLarge):
+        return BatchTooLarge(f"the batch at offset {header.base_offset}: {error}")
+    return ObjectCorrupt(source.key, 0, str(error))
+
+
 def _is_young(header: BatchHeader, task: CleaningTask) -> bool:
     return task.young_from_ms is not None and header.max_timestamp_ms > task.young_from_ms
 
@@ -376,7 +388,9 @@ class _Rewriter:
         *,
         now_ms: Millis,
         horizon_ms: Millis,
+        decompressed_bytes_max: int,
     ) -> None:
+        self._decompressed_bytes_max = decompressed_bytes_max
         self._keys = keys
         self._dense = dense
         self._transactions = transactions
@@ -410,7 +424,7 @@ class _Rewriter:
                     try:
                         kept = await self._clean_batch(batch, header)
                     except BatchCorrupt as error:
-                        raise ObjectCorrupt(source.key, 0, str(error)) from None
+                        raise _unusable(source, header, error) from None
                 else:
                     dirty_bytes += len(batch)
                 if kept is not batch and header.record_count:
@@ -451,7 +465,8 @@ class _Rewriter:
         # Mapping checked the CRC of every batch from the start of the map to `_clean_end`, and this
         # read checked that of its block.
         is_checked = header.base_offset >= self._keys.start_offset
-        plain = (checked_records if is_checked else plain_records)(batch, header)
+        read_records = checked_records if is_checked else plain_records
+        plain = read_records(batch, header, self._decompressed_bytes_max)
         kept = await self._kept(plain, header)
         report.removed_records += count - len(kept)
         report.kept_records += len(kept)

@@ -91,12 +91,19 @@ def cut(
 
 
 def find_timestamp(
-    piece: Piece, data: bytes, timestamp_ms: int, start_offset: int
+    piece: Piece,
+    data: bytes,
+    timestamp_ms: int,
+    start_offset: int,
+    decompressed_bytes_max: int,
 ) -> tuple[int, int] | None:
     for at, span in batches_of(piece, data):
         if span.max_timestamp_ms >= timestamp_ms and span.next_offset > start_offset:
             found = first_record_at_or_after(
-                memoryview(data)[at:], timestamp_ms, from_offset=start_offset
+                memoryview(data)[at:],
+                timestamp_ms,
+                from_offset=start_offset,
+                decompressed_bytes_max=decompressed_bytes_max,
             )
             if found is not None:
                 return found

@@ -20,6 +20,7 @@ from base.ids import Offset
 from base.log import get_logger
 from objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
 from objectstore.ports import ObjectStore
+from stream.batch.compression import DECOMPRESSED_BYTES_MAX
 from stream.cache.block_cache import BlockCache, BlockKey, LoadingCache
 from stream.errors import NotContiguous, ObjectCorrupt, StreamError
 from stream.format.block_walk import Piece, cut, find_timestamp
@@ -143,7 +144,11 @@ class ObjectReader:
         return self._returned(ranges, start, at, batches)
 
     async def offset_for_timestamp(
-        self, ranges: Sequence[ObjectRange], timestamp_ms: int, start_offset: int = 0
+        self,
+        ranges: Sequence[ObjectRange],
+        timestamp_ms: int,
+        start_offset: int = 0,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at start_offset or later that is not older
         than timestamp_ms, or None.
@@ -164,7 +169,9 @@ class ObjectReader:
                 if piece.block.max_timestamp_ms < timestamp_ms:
                     continue
                 (data,) = _all_of(await self._load([piece]))
-                found = find_timestamp(piece, data, timestamp_ms, start_offset)
+                found = find_timestamp(
+                    piece, data, timestamp_ms, start_offset, decompressed_bytes_max
+                )
                 if found is not None:
                     return found
         return None

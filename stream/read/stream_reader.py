@@ -50,6 +50,7 @@ class StreamReader:
         self._metadata = metadata
         self._objects = objects
         self._plan_max = config.read_plan_objects_max
+        self._decompressed_bytes_max = config.decompressed_batch_bytes_max
         self._damage = DamageLog() if damage is None else damage
 
     async def read(
@@ -115,7 +116,9 @@ class StreamReader:
                 found = self._timestamp_in_cache(stream_id, timestamp_ms, offset)
                 break
             try:
-                found = await self._objects.offset_for_timestamp(ranges, timestamp_ms, offset)
+                found = await self._objects.offset_for_timestamp(
+                    ranges, timestamp_ms, offset, self._decompressed_bytes_max
+                )
             except (ObjectNotFound, ObjectCorrupt) as error:
                 attempts.failed(error, offset)
                 continue
@@ -174,7 +177,12 @@ class StreamReader:
                 continue
             payload, at = memoryview(entry.payload), 0
             while at < len(payload):
-                found = first_record_at_or_after(payload[at:], timestamp_ms, from_offset=offset)
+                found = first_record_at_or_after(
+                    payload[at:],
+                    timestamp_ms,
+                    from_offset=offset,
+                    decompressed_bytes_max=self._decompressed_bytes_max,
+                )
                 if found is not None:
                     return found
                 at += batch_span(payload, at).size_bytes

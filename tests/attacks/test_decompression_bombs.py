@@ -1,0 +1,173 @@
+"""Batches that decompress to far more than they are: wherever a broker decompresses what a client
+sent, it stops at `decompressed.batch.max.bytes` or RECORDS_SEARCHED_MAX records.
+"""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import cramjam
+import pytest
+from crc32c import crc32c
+from structlog.testing import capture_logs
+
+from broker.errors import ErrorCode
+from broker.wire import apis
+from broker.wire.gen import list_offsets
+from controller.api.messages import CreateTopics, NewTopic
+from stream.batch.compression import Compression, compress
+from stream.batch.header import CRC_START, HEADER, HEADER_BYTES
+from stream.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch
+from stream.config import StreamConfig
+from tests.support.attacker import Attacker
+from tests.support.cluster import Cluster
+from tests.support.conversation import alter_configs
+from tests.support.waiting import until
+
+CAP_BYTES = 1 << 20
+"""`decompressed.batch.max.bytes` of these brokers, the lowest there is."""
+
+BOMB_BYTES = 64 << 20
+"""What a bomb decompresses to, if nobody stops it."""
+
+NOW_MS = 1_700_000_000_000
+CODECS = tuple(codec for codec in Compression if codec is not Compression.NONE)
+TOPIC = 2
+"""The type of a topic's configs."""
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    stream = StreamConfig(
+        wal_linger_ms=0, block_age_max_ms=50, decompressed_batch_bytes_max=CAP_BYTES
+    )
+    async with Cluster(tmp_path, stream_config=stream, log_cleaner_backoff_ms=100) as cluster:
+        large = {"max.message.bytes": str(8 << 20)}
+        topics = [
+            NewTopic(name="compacted", configs={"cleanup.policy": "compact", **large}),
+            NewTopic(name="plain", configs=large),
+        ]
+        await cluster.broker.client.create_topics(CreateTopics(topics=topics))
+        for topic in topics:
+            await cluster.until_served(topic.name)
+        yield cluster
+
+
+def sealed(compression: Compression, payload: bytes, record_count: int) -> bytes:
+    """Return a batch whose header and checksum are right, with any bytes as its records."""
+    head = encode_batch([Record(0, NOW_MS, b"k", b"v")])
+    fields = list(HEADER.unpack_from(head))
+    batch = bytearray(HEADER_BYTES) + payload
+    fields[1], fields[5], fields[6] = len(batch) - 12, int(compression), record_count - 1
+    fields[12] = record_count
+    HEADER.pack_into(batch, 0, *fields)
+    fields[4] = crc32c(memoryview(batch)[CRC_START:])
+    HEADER.pack_into(batch, 0, *fields)
+    return bytes(batch)
+
+
+def bomb(codec: Compression) -> bytes:
+    """Return a batch of one record with a value of 64 MiB."""
+    records = encode_batch([Record(0, NOW_MS, b"k", bytes(BOMB_BYTES))])
+    return sealed(codec, compress(codec, memoryview(records)[HEADER_BYTES:]), 1)
+
+
+def xerial_bomb() -> bytes:
+    block = bytes(cramjam.snappy.compress_raw(bytes(1 << 20)))
+    framed = len(block).to_bytes(4, "big") + block
+    payload = b"\x82SNAPPY\x00" + bytes.fromhex("00000001 00000001")
+    return sealed(Compression.SNAPPY, payload + framed * (BOMB_BYTES >> 20), 1)
+
+
+async def offset_at(attacker: Attacker, topic: str, timestamp_ms: int) -> tuple[int, int]:
+    """Return the error and the offset that a look-up by time finds."""
+    wanted = list_offsets.ListOffsetsPartition(0, -1, timestamp_ms)
+    request = list_offsets.ListOffsetsRequest(
+        -1, 0, [list_offsets.ListOffsetsTopic(topic, [wanted])]
+    )
+    answer = await attacker.ask(apis.LIST_OFFSETS, 7, request)
+    (found,) = answer.topics[0].partitions
+    return found.error_code, found.offset
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name.lower())
+async def test_produce_of_a_bomb_costs_its_limit(cluster: Cluster, codec: Compression) -> None:
+    """A compacted topic decompresses what it gets. The refusal makes Java's producer split the
+    batch, and the next batch gets in.
+    """
+    data = bomb(codec)
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        tracemalloc.start()
+        try:
+            answer = await attacker.produce("compacted", data)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert "decompressed.batch.max.bytes" in answer.error_message
+        assert peak_bytes < 8 * len(data) + 16 * CAP_BYTES
+        after = await attacker.produce("compacted", encode_batch([Record(0, NOW_MS, b"k", b"v")]))
+        assert (after.error_code, after.base_offset) == (0, 0)
+
+
+async def test_produce_of_a_bomb_in_xerial_blocks(cluster: Cluster) -> None:
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        answer = await attacker.produce("compacted", xerial_bomb())
+        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_produce_of_a_million_tiny_records(cluster: Cluster) -> None:
+    """Each would cost microseconds of the event loop, and the batch has a few kilobytes."""
+    count = RECORDS_SEARCHED_MAX + 1
+    records = bytes.fromhex("10 00 00 00 02 6b 00 00 00") * count
+    data = sealed(Compression.ZSTD, compress(Compression.ZSTD, records), count)
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        answer = await attacker.produce("compacted", data)
+        assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert str(RECORDS_SEARCHED_MAX) in answer.error_message
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name.lower())
+async def test_a_lookup_by_time_survives_a_bomb(cluster: Cluster, codec: Compression) -> None:
+    """Nobody decompresses what a plain topic gets until someone asks for a time. The answer is the
+    first offset of the bomb, from memory and from an object, and later batches are found.
+    """
+    data = bomb(codec)
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        assert (await attacker.produce("plain", data)).error_code == 0
+        later = encode_batch([Record(0, NOW_MS + 5, b"k", b"v")])
+        assert (await attacker.produce("plain", later)).error_code == 0
+        tracemalloc.start()
+        try:
+            assert await offset_at(attacker, "plain", NOW_MS) == (0, 0)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < 8 * len(data) + 16 * CAP_BYTES
+        assert await offset_at(attacker, "plain", NOW_MS + 1) == (0, 1)
+
+
+async def test_compaction_names_the_bomb_and_the_remedy(cluster: Cluster) -> None:
+    """A bomb from the time before the topic was compacted ends its compaction, and not in silence.
+    Other topics go on.
+    """
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        assert (await attacker.produce("plain", bomb(Compression.ZSTD))).error_code == 0
+        for _ in range(2):
+            await attacker.produce("compacted", encode_batch([Record(0, NOW_MS, b"k", b"v")]))
+    await cluster.broker.storage.upload()
+    compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    with capture_logs() as logs:
+        for topic in ("plain", "compacted"):
+            code, _ = await asyncio.to_thread(
+                alter_configs, cluster.bootstrap, (TOPIC, topic), compact
+            )
+            assert code == 0
+        cleaner = cluster.broker.cleaner
+        await until(lambda: cleaner.failures == 1 and cleaner.passes == 1)
+    (error,) = (line for line in logs if line["event"] == "log_not_cleaned_until_restart")
+    assert error["topic"] == "plain"
+    assert "the batch at offset 0" in error["error"]
+    assert "decompressed.batch.max.bytes" in error["remedy"]
+    assert cleaner.removed_records == 1

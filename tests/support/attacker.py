@@ -1,0 +1,82 @@
+"""A client that sends what it wants: single requests with our codecs, or raw bytes."""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+from broker.wire import apis, framing
+from broker.wire.codecs import CODECS
+from broker.wire.gen import produce, sasl_authenticate, sasl_handshake
+
+TIMEOUT_S = 20
+
+
+class Attacker:
+    """One plain connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def connected(cls, port: int) -> AsyncIterator["Attacker"]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            yield cls(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def send(self, data: bytes | bytearray) -> None:
+        self._writer.write(data)
+
+    async def frame(self) -> bytes | None:
+        """Return the next answer; None once the broker has closed the connection."""
+        async with asyncio.timeout(TIMEOUT_S):
+            try:
+                (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+                return await self._reader.readexactly(size)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return None
+
+    async def answer(
+        self, api: apis.ApiSpec, version: int, request: Any, *, client_id: str | None = None
+    ) -> bytes | None:
+        """Return the frame of the answer; None if the broker closed the connection instead."""
+        encode = CODECS[api.key].encode_request
+        self.send(
+            framing.encode_request_frame(api, version, 1, encode, request, client_id=client_id)
+        )
+        return await self.frame()
+
+    async def ask(
+        self, api: apis.ApiSpec, version: int, request: Any, *, client_id: str | None = None
+    ) -> Any:
+        frame = await self.answer(api, version, request, client_id=client_id)
+        assert frame is not None, f"{api.name} was not answered"
+        _, at = framing.parse_response_header(api, version, frame)
+        return framing.decode_body(CODECS[api.key].decode_response, frame, at, version)
+
+    async def produce(self, topic: str, batch: bytes | bytearray) -> Any:
+        """Return the answer for partition 0."""
+        data = produce.TopicProduceData(
+            name=topic, partition_data=[produce.PartitionProduceData(0, bytes(batch))]
+        )
+        request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+        return (await self.ask(apis.PRODUCE, 9, request)).responses[0].partition_responses[0]
+
+    async def log_in(self, mechanism: str, *tokens: bytes) -> Any:
+        """Send a handshake and these tokens. Return the answer to the last one."""
+        await self.ask(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest(mechanism))
+        answer = None
+        for token in tokens:
+            answer = await self.token(token)
+        return answer
+
+    async def token(self, token: bytes) -> Any:
+        request = sasl_authenticate.SaslAuthenticateRequest(token)
+        return await self.ask(apis.SASL_AUTHENTICATE, 2, request)
