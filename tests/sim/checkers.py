@@ -66,6 +66,7 @@ class Checker:
         self.acked = self._history.acked
         self.check_all_read = self._history.check_all_read
         self.check_order = self._history.check_order
+        self.offset_of = self._history.offset_of
         self.forgotten_ids: list[range] = []
         """Object ids that a recovery skipped: an old broker may put anything under them
         afterwards.

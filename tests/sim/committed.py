@@ -5,6 +5,7 @@ in the store never goes back, and the content of a range that was read never cha
 """
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from lake.manifest.plan import OffsetRange
 from lake.manifest.view import ClusterView
 from objectstore.errors import ObjectNotFound, ObjectStoreError
 from stream.batch.control import decode_marker
-from stream.batch.header import iter_headers
+from stream.batch.header import BatchHeader, iter_headers
 from stream.batch.records import decode_records
 from stream.cache.block_cache import BlockCache
 from stream.errors import ObjectCorrupt, StreamError
@@ -269,25 +270,32 @@ class CommittedReader:
         return False
 
 
-def _taken(found: Any, fetch_offset: int) -> tuple[list[bytes], int]:
-    begun, aborting, values, offset = (
-        list(found.aborted_transactions or ()),
-        set[int](),
-        list[bytes](),
-        fetch_offset,
-    )
+def answered_batches(found: Any) -> Iterator[tuple[memoryview, BatchHeader, bool]]:
+    """Yield the batches of an answer, and whether a consumer hands out their records: they are not
+    aborted.
+    """
+    begun, aborting = list(found.aborted_transactions or ()), set[int]()
     data = memoryview(bytes(found.records))
     for at, header in iter_headers(data):
         while begun and begun[0].first_offset <= header.last_offset:
             aborting.add(begun.pop(0).producer_id)
+        if header.is_control and not _is_commit(data[at:], header):
+            aborting.discard(header.producer_id)
+        yield data[at:], header, not header.is_control and header.producer_id not in aborting
+
+
+def _is_commit(data: memoryview, header: BatchHeader) -> bool:
+    return decode_marker(data, header.producer_id, header.producer_epoch).committed
+
+
+def _taken(found: Any, fetch_offset: int) -> tuple[list[bytes], int]:
+    values, offset = list[bytes](), fetch_offset
+    for data, header, is_kept in answered_batches(found):
         offset = header.next_offset
-        if header.is_control:
-            if not decode_marker(data[at:], header.producer_id, header.producer_epoch).committed:
-                aborting.discard(header.producer_id)
-        elif header.producer_id not in aborting:
+        if is_kept:
             values += [
                 record.value or b""
-                for record in decode_records(data[at:])
+                for record in decode_records(data)
                 if record.offset >= fetch_offset
             ]
     return values, offset

@@ -7,7 +7,7 @@ longer than `delete.retention.ms` may miss a deletion, as in Kafka; their states
 Checked at the end: every key has the state that was written last.
 In the scenario of its own, two guests beside each producer replace each other's records, so that
 log compaction removes all that a guest has written. Then it sends its newest batch again, which has
-to be recognized.
+to be recognized. There are also transactional producers: see `tests.sim.compacted_transactions`.
 Must not look into brokers: it sees what they answer.
 """
 
@@ -28,6 +28,7 @@ from stream.cleaning.key_map import ENTRY_BYTES_MAX
 from stream.errors import StreamError
 from tests.sim.checkers import Part
 from tests.sim.clients import Producer, settle
+from tests.sim.compacted_transactions import ID_HEADER, KeyedRead, KeyedTransactions
 from tests.sim.frames import decode_response, encode_request
 from tests.sim.nodes import FETCH_VERSION, SimBroker
 
@@ -41,7 +42,9 @@ _KEYS: Final = 24
 _READERS: Final = 4
 """Of each partition: a deletion is missed only by one that rests while a pass drops it."""
 _GUEST_KEY: Final = b"guest"
-_ID: Final = "id"
+_OWN_IDS: Final = 2_000_000
+"""Controllers give producer ids from 1,000 on to transactional producers."""
+_CLEAN_LIMIT_S: Final = 120.0
 
 State = tuple[int, bool]
 """The number of a record of its producer, and whether it is a tombstone."""
@@ -71,30 +74,68 @@ class CompactedTopic:
         """Otherwise only jobs clean it, which no other scenario has."""
         self.sent: dict[Part, dict[bytes, list[State]]] = {part: {} for part in self.parts}
         self.acked: dict[Part, dict[bytes, State]] = {part: {} for part in self.parts}
+        self.transactions = (
+            KeyedTransactions(world, self.parts, self._fetch, self.tombstones_kept_ms)
+            if world.scenario == "compacted"
+            else None
+        )
 
     def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         """Return the work of the clients."""
         has_guests = self._world.scenario == "compacted"
+        transactions = self.transactions
         return [
+            *(() if transactions is None else transactions.run(stop)),
             *(KeyedProducer(self._world, self, part).run(stop) for part in self.parts),
             *(_host(self._world, self, part, stop) for part in self.parts if has_guests),
             *(self._read(part, number, stop) for part in self.parts for number in range(_READERS)),
         ]
 
+    async def ready(self) -> None:
+        """Wait until its transactional producers can write."""
+        if self.transactions is not None:
+            await self.transactions.ready()
+
     async def check(self) -> None:
         """Read every log in peace."""
+        if self.transactions is not None:
+            await self.transactions.check()
         for part in self.parts:
             rng = Random(f"{self._world.seed}/{part}/end")
-            while not await self._read_once(part, rng):  # noqa: ASYNC110 - virtual time is free
+            while await self._read_once(part, rng) is None:  # noqa: ASYNC110 - virtual time is free
                 await asyncio.sleep(0.1)
+
+    async def check_cleaned(self) -> None:
+        """Read every log again. Where brokers clean at once, wait until nothing of an aborted
+        transaction is left.
+        """
+        await self.check()
+        is_clean = self.configs["min.cleanable.dirty.ratio"] == "0" and self.brokers_clean
+        if self.transactions is None or not is_clean:
+            return
+        end_s = self._world.loop.time() + _CLEAN_LIMIT_S
+        for part in self.parts:
+            rng = Random(f"{self._world.seed}/{part}/clean")
+            read = await self._read_once(part, rng)
+            while read is None or not self.transactions.is_rid_of(read):
+                if self._world.loop.time() > end_s:
+                    self._world.fail(
+                        f"{part}: records of aborted transactions are not cleaned within"
+                        f" {_CLEAN_LIMIT_S} s of peace"
+                    )
+                    return
+                await asyncio.sleep(1.0)
+                read = await self._read_once(part, rng)
 
     def check_copy(self, part: Part, batches: list[bytes], acked: dict[bytes, State]) -> None:
         """Check what a fork has of a log. acked: before the fork was asked for."""
-        states: dict[bytes, State] = {}
+        states, keyed = dict[bytes, State](), KeyedRead()
         for data in batches:
+            if next(iter_headers(data))[1].is_control:
+                continue
             for record in decode_records(memoryview(data)):
                 if record.key is not None:  # not by a producer of a fork
-                    self._take_record(part, record, states)
+                    self._take_record(part, record, states, keyed)
         self._judge(part, acked, states, is_late=False)
 
     async def _read(self, part: Part, number: int, stop: asyncio.Event) -> None:
@@ -103,14 +144,15 @@ class CompactedTopic:
             await self._read_once(part, rng)
             await asyncio.sleep(rng.uniform(0.05, 1.0))
 
-    async def _read_once(self, part: Part, rng: Random) -> bool:
+    async def _read_once(self, part: Part, rng: Random) -> KeyedRead | None:
         """Read from the start to the end, sometimes with a long rest on the way, in which the log
-        may be cleaned. Return False if a broker did not answer.
+        may be cleaned. Return what it finds of transactions, None if a broker did not answer.
         """
         world = self._world
         began_s, acked = world.loop.time(), dict(self.acked[part])
         end_min = world.checker.acked_end(part)
-        states: dict[bytes, State] = {}
+        states, keyed = dict[bytes, State](), KeyedRead()
+        open_ = [] if self.transactions is None else self.transactions.open_records(part)
         offset = end = 0
         max_bytes = rng.choice((1, 300, 1 << 20))
         pause_s = rng.choice((0, 0, 0.1))
@@ -123,21 +165,29 @@ class CompactedTopic:
                 else await self._fetch(broker, part, epoch, offset, max_bytes)
             )
             if found is None:
-                return False
+                return None
             end = found.high_watermark
             if not found.records and offset >= max(end, end_min):
                 break
             if not found.records:
-                return False
-            before, offset = offset, self._take(part, bytes(found.records), offset, states)
+                return None
+            before, offset = offset, self._take(part, bytes(found.records), offset, states, keyed)
             rests = before <= rests_at < offset
             await asyncio.sleep(rest_ms / 1_000 if rests else pause_s)
         took_ms = 1_000 * (world.loop.time() - began_s) + 2 * world.limits.skew_ms
         self._judge(part, acked, states, is_late=took_ms >= self.tombstones_kept_ms)
-        return True
+        if self.transactions is not None:
+            self.transactions.judge_open(part, open_, keyed)
+        return keyed
 
     async def _fetch(
-        self, broker: SimBroker, part: Part, epoch: int, offset: int, max_bytes: int
+        self,
+        broker: SimBroker,
+        part: Part,
+        epoch: int,
+        offset: int,
+        max_bytes: int,
+        is_committed: bool = False,
     ) -> Any:
         """Return the answer for the partition, None without one."""
         if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
@@ -152,6 +202,7 @@ class CompactedTopic:
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=1 << 20,
+            isolation_level=int(is_committed),
             topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
         )
         body = encode_request(apis.FETCH, FETCH_VERSION, request)
@@ -175,21 +226,32 @@ class CompactedTopic:
         found = decode_response(apis.FETCH, FETCH_VERSION, response).responses[0].partitions[0]
         return None if found.error_code else found
 
-    def _take(self, part: Part, data: bytes, offset: int, states: dict[bytes, State]) -> int:
+    def _take(
+        self,
+        part: Part,
+        data: bytes,
+        offset: int,
+        states: dict[bytes, State],
+        keyed: KeyedRead,
+    ) -> int:
         """Take over the records of an answer. Return the next offset."""
         start, view = offset, memoryview(data)
         for at, header in iter_headers(view):
             # A leader may pass over batches without records at the start of an answer.
             if header.base_offset > offset > start:
                 self._world.fail(f"{part}: a fetch finds {header.base_offset} behind {offset}")
-            for record in decode_records(view[at:]):
+            for record in () if header.is_control else decode_records(view[at:]):
                 if record.offset >= start:
-                    self._take_record(part, record, states)
+                    self._take_record(part, record, states, keyed)
             offset = header.next_offset
         return offset
 
-    def _take_record(self, part: Part, record: Record, states: dict[bytes, State]) -> None:
-        identity = dict(record.headers)[_ID]
+    def _take_record(
+        self, part: Part, record: Record, states: dict[bytes, State], keyed: KeyedRead
+    ) -> None:
+        if self.transactions is not None and self.transactions.take(part, record, keyed):
+            return
+        identity = dict(record.headers)[ID_HEADER]
         assert identity is not None
         assert record.key is not None
         self._world.checker.read(part, record.offset, identity)
@@ -221,6 +283,7 @@ class KeyedProducer(Producer):
 
     def __init__(self, world: "World", topic: CompactedTopic, part: Part) -> None:
         super().__init__(world, 1_000 + part[1], idempotent=True)
+        self._id += _OWN_IDS
         self._topic = topic
         self._part = part
         self._numbers = 0
@@ -243,7 +306,7 @@ class KeyedProducer(Producer):
             identity = f"{self._name}/{part[1]}/{number}".encode()
             is_tombstone = self._rng.random() < 0.3
             value = None if is_tombstone else b"x" * self._rng.choice((1, 200))
-            records.append(Record(number - first, now_ms, key, value, ((_ID, identity),)))
+            records.append(Record(number - first, now_ms, key, value, ((ID_HEADER, identity),)))
             identities.append(identity)
             self._topic.sent[part].setdefault(key, []).append((number, is_tombstone))
         self._world.checker.sent(part, identities)
@@ -261,6 +324,7 @@ class _Guest(Producer):
 
     def __init__(self, world: "World", topic: CompactedTopic, part: Part, number: int) -> None:
         super().__init__(world, 2_000 + 10 * part[1] + number, idempotent=True)
+        self._id += _OWN_IDS
         self._topic = topic
         self._part = part
         self._sequence = 0
@@ -288,7 +352,7 @@ class _Guest(Producer):
         self._sequence += 1
         identity = f"{self._name}/{part[1]}/{number}".encode()
         self._world.checker.sent(part, [identity])
-        record = Record(0, self._world.now_ms(), _GUEST_KEY, b"x", ((_ID, identity),))
+        record = Record(0, self._world.now_ms(), _GUEST_KEY, b"x", ((ID_HEADER, identity),))
         data = encode_batch(
             [record], producer_id=self._id, producer_epoch=0, base_sequence=sequence
         )

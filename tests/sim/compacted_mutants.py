@@ -9,10 +9,14 @@ records together with their tombstones. tests/unit/broker/test_log_cleaning.py f
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from base.ids import Offset
+from broker.cleaner_duty import CleanerDuty
 from broker.partition.opener import PartitionOpener
 from broker.partition.partition import Partition
-from stream.cleaning.cleaner import _Rewriter
+from stream.batch.control import decode_marker
+from stream.cleaning.cleaner import LogCleaner, _Rewriter
 from stream.cleaning.key_map import KeyMap
+from stream.cleaning.transactions import CleanedTransactions
 
 Patch = tuple[Any, str, Any]
 
@@ -61,9 +65,71 @@ def _last_sequence_lost() -> list[Patch]:
     return [(PartitionOpener, "checkpoint_durably", checkpoint_durably)]
 
 
+def _aborted_records_mapped() -> list[Patch]:
+    """An aborted record takes the place of its key: the newest committed value goes."""
+    real = LogCleaner._map_keys
+
+    async def map_keys(
+        self: LogCleaner, task: Any, keys: Any, dense: Any, transactions: Any, report: Any
+    ) -> Any:
+        del transactions
+        return await real(self, task, keys, dense, CleanedTransactions(()), report)
+
+    return [(LogCleaner, "_map_keys", map_keys)]
+
+
+def _cleaned_past_the_last_stable_offset() -> list[Patch]:
+    """Records of open transactions replace committed ones, which may be the newest after all."""
+    real = CleanerDuty._pass
+
+    async def clean(self: CleanerDuty, partition: Partition, policy: Any) -> Any:
+        return await real(self, _WithoutTransactions(partition), policy)
+
+    return [(CleanerDuty, "_pass", clean)]
+
+
+class _WithoutTransactions:
+    """A partition whose transactions are all taken for ended."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        return self._partition.high_watermark
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._partition, name)
+
+
+def _abort_markers_dropped() -> list[Patch]:
+    """Readers take everything that the producer writes later for aborted, up to its next abort."""
+    real = _Rewriter._clean_marker
+
+    def clean_marker(self: _Rewriter, batch: memoryview, header: Any) -> Any:
+        marker = decode_marker(batch, header.producer_id, header.producer_epoch)
+        return real(self, batch, header) if marker.committed else None
+
+    return [(_Rewriter, "_clean_marker", clean_marker)]
+
+
+def _aborted_records_kept() -> list[Patch]:
+    """The newest record of a key stays forever, although its transaction was aborted."""
+    real = _Rewriter._clean_batch
+
+    async def clean_batch(self: _Rewriter, batch: memoryview, header: Any) -> Any:
+        return batch if self._transactions.is_aborted(header) else await real(self, batch, header)
+
+    return [(_Rewriter, "_clean_batch", clean_batch)]
+
+
 COMPACTED_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "tombstones_dropped_at_once": _tombstones_dropped_at_once,
     "full_map_ignored": _full_map_ignored,
     "oldest_record_kept": _oldest_record_kept,
     "last_sequence_lost": _last_sequence_lost,
+    "aborted_records_mapped": _aborted_records_mapped,
+    "cleaned_past_the_last_stable_offset": _cleaned_past_the_last_stable_offset,
+    "abort_markers_dropped": _abort_markers_dropped,
+    "aborted_records_kept": _aborted_records_kept,
 }

@@ -408,7 +408,7 @@ class Forks:
             if fork is not None and fork.ends and not fork.is_doomed:
                 if producer is None:
                     # The ids of transactional producers are taken, with epochs of their own.
-                    own = number + _OWN_IDS if fork.is_of_transactions else number
+                    own = number + _OWN_IDS if self._has_transactions(fork) else number
                     producer = Producer(self._world, own, idempotent=True, name=name)
                 writing = asyncio.ensure_future(producer.write([self._rng.choice(fork.parts)]))
                 while not writing.done() and not fork.is_doomed:  # noqa: ASYNC110 - virtual time
@@ -417,6 +417,12 @@ class Forks:
                     writing.cancel()
                     return
             await asyncio.sleep(0.05 + self._rng.random() * 0.3)
+
+    def _has_transactions(self, fork: KnownFork) -> bool:
+        compacted = self._world.compacted
+        return fork.is_of_transactions or (
+            fork.is_of_compacted and compacted is not None and compacted.transactions is not None
+        )
 
     # --- at the end -------------------------------------------------------------------------------
 

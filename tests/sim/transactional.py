@@ -70,10 +70,15 @@ class Identity:
 
 
 class Application:
-    def __init__(self, world: "World", number: int) -> None:
+    input: Part = INPUT
+    lifetime_s: tuple[float, float] = (0.5, 6)
+    """After which an instance gets a successor: from, to."""
+
+    def __init__(self, world: "World", number: int, name: str | None = None) -> None:
+        """name: its transactional id and its group, if another application has the same number."""
         self.world = world
-        self.rng = Random(f"{world.seed}/application/{number}")
-        self.name = f"t{number}"
+        self.rng = Random(f"{world.seed}/application/{name or number}")
+        self.name = name or f"t{number}"
         self.ledger = Ledger(self.name, world.fail)
         self.timeout_ms = self.rng.choice((2_000, 6_000, 20_000))
         self.inits_count = 0
@@ -81,6 +86,11 @@ class Application:
         self.answered_inits_count = 0
         """Requests without an answer may be carried out at any time."""
         self._instances_count = 0
+
+    @property
+    def parts(self) -> list[Part]:
+        """Return the partitions that it writes to, of one topic."""
+        return self.world.txn_parts
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run instances one after the other; some end in the middle of a step, some continue beside
@@ -94,7 +104,7 @@ class Application:
             stopping = self.world.loop.create_task(stop.wait())
             await asyncio.wait(
                 (instance, stopping),
-                timeout=self.rng.uniform(0.5, 6),
+                timeout=self.rng.uniform(*self.lifetime_s),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             stopping.cancel()
@@ -134,6 +144,8 @@ class Instance:
     """The share of transactions after which it requests another epoch."""
     is_mortal = True
     """It may be struck while it waits for the end of a transaction."""
+    offset_share = 0.7
+    """The share of transactions that commit an offset of the group."""
     versions: tuple[int, ...] = (_V1, _V2)
     """Of transactions; one instance has one of them."""
     hasty_share = 0.2
@@ -220,13 +232,13 @@ class Instance:
     # --- a transaction ----------------------------------------------------------------------------
 
     async def transact(self, *, is_last: bool = False) -> None:
-        rng, parts = self._rng, self._world.txn_parts
+        rng, parts = self._rng, self._application.parts
         chosen = list(parts) if is_last else rng.sample(parts, rng.randint(1, len(parts)))
         entry = self._ledger.begin()
         self._world.trace("begin", self._name, entry.serial)
         self._began_s = self._world.loop.time()
         await self._write(entry, chosen)
-        if is_last or rng.random() < 0.7:
+        if is_last or rng.random() < self.offset_share:
             entry.has_offset = True
             await self._send_offset(entry.serial)
         await asyncio.sleep(rng.choice(self.pauses_s))
@@ -260,7 +272,9 @@ class Instance:
 
     async def _add_partitions(self, parts: list[Part]) -> None:
         topics = [
-            add_partitions_to_txn.AddPartitionsToTxnTopic(TXN_TOPIC, [index for _, index in parts])
+            add_partitions_to_txn.AddPartitionsToTxnTopic(
+                parts[0][0], [index for _, index in parts]
+            )
         ]
         request = add_partitions_to_txn.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._application.name,
@@ -281,6 +295,7 @@ class Instance:
 
     async def _send_offset(self, offset: int) -> None:
         name, identity = self._application.name, self._identity
+        topic, index = self._application.input
         if self._version == _V1:
             added = add_offsets_to_txn.AddOffsetsToTxnRequest(
                 name, identity.producer_id, identity.epoch, name
@@ -290,10 +305,10 @@ class Instance:
             )
         topics = [
             offset_commit.TxnOffsetCommitRequestTopic(
-                INPUT[0],
+                topic,
                 [
                     offset_commit.TxnOffsetCommitRequestPartition(
-                        INPUT[1], offset, committed_metadata=None
+                        index, offset, committed_metadata=None
                     )
                 ],
             )
@@ -311,9 +326,9 @@ class Instance:
 
     async def committed_offset(self) -> int:
         """Return the group's offset, once no transaction can change it any more. -1: none."""
-        name = self._application.name
+        name, (topic, index) = self._application.name, self._application.input
         group = offset_fetch.OffsetFetchRequestGroup(
-            name, topics=[offset_fetch.OffsetFetchRequestTopics(None, INPUT[0], [INPUT[1]])]
+            name, topics=[offset_fetch.OffsetFetchRequestTopics(None, topic, [index])]
         )
         request = offset_fetch.OffsetFetchRequest(groups=[group], require_stable=True)
 
@@ -369,7 +384,7 @@ class Instance:
         values = self._ledger.values(entry, part, rng.randint(1, 3))
         sequence = self._sequences.get(part, 0)
         self._sequences[part] = sequence + len(values)
-        records = [Record(at, world.now_ms(), None, value, ()) for at, value in enumerate(values)]
+        records = self._records(entry, part, values)
         identity = self._identity
         batch = encode_batch(
             records,
@@ -393,6 +408,12 @@ class Instance:
             if code is not None and not code.retriable:
                 world.fail(f"{self._name} writes in order to {part} and is told {code.name}")
             await asyncio.sleep(rng.uniform(0.02, 0.2))
+
+    def _records(self, entry: Entry, part: Part, values: list[bytes]) -> list[Record]:
+        """Return the records of a batch, which name themselves by these values."""
+        del entry, part
+        now_ms = self._world.now_ms()
+        return [Record(at, now_ms, None, value, ()) for at, value in enumerate(values)]
 
     async def _produce_once(
         self, broker: SimBroker, body: bytes, part: Part, values: list[bytes]

@@ -573,6 +573,9 @@ class World:
         if self.lost_slots is not None:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
         if self.compacted is not None:
+            await self._within(
+                _QUIET_LIMIT_S, "not every compacted log is writable", self.compacted.ready()
+            )
             asking += [self.loop.create_task(work) for work in self.compacted.run(stop)]
         if self.forks is not None:
             asking += [self.loop.create_task(work) for work in self.forks.run(stop)]
@@ -636,7 +639,11 @@ class World:
             _QUIET_LIMIT_S, "not every topic is clean and can be read", topics.check_cleaned()
         )
         if self.compacted is not None:
-            await self.compacted.check()
+            await self._within(
+                2 * _QUIET_LIMIT_S,
+                "not every compacted log can be read after the clean-up",
+                self.compacted.check_cleaned(),
+            )
         if self.forks is not None:
             await self._within(_QUIET_LIMIT_S, "not every fork can be read", self.forks.check())
         for producer in pipelined:

@@ -56,6 +56,10 @@ class History:
         if not identity.startswith(b"-") and self._where.setdefault(identity, offset) != offset:
             self._fail(f"{part}: {identity!r} lies at {self._where[identity]} and at {offset}")
 
+    def offset_of(self, identity: bytes) -> int | None:
+        """Return where the record of an idempotent producer lies, if a client knows."""
+        return self._where.get(identity)
+
     def acked(self, part: Part) -> dict[bytes, int]:
         """Return the offsets of the records that are acknowledged so far."""
         return dict(self._acked.get(part, {}))
