@@ -7,7 +7,8 @@ longer than `delete.retention.ms` may miss a deletion, as in Kafka; their states
 Checked at the end: every key has the state that was written last.
 In the scenario of its own, two guests beside each producer replace each other's records, so that
 log compaction removes all that a guest has written. Then it sends its newest batch again, which has
-to be recognized. There are also transactional producers: see `tests.sim.compacted_transactions`.
+to be recognized. Most runs also have transactional producers: see
+`tests.sim.compacted_transactions`.
 Must not look into brokers: it sees what they answer.
 """
 
@@ -44,6 +45,8 @@ _READERS: Final = 4
 _GUEST_KEY: Final = b"guest"
 _OWN_IDS: Final = 2_000_000
 """Controllers give producer ids from 1,000 on to transactional producers."""
+_TRANSACTIONAL_SHARE: Final = 0.6
+"""Of the runs. Passes end at open transactions, so the others clean more."""
 _CLEAN_LIMIT_S: Final = 120.0
 
 State = tuple[int, bool]
@@ -77,6 +80,7 @@ class CompactedTopic:
         self.transactions = (
             KeyedTransactions(world, self.parts, self._fetch, self.tombstones_kept_ms)
             if world.scenario == "compacted"
+            and Random(f"{world.seed}/transactions").random() < _TRANSACTIONAL_SHARE
             else None
         )
 
