@@ -1,8 +1,9 @@
 """Compress and decompress Kafka batches with the four codecs, with a limit on the output.
 
 Invariant: never allocates more than the limit, nor by a length that the input merely declares.
-Damaged input raises BatchCorrupt, and input that would exceed the limit BatchTooLarge. Output space grows
-fourfold from the usual size, so a decompression bomb costs at most four thirds of the limit.
+Damaged input raises BatchCorrupt, and input that would exceed the limit BatchTooLarge. Output
+space grows fourfold from the usual size, so a decompression bomb costs at most four thirds of the
+limit.
 Blocks in xerial framing cost at most twice the limit, while the output grows.
 Snappy has two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama).
 Both are read; raw is written.
