@@ -30,6 +30,7 @@ from broker.handlers.configs import configs_denial
 from broker.handlers.dispatch import encode_response
 from broker.handlers.loggers import LOGGER_RESOURCE, LoggerRefused, alter_loggers
 from broker.handlers.node import Node
+from broker.handlers.slices import sliced
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import alter_configs as replacing
@@ -52,6 +53,10 @@ _TIMEOUT_S: Final = 30.0
 _Outcome: TypeAlias = tuple[ErrorCode, str | None]
 _Resource: TypeAlias = tuple[int, str]
 _DONE: Final = ErrorCode.NONE, None
+_REPEATED: Final = (
+    ErrorCode.INVALID_REQUEST,
+    "the request names this resource more than once",
+)
 _ALTERED: Final = frozenset(
     {TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE}
 )
@@ -82,9 +87,13 @@ class _Refused(Exception):
 async def handle_incremental_alter_configs(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     responses: list[wire.AlterConfigsResourceResponse] = []
-    for resource in request.resources:
-        outcome = _denial(node, ctx, resource) or await _alter(
-            node, resource, validate_only=request.validate_only
+    named = Counter((item.resource_type, item.resource_name) for item in request.resources)
+    async for resource in sliced(request.resources):
+        is_repeated = named[resource.resource_type, resource.resource_name] > 1
+        outcome = (
+            _denial(node, ctx, resource)
+            or (_REPEATED if is_repeated else None)
+            or await _alter(node, resource, validate_only=request.validate_only)
         )
         responses.append(
             wire.AlterConfigsResourceResponse(
@@ -287,7 +296,7 @@ def _replacement(
     """Return the values that the resource has in the end. Raises _Refused."""
     invalid = ErrorCode.INVALID_REQUEST
     if is_repeated:
-        raise _Refused(invalid, "the request names this resource more than once")
+        raise _Refused(*_REPEATED)
     named = item.resource_type, item.resource_name
     _check_resource(node, named)
     null = next((config.name for config in item.configs if config.value is None), None)

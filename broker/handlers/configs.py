@@ -3,12 +3,14 @@ this broker and of its loggers, with the source of each value.
 
 Invariant: every config that has an effect (or that tools expect) is listed, whether it is set or
 not. Settings that a broker cannot change while it runs are read-only. A broker describes only
-itself and what is set for all brokers, as in Kafka.
+itself and what is set for all brokers, as in Kafka. A resource that is named twice is described
+once, and an answer has at most CONFIGS_MAX configs that are not of topics.
 
 Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from base.acls import Operation
@@ -36,6 +38,7 @@ from broker.handlers.loggers import (
 )
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
+from broker.handlers.slices import SLICE_COUNT
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.describe_configs import (
@@ -57,6 +60,10 @@ from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.kafka_config import KafkaConfig
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 
+CONFIGS_MAX: Final = 50_000
+"""Configs of one answer that are not of topics, about 30 MB with their documentation. Any name is
+that of a group with configs, so the number of groups alone limits nothing.
+"""
 _CLUSTER_RESOURCES: Final = frozenset({BROKER_RESOURCE, LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE})
 _UNNAMED: Final = {
     CLIENT_METRICS_RESOURCE: "Client metrics subscription name must not be empty",
@@ -120,19 +127,57 @@ def _set_or_default(
     return ConfigEntry(config.name, (found,), config.type, config.doc, has_synonyms=has_synonyms)
 
 
-def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
+async def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    results = [
-        _describe(
-            node,
-            ctx,
-            resource,
-            with_synonyms=request.include_synonyms,
-            with_docs=request.include_documentation,
-        )
-        for resource in request.resources
-    ]
+    results: list[DescribeConfigsResult] = []
+    count = slice_count = 0
+    for resource in _named_once(request.resources):
+        is_bounded = resource.resource_type == TOPIC_RESOURCE
+        if count >= CONFIGS_MAX and not is_bounded:
+            result = _too_many(resource)
+        else:
+            result = _describe(
+                node,
+                ctx,
+                resource,
+                with_synonyms=request.include_synonyms,
+                with_docs=request.include_documentation,
+            )
+            count += 0 if is_bounded else len(result.configs)
+        results.append(result)
+        slice_count += 1 + len(result.configs)
+        if slice_count >= SLICE_COUNT:
+            slice_count = 0
+            await asyncio.sleep(0)
     return encode_response(ctx, DescribeConfigsResponse(results=results))
+
+
+def _named_once(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
+    """Return each resource once, with all configs that the request wants of it: without names all
+    that there are.
+    """
+    wanted: dict[tuple[int, str], dict[str, None] | None] = {}
+    for resource in resources:
+        key = resource.resource_type, resource.resource_name
+        keys = resource.configuration_keys
+        known = wanted.setdefault(key, {} if keys else None)
+        if not keys:
+            wanted[key] = None
+        elif known is not None:
+            known.update(dict.fromkeys(keys))
+    return [
+        DescribeConfigsResource(kind, name, None if keys is None else list(keys))
+        for (kind, name), keys in wanted.items()
+    ]
+
+
+def _too_many(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        ErrorCode.INVALID_REQUEST,
+        f"one answer has at most {CONFIGS_MAX} configs: name fewer resources or fewer configs",
+        resource.resource_type,
+        resource.resource_name,
+    )
 
 
 def _describe(

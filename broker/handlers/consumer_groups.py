@@ -22,6 +22,7 @@ from broker.handlers.authorization import (
 )
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import each_once
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
 from broker.wire.framing import decode_body
@@ -117,7 +118,7 @@ async def handle_consumer_group_describe(node: Node, ctx: RequestContext) -> Res
             for group_id in request.group_ids
         ]
         return encode_response(ctx, describing.ConsumerGroupDescribeResponse(groups=groups))
-    for group_id in request.group_ids:
+    async for group_id in each_once(request.group_ids):
         if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
             groups.append(
                 describing.DescribedGroup(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id)

@@ -9,7 +9,7 @@ OffsetCommit and OffsetFetch name topics by their ids; groups keep names.
 Source: Kafka `KafkaApis`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 from uuid import UUID
@@ -32,6 +32,7 @@ from broker.handlers.authorization import (
 )
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import each_once, sliced
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
 from broker.wire.framing import decode_body
@@ -295,7 +296,7 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
             await _fetch_group(
                 node, ctx, group, request.require_stable, (group.member_id, group.member_epoch)
             )
-            for group in request.groups
+            async for group in sliced(_named_once(request.groups))
         ]
         response = offset_fetch.OffsetFetchResponse(groups=groups)
     else:
@@ -321,6 +322,13 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
         ]
         response = offset_fetch.OffsetFetchResponse(topics=topics, error_code=group.error_code)
     return encode_response(ctx, response)
+
+
+def _named_once(
+    groups: Sequence[offset_fetch.OffsetFetchRequestGroup],
+) -> Iterable[offset_fetch.OffsetFetchRequestGroup]:
+    """Return the groups without those that are named again."""
+    return {group.group_id: group for group in reversed(groups)}.values()
 
 
 async def _fetch_group(
@@ -443,7 +451,7 @@ async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
         describe_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     groups: list[describe_groups.DescribedGroup] = []
-    for group_id in request.groups:
+    async for group_id in each_once(request.groups):
         if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
             groups.append(_described(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
             continue
@@ -485,7 +493,7 @@ async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
     """DeleteGroups (42): only groups without members."""
     request = decode_body(delete_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     results: list[delete_groups.DeletableGroupResult] = []
-    for group_id in request.groups_names:
+    async for group_id in each_once(request.groups_names):
         if not allows_group(node, ctx, Operation.DELETE, group_id):
             code = ErrorCode.GROUP_AUTHORIZATION_FAILED
             results.append(delete_groups.DeletableGroupResult(group_id, code))

@@ -12,6 +12,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.lease import wait_led
 from broker.handlers.node import Node
+from broker.handlers.slices import sliced
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
 from broker.wire import framing
@@ -40,7 +41,7 @@ async def handle_offset_for_leader_epoch(node: Node, ctx: RequestContext) -> Res
                 EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.partition)
                 if topic.topic in denied
                 else await _answer(node, deadline, topic.topic, wanted)
-                for wanted in topic.partitions
+                async for wanted in sliced(topic.partitions)
             ],
         )
         for topic in request.topics

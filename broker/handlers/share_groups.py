@@ -20,6 +20,7 @@ from broker.handlers.consumer_groups import HIDDEN_TOPICS
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.handlers.share_requests import are_shares_on
+from broker.handlers.slices import each_once
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
 from broker.wire.framing import decode_body
@@ -83,7 +84,7 @@ async def handle_share_group_describe(node: Node, ctx: RequestContext) -> Respon
         ]
         return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
     groups = list[describing.DescribedGroup]()
-    for group_id in request.group_ids:
+    async for group_id in each_once(request.group_ids):
         if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
             groups.append(
                 describing.DescribedGroup(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id)

@@ -36,6 +36,7 @@ from broker.handlers.authorization import (
 )
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import each_once
 from broker.handlers.txn_markers import led_partition
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
@@ -443,7 +444,7 @@ async def handle_describe_transactions(node: Node, ctx: RequestContext) -> Respo
         describe_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     states: list[describe_transactions.TransactionState] = []
-    for transactional_id in request.transactional_ids:
+    async for transactional_id in each_once(request.transactional_ids):
         if not allows(
             node, ctx, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
         ):

@@ -106,6 +106,8 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 """APIs that clients may look for, and the consequence of their absence."""
 
 
+_ONCE: Final = "A name that is repeated is answered once."
+
 DIFFERENCES: Final[Mapping[str, str]] = {
     "Produce": "acks 1 means the same as acks -1: every acknowledged record is durable.",
     "Fetch": (
@@ -121,7 +123,16 @@ DIFFERENCES: Final[Mapping[str, str]] = {
         " Configs that begin with `penstock.` make forks, snapshots and topics that come back."
     ),
     "DeleteTopics": "A deleted topic can come back for `delete.grace.ms`.",
-    "DescribeConfigs": "The loggers of brokers (type 8) are packages of Penstock.",
+    "DescribeConfigs": (
+        "The loggers of brokers (type 8) are packages of Penstock. A resource that is named again"
+        " is described once, and one answer has at most 50,000 configs that are not of topics."
+    ),
+    "DescribeGroups": _ONCE,
+    "ConsumerGroupDescribe": _ONCE,
+    "ShareGroupDescribe": _ONCE,
+    "DescribeTransactions": _ONCE,
+    "DeleteGroups": _ONCE,
+    "OffsetFetch": _ONCE,
     "IncrementalAlterConfigs": (
         "As DescribeConfigs; brokers refuse names that they do not know. A value has 4,096"
         " characters at most. `match` of client metrics takes the regular expressions of RE2, not"

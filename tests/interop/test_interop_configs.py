@@ -457,3 +457,12 @@ async def test_a_throttled_move_of_a_partition_ends(
     assert "is completed" in await tool("--verify")
     assert not cluster.broker.image.configs.broker("1")
     assert not cluster.broker.image.configs.topic("moved")
+
+
+async def test_a_resource_that_is_altered_twice_is_refused_as_by_kafka(both: Both) -> None:
+    change = incremental_alter_configs.AlterableConfig("retention.ms", SET, "1000")
+    for kind, name in ((TOPIC, "twice"), (GROUP, "twice")):
+        resource = incremental_alter_configs.AlterConfigsResource(kind, name, [change])
+        asked = incremental_alter_configs.IncrementalAlterConfigsRequest([resource, resource])
+        expected, found = await both.ask(apis.INCREMENTAL_ALTER_CONFIGS, asked)
+        assert found == expected

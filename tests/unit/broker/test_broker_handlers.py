@@ -474,14 +474,15 @@ async def test_create_partitions(fixture: Fixture) -> None:
 
 async def test_describe_configs(fixture: Fixture) -> None:
     fixture.topic("a")
-    fixture.image.apply_all([ConfigRecord(2, "a", "retention.ms", "7")])
+    fixture.topic("b")
+    fixture.image.apply_all([ConfigRecord(2, "b", "retention.ms", "7")])
     resources = [
         describe_configs.DescribeConfigsResource(2, "a", None),
-        describe_configs.DescribeConfigsResource(2, "a", ["retention.ms"]),
+        describe_configs.DescribeConfigsResource(2, "b", ["retention.ms"]),
         describe_configs.DescribeConfigsResource(2, "gone", None),
         describe_configs.DescribeConfigsResource(4, "1", None),
         describe_configs.DescribeConfigsResource(4, "2", None),
-        describe_configs.DescribeConfigsResource(16, "1", None),
+        describe_configs.DescribeConfigsResource(99, "1", None),
     ]
     request = describe_configs.DescribeConfigsRequest(
         resources, include_synonyms=True, include_documentation=True

@@ -1,0 +1,137 @@
+"""Requests of a megabyte that ask for far more: an answer describes each thing once, has a limit,
+and leaves turns of the event loop to other clients.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.errors import ErrorCode
+from broker.handlers.configs import CONFIGS_MAX
+from broker.handlers.slices import SLICE_COUNT
+from broker.wire import apis
+from broker.wire.gen import (
+    consumer_group_describe,
+    describe_configs,
+    describe_groups,
+    describe_transactions,
+    heartbeat,
+    incremental_alter_configs,
+    metadata,
+    offset_fetch,
+)
+from controller.api.messages import CreateTopics, NewTopic
+from controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+from tests.support.attacker import Attacker
+from tests.support.cluster import Cluster
+
+REPEATED = 50_000
+"""How often a request names one thing: a megabyte with names of a few bytes."""
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        topics = [NewTopic(name="orders")]
+        await cluster.broker.client.create_topics(CreateTopics(topics=topics))
+        await cluster.until_served("orders")
+        yield cluster
+
+
+@pytest.fixture
+async def attacker(cluster: Cluster) -> AsyncIterator[Attacker]:
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        yield attacker
+
+
+async def test_a_resource_that_is_named_again_is_described_once(attacker: Attacker) -> None:
+    named = describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, "orders", ["segment.bytes"])
+    more = describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, "orders", ["segment.ms"])
+    request = describe_configs.DescribeConfigsRequest([*[named] * REPEATED, more])
+    (result,) = (await attacker.ask(apis.DESCRIBE_CONFIGS, 4, request)).results
+    assert {config.name for config in result.configs} == {"segment.bytes", "segment.ms"}
+    every = describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, "orders", None)
+    request = describe_configs.DescribeConfigsRequest([named, every, more])
+    (result,) = (await attacker.ask(apis.DESCRIBE_CONFIGS, 4, request)).results
+    assert len({config.name for config in result.configs}) == len(result.configs) > 30
+
+
+async def test_configs_of_groups_that_nobody_has_are_limited(attacker: Attacker) -> None:
+    names = [f"g{number}" for number in range(CONFIGS_MAX // 4)]
+    request = describe_configs.DescribeConfigsRequest(
+        [describe_configs.DescribeConfigsResource(GROUP_RESOURCE, name, None) for name in names],
+        include_synonyms=True,
+        include_documentation=True,
+    )
+    results = (await attacker.ask(apis.DESCRIBE_CONFIGS, 4, request)).results
+    assert [result.resource_name for result in results] == names
+    described = [result for result in results if not result.error_code]
+    count = sum(len(result.configs) for result in described)
+    assert CONFIGS_MAX <= count < CONFIGS_MAX + 100
+    refused = results[len(described) :]
+    assert {result.error_code for result in refused} == {ErrorCode.INVALID_REQUEST}
+    assert "at most 50000 configs" in str(refused[0].error_message)
+
+
+async def test_a_resource_that_is_altered_twice_is_refused(attacker: Attacker) -> None:
+    change = incremental_alter_configs.AlterableConfig("retention.ms", 0, "1000")
+    resource = incremental_alter_configs.AlterConfigsResource(TOPIC_RESOURCE, "orders", [change])
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest([resource] * 1_000)
+    responses = (await attacker.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)).responses
+    assert {response.error_code for response in responses} == {ErrorCode.INVALID_REQUEST}
+
+
+async def test_names_that_are_repeated_are_answered_once(attacker: Attacker) -> None:
+    answer = await attacker.ask(
+        apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(["g"] * REPEATED)
+    )
+    assert len(answer.groups) == 1
+    answer = await attacker.ask(
+        apis.CONSUMER_GROUP_DESCRIBE,
+        1,
+        consumer_group_describe.ConsumerGroupDescribeRequest(["g"] * REPEATED),
+    )
+    assert len(answer.groups) == 1
+    answer = await attacker.ask(
+        apis.DESCRIBE_TRANSACTIONS,
+        0,
+        describe_transactions.DescribeTransactionsRequest(["t"] * REPEATED),
+    )
+    assert len(answer.transaction_states) == 1
+    group = offset_fetch.OffsetFetchRequestGroup("g", topics=None)
+    answer = await attacker.ask(
+        apis.OFFSET_FETCH, 8, offset_fetch.OffsetFetchRequest(groups=[group] * REPEATED)
+    )
+    assert len(answer.groups) == 1
+    topic = metadata.MetadataRequestTopic(name="orders")
+    answer = await attacker.ask(
+        apis.METADATA, 12, metadata.MetadataRequest([topic] * REPEATED, False)
+    )
+    assert len(answer.topics) == 1
+
+
+async def test_others_are_answered_in_between(cluster: Cluster, attacker: Attacker) -> None:
+    """Heartbeats arrive behind a request for thousands of groups, and are answered first."""
+    names = [f"g{number}" for number in range(100 * SLICE_COUNT)]
+    async with Attacker.connected(cluster.broker.port) as other:
+        beat = heartbeat.HeartbeatRequest("g", 1, "m")
+        await other.ask(apis.HEARTBEAT, 4, beat)
+        done = list[str]()
+
+        async def describe() -> None:
+            await attacker.ask(
+                apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(names)
+            )
+            done.append("described")
+
+        async def beats() -> None:
+            for _ in range(5):
+                await other.ask(apis.HEARTBEAT, 4, beat)
+            done.append("heartbeats")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(describe())
+            group.create_task(beats())
+    assert done == ["heartbeats", "described"]
