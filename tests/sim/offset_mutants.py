@@ -63,8 +63,8 @@ def _times_looked_up_in_objects_only() -> list[Patch]:
 def _first_record_of_the_batch_is_taken() -> list[Patch]:
     real = reading.first_record_at_or_after
 
-    def first_record(batch: Any, timestamp_ms: int, *, from_offset: int = 0) -> Any:
-        found = real(batch, timestamp_ms, from_offset=from_offset)
+    def first_record(batch: Any, timestamp_ms: int, **options: int) -> Any:
+        found = real(batch, timestamp_ms, **options)
         if found is None:
             return None
         first = next(iter(decode_records(batch)))
