@@ -1,4 +1,5 @@
-"""Consumer groups of KIP-848: members that subscribe, reconcile, commit, leave and die.
+"""Consumer groups of KIP-848: members that subscribe, reconcile, commit, leave and die. In some runs
+members use the classic protocol at times, so that the group is upgraded and downgraded.
 
 Checked at every answer: no member is given a partition that another one owns, unless that one was
 silent for its session or rebalance timeout; a member is fenced for no other reason; a member that
@@ -11,15 +12,15 @@ Source: KIP-848.
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import consumer_group_heartbeat as wire
-from tests.sim.checkers import Part
+from tests.sim.classic_subscribers import ClassicSubscriber, Migration
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker, ConsumerGroup, crash_coordinators
+from tests.sim.owners import Life, Ownership
 
 if TYPE_CHECKING:
     from tests.sim.nodes import SimBroker
@@ -35,76 +36,31 @@ _FENCED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEM
 _STALE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 _STRUCK_SHARE: Final = 0.1
 _REGEX_SHARE: Final = 0.4
-_LOST_MAX: Final = 2
-"""After so many answers in a row that were lost, the coordinator may be two epochs ahead."""
-
-
-@dataclass(slots=True, eq=False)
-class Life:
-    """A member from its first heartbeat until it leaves, dies or is fenced."""
-
-    member_id: str
-    epoch: int = 0
-    owned: set[Part] = field(default_factory=set[Part])
-    revoked: set[Part] = field(default_factory=set[Part])
-    """The part of `owned` to revoke before the next heartbeat."""
-    heard_s: float = 0.0
-    """When the last heartbeat was sent that a coordinator answered."""
-    has_regex: bool = False
-    """It subscribes to the topics by a regular expression."""
-    lost_count: int = 0
-    """Answers that were lost since then."""
-    is_reported: bool = False
-    """The coordinator knows what it owns."""
-    is_replaced: bool = False
-    """Another member was given what it owned."""
-
-
-class Ownership:
-    """Who owns what, as the members know it."""
-
-    def __init__(self, world: "World", name: str, silence_s: float) -> None:
-        self._world = world
-        self._name = name
-        self._silence_s = silence_s
-        self._lives: list[Life] = []
-
-    def began(self, life: Life) -> None:
-        self._lives.append(life)
-
-    def ended(self, life: Life) -> None:
-        self._lives.remove(life)
-
-    def is_silent(self, life: Life) -> bool:
-        """Return True if the coordinator may have fenced it."""
-        silent_s = self._world.loop.time() - life.heard_s
-        return silent_s >= self._silence_s or life.lost_count >= _LOST_MAX
-
-    def given(self, life: Life, parts: set[Part]) -> None:
-        """Note that a member owns these partitions now, and no other ones."""
-        for other in self._lives:
-            both = sorted(other.owned & (parts - life.owned))
-            if other is life or not both:
-                continue
-            if not self.is_silent(other):
-                self._world.fail(
-                    f"{self._name}: {life.member_id} is given {both}, which {other.member_id} owns"
-                )
-            other.is_replaced = True
-        life.owned = parts
 
 
 class Subscriber(Asker):
     """A client that is one member after the other."""
 
-    def __init__(self, world: "World", group: ConsumerGroup, owners: Ownership, name: str) -> None:
+    def __init__(
+        self,
+        world: "World",
+        group: ConsumerGroup,
+        owners: Ownership,
+        name: str,
+        migration: Migration,
+    ) -> None:
         super().__init__(world, group, name)
         self._owners = owners
         self._lives_count = 0
+        self._migration = migration
+        self._classic = ClassicSubscriber(world, group, owners, f"classic {name}")
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            await self._live(stop)
+            if self._migration.is_classic(self.now_s()):
+                await self._classic.live(stop)
+            else:
+                await self._live(stop)
             await asyncio.sleep(self.rng.uniform(0.02, 0.5))
 
     async def _live(self, stop: asyncio.Event) -> None:
@@ -160,6 +116,11 @@ class Subscriber(Asker):
         # A process that was replaced while it still existed may lag by one session timeout: it was
         # not fenced for its silence.
         is_old = connection.broker in self.world.zombies
+        if self._migration.is_on and code is ErrorCode.GROUP_ID_NOT_FOUND:
+            # The group is classic now, or cannot be upgraded yet.
+            if not is_old and life.epoch and not self._owners.is_silent(life):
+                self.world.fail(f"{life.member_id} is told {code.name}: {message}")
+            return False
         if code in _FENCED:
             if not is_old and not self._owners.is_silent(life):
                 self.world.fail(f"{life.member_id} is fenced by {code.name}: {message}")
@@ -254,8 +215,9 @@ class ConsumerGroups:
         limits = world.coordination
         silence_ms = min(limits.consumers.session_timeout_ms, limits.rebalance_ms)
         self._group, self._owners = group, Ownership(world, group.name, silence_ms / 1_000)
+        self._migration = Migration(world.seed)
         self._members = [
-            Subscriber(world, group, self._owners, f"subscriber{number}")
+            Subscriber(world, group, self._owners, f"subscriber{number}", self._migration)
             for number in range(_MEMBERS_COUNT)
         ]
 
@@ -266,35 +228,53 @@ class ConsumerGroups:
         """Let new members settle, then replace the coordinators."""
         if not self._members:
             return
+        classic_count = self._migration.at_end_count
         members = [
-            Subscriber(self._world, self._group, self._owners, f"last{number}")
-            for number in range(_AT_END_COUNT)
+            Subscriber(self._world, self._group, self._owners, f"last{number}", self._migration)
+            for number in range(_AT_END_COUNT - classic_count)
         ]
         lives = [(member, member.begin()) for member in members]
+        stop = asyncio.Event()
+        classic: list[Life] = []
+        staying: list[asyncio.Task[None]] = []
+        for number in range(classic_count):
+            member = ClassicSubscriber(self._world, self._group, self._owners, f"lastc{number}")
+            classic.append(member.begin())
+            staying.append(self._world.loop.create_task(member.stay(classic[-1], stop)))
+        await self._check(lives, classic)
+        stop.set()
+        await asyncio.gather(*staying)
+
+    async def _check(self, lives: list[tuple[Subscriber, Life]], classic: list[Life]) -> None:
+        every = [*(life for _, life in lives), *classic]
         # Those that died without a word are members for a session.
         settled_s = 0.0
         session_s = self._world.coordination.consumers.session_timeout_ms / 1_000
         while settled_s < 1.5 * session_s + 2:
-            settled_s = settled_s + 0.1 if await self._settled(lives) else 0.0
+            settled_s = settled_s + 0.1 if await self._settled(lives, every) else 0.0
             await asyncio.sleep(0.1)
-        before = [(life.epoch, sorted(life.owned)) for _, life in lives]
+        before = [(life.epoch, sorted(life.owned)) for life in every]
         crash_coordinators(self._world)
         for _ in range(20):
-            if not await self._settled(lives):
+            if not await self._settled(lives, every):
                 # It was not heard in time.
                 return
             await asyncio.sleep(0.1)
-        after = [(life.epoch, sorted(life.owned)) for _, life in lives]
-        if after != before:
+        after = [(life.epoch, sorted(life.owned)) for life in every]
+        # Members of a classic group may have to join again.
+        if lives and after != before:
             self._world.fail(f"{self._group.name} was {before}, a new coordinator makes it {after}")
         self._world.trace("settled", after)
 
-    async def _settled(self, lives: list[tuple[Subscriber, Life]]) -> bool:
-        """Send heartbeats. Return True if all members are in one epoch and own everything."""
+    async def _settled(self, lives: list[tuple[Subscriber, Life]], every: list[Life]) -> bool:
+        """Send heartbeats. Return True if all members are in one epoch and own everything.
+
+        every: these, and classic members, which send heartbeats by themselves.
+        """
         for member, life in lives:
             if not await member.beat(life):
                 life.epoch, life.owned, life.is_reported = 0, set(), False
-        owned = [part for _, life in lives for part in life.owned]
+        owned = [part for life in every for part in life.owned]
         return sorted(owned) == sorted(self._world.parts) and (
-            len({life.epoch for _, life in lives}) == 1
+            len({life.epoch for life in every}) == 1
         )

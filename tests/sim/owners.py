@@ -1,0 +1,73 @@
+"""Who owns the partitions of a consumer group, as its members know it.
+
+No member is given a partition that another one owns, unless that one was silent for so long that
+the coordinator may have fenced it.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tests.sim.checkers import Part
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_LOST_MAX: Final = 2
+"""After so many answers in a row that were lost, the coordinator may be two epochs ahead."""
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A member from its first heartbeat until it leaves, dies or is fenced."""
+
+    member_id: str
+    epoch: int = 0
+    owned: set[Part] = field(default_factory=set[Part])
+    revoked: set[Part] = field(default_factory=set[Part])
+    """The part of `owned` to revoke before the next heartbeat."""
+    heard_s: float = 0.0
+    """When the last heartbeat was sent that a coordinator answered."""
+    has_regex: bool = False
+    """It subscribes to the topics by a regular expression."""
+    lost_count: int = 0
+    """Answers that were lost since then."""
+    is_reported: bool = False
+    """The coordinator knows what it owns."""
+    owned_generation: bool = False
+    """It is a classic member, and synced in the generation `epoch`."""
+    is_replaced: bool = False
+    """Another member was given what it owned."""
+
+
+class Ownership:
+    """Who owns what, as the members know it."""
+
+    def __init__(self, world: "World", name: str, silence_s: float) -> None:
+        self._world = world
+        self._name = name
+        self.silence_s = silence_s
+        self._lives: list[Life] = []
+
+    def began(self, life: Life) -> None:
+        self._lives.append(life)
+
+    def ended(self, life: Life) -> None:
+        self._lives.remove(life)
+
+    def is_silent(self, life: Life) -> bool:
+        """Return True if the coordinator may have fenced it."""
+        silent_s = self._world.loop.time() - life.heard_s
+        return silent_s >= self.silence_s or life.lost_count >= _LOST_MAX
+
+    def given(self, life: Life, parts: set[Part]) -> None:
+        """Note that a member owns these partitions now, and no other ones."""
+        for other in self._lives:
+            both = sorted(other.owned & (parts - life.owned))
+            if other is life or not both:
+                continue
+            if not self.is_silent(other):
+                self._world.fail(
+                    f"{self._name}: {life.member_id} is given {both}, which {other.member_id} owns"
+                )
+            other.is_replaced = True
+        life.owned = parts
