@@ -29,7 +29,10 @@ _PROTOCOL: Final = "range"
 _WAIT_S: Final = 6.0
 """For the answer to JoinGroup and SyncGroup, which wait for other members."""
 _RUNS_SHARE: Final = 0.4
-_PHASE_S: Final = 5.0
+_PHASE_S: Final = 2.5
+LIVES_S: Final = (0.5, 1.5, 4.0)
+"""How long members of such a run live: the group changes its protocol when they go."""
+CHAOS_FACTOR: Final = 3
 
 
 class Migration:
@@ -70,7 +73,7 @@ class ClassicSubscriber(Asker):
     async def live(self, stop: asyncio.Event) -> None:
         """Be a member for some time, stall, leave or die."""
         life = self.begin()
-        end_s = self.now_s() + self.rng.choice((2.0, 4.0, 8.0))
+        end_s = self.now_s() + self.rng.choice(LIVES_S)
         member_id = ""
         while not stop.is_set() and self.now_s() < end_s:
             member_id = await self._join(life, member_id)

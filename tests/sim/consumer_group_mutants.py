@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import broker.groups.consumer.classic_members as classic_members
 import broker.groups.consumer.group as group_module
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.model import NOTHING
@@ -62,6 +63,11 @@ def _silent_members_stay() -> list[Patch]:
     return [(ConsumerGroup, "next_deadline_ms", lambda _: None)]
 
 
+def _upgrades_forget_what_members_own() -> list[Patch]:
+    """Members of the consumer protocol get partitions before the classic ones give them up."""
+    return [(classic_members, "decode_assignment", lambda _data: {})]
+
+
 CONSUMER_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "owned_partitions_given_away": _owned_partitions_given_away,
     "revocations_not_awaited": _revocations_not_awaited,
@@ -69,4 +75,5 @@ CONSUMER_GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "heartbeats_answered_before_durable": _heartbeats_answered_before_durable,
     "assignments_not_restored": _assignments_not_restored,
     "silent_members_stay": _silent_members_stay,
+    "upgrades_forget_what_members_own": _upgrades_forget_what_members_own,
 }

@@ -1,5 +1,5 @@
-"""Consumer groups of KIP-848: members that subscribe, reconcile, commit, leave and die. In some runs
-members use the classic protocol at times, so that the group is upgraded and downgraded.
+"""Consumer groups of KIP-848: members that subscribe, reconcile, commit, leave and die. In some
+runs members use the classic protocol at times, so that the group is upgraded and downgraded.
 
 Checked at every answer: no member is given a partition that another one owns, unless that one was
 silent for its session or rebalance timeout; a member is fenced for no other reason; a member that
@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import consumer_group_heartbeat as wire
-from tests.sim.classic_subscribers import ClassicSubscriber, Migration
+from tests.sim.classic_subscribers import (
+    CHAOS_FACTOR,
+    LIVES_S,
+    ClassicSubscriber,
+    Migration,
+)
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker, ConsumerGroup, crash_coordinators
 from tests.sim.owners import Life, Ownership
@@ -65,7 +70,7 @@ class Subscriber(Asker):
 
     async def _live(self, stop: asyncio.Event) -> None:
         rng, life = self.rng, self.begin()
-        end_s = self.now_s() + rng.choice((2.0, 6.0, 20.0))
+        end_s = self.now_s() + rng.choice(LIVES_S if self._migration.is_on else (2.0, 6.0, 20.0))
         is_alive = True
         while is_alive and not stop.is_set() and self.now_s() < end_s:
             is_alive = await self.beat(life)
@@ -216,6 +221,9 @@ class ConsumerGroups:
         silence_ms = min(limits.consumers.session_timeout_ms, limits.rebalance_ms)
         self._group, self._owners = group, Ownership(world, group.name, silence_ms / 1_000)
         self._migration = Migration(world.seed)
+        if self._migration.is_on:
+            # A change of the protocol takes several rounds of all members.
+            world.chaos_s *= CHAOS_FACTOR
         self._members = [
             Subscriber(world, group, self._owners, f"subscriber{number}", self._migration)
             for number in range(_MEMBERS_COUNT)
