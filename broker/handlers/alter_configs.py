@@ -55,7 +55,7 @@ _Resource: TypeAlias = tuple[int, str]
 _DONE: Final = ErrorCode.NONE, None
 _REPEATED: Final = (
     ErrorCode.INVALID_REQUEST,
-    "the request names this resource more than once",
+    "Each resource must appear at most once.",
 )
 _ALTERED: Final = frozenset(
     {TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE}
