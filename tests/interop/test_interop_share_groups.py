@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
 from broker.groups.consumer.records import (
@@ -661,7 +661,14 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
 
 def _log(address: str, topic: str) -> list[tuple[bytes, bytes | None]]:
     """Return all records of an internal topic."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "reads-the-log"})
+    # Kafka deletes old records of share groups meanwhile.
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "reads-the-log",
+            "auto.offset.reset": "earliest",
+        }
+    )
     count = len(consumer.list_topics(topic).topics[topic].partitions)
     found: list[tuple[bytes, bytes | None]] = []
     ends: dict[int, int] = {}
@@ -669,7 +676,7 @@ def _log(address: str, topic: str) -> list[tuple[bytes, bytes | None]]:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), TIMEOUT_S)
         if low < high:
             ends[index] = high
-    consumer.assign([TopicPartition(topic, index, 0) for index in ends])
+    consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in ends])
     while ends:
         message = checked(consumer.poll(TIMEOUT_S))
         found.append((message.key(), message.value()))
