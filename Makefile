@@ -60,14 +60,20 @@ format: venv ## rewrite the sources in the house style
 
 .PHONY: check
 check: venv ## lint, types (mypy and pyright, strict), import contracts, house rules, generated files, the docs site
+	@$(MAKE) --no-print-directory -j$(JOBS) --output-sync=target check-rules check-pyright check-mypy check-style
+
+.PHONY: check-rules check-pyright check-mypy check-style
+check-rules:
+	$(BIN)/pytest -q -p no:cacheprovider tests/tidy tests/helm/test_helm_files.py
+check-pyright:
+	$(BIN)/pyright
+check-mypy:
+	$(BIN)/mypy
+check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --config .importlinter
-	$(BIN)/mypy
-	$(BIN)/pyright
-	$(BIN)/pytest -q -p no:cacheprovider tests/tidy tests/helm/test_helm_files.py
 
-# Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
 # Strict: a broken link or anchor, or a page that is in no section, fails.
 .PHONY: docs
 docs: venv ## the docs site, into site/; fails on broken links and anchors
@@ -85,6 +91,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/python -m deploy.reference.metadata_records > docs/reference/metadata-records.md
 	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
+# Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
 .PHONY: test
 test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
