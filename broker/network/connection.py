@@ -61,6 +61,11 @@ class FrameReader:
         return len(self._frame) if self._frame is not None else 0
 
     @property
+    def missing_bytes(self) -> int:
+        """Return how many bytes the incomplete frame still needs; 0 without one."""
+        return self._declared - self._filled if self._frame is not None else 0
+
+    @property
     def is_mid_frame(self) -> bool:
         return self._frame is not None or bool(self._prefix)
 

@@ -37,6 +37,7 @@ from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, Respond, Response
 from broker.network.request_meter import RequestMeter
 from broker.network.tls_channel import TlsBroken, TlsChannel
+from broker.network.wake_up import WAKE_BYTES, WakeUp
 from broker.quotas.connections import (
     Connections,
     ConnectionSettings,
@@ -52,6 +53,8 @@ from broker.wire.errors import WireError
 log = structlog.get_logger(__name__)
 
 SWEEP_INTERVAL_S: Final = 5.0
+SLOW_SENDER_S: Final = 0.5
+"""A TLS client that sent less than what its connection is woken for in this time is slow."""
 _API_KEY_BYTES: Final = 2
 BURST_BYTES_MAX: Final = 1 << 16
 """Bytes read from one connection before the others get their turn. libuv alone would read up to 32
@@ -103,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_bytes_at = self.last_request_at
         self._server = server
         self._tls = TlsChannel(server.access.tls_context(protocol)) if protocol.has_tls else None
+        self._wake_up = WakeUp()
         self._deadline: asyncio.TimerHandle | None = None
         self._reader = FrameReader(server.receive_buffer, server.config.request_bytes_max)
         self._order = ResponseOrder()
@@ -192,6 +196,18 @@ class Connection(asyncio.BufferedProtocol):
                 break
             self._received(count)
         self._write(tls.outgoing())
+        self._wake_after(self._reader.missing_bytes)
+
+    def _wake_after(self, missing_bytes: int) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._wake_up.expect(self._transport, missing_bytes)
+
+    def take_what_came(self, now: float) -> None:
+        """Find out whether a frame comes slowly or not at all: wake for its next byte. Until then
+        the connection does not count as stalled.
+        """
+        if self._wake_up.is_late and now - self.last_bytes_at >= SLOW_SENDER_S:
+            self._wake_after(0)
 
     def _take_certificate(self, tls: TlsChannel) -> bool:
         try:
@@ -452,6 +468,7 @@ class Connection(asyncio.BufferedProtocol):
             return None  # the broker paused reading
         if (
             self._reader.is_mid_frame
+            and not self._wake_up.is_late
             and (now - self.last_bytes_at) * 1_000 > config.request_stall_ms
         ):
             return "a request stopped half way (request_stall_ms)"
@@ -490,7 +507,7 @@ class Server:
         self.muted: set[Connection] = set()
         """Connections from which nothing is read because of a quota."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self.tls_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.tls_buffer = memoryview(bytearray(WAKE_BYTES))
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
         self.buffered_bytes = 0
@@ -683,6 +700,7 @@ class Server:
                 reason = connection.expired(now)
                 if reason is not None:
                     connection.close(reason)
+                connection.take_what_came(now)
 
 
 class PortTaken(Exception):

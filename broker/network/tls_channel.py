@@ -15,6 +15,9 @@ from typing import Final, cast
 
 from base.buffers import Buffer
 
+RECORD_BYTES_MAX: Final = 1 << 14
+"""Bytes of data in one TLS record. Source: RFC 8446, section 5.1."""
+
 _WRITE_BYTES: Final = 1 << 18
 """Bytes that one call encrypts. A larger piece makes OpenSSL grow its buffer, which copies."""
 
@@ -31,6 +34,8 @@ class TlsChannel:
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.is_established = False
+        self._broken: TlsBroken | None = None
+        """Why nothing more can be read. It is raised once what came before was read."""
 
     def feed(self, data: memoryview) -> None:
         """Take bytes of the peer."""
@@ -48,19 +53,24 @@ class TlsChannel:
         return True
 
     def read_into(self, buffer: memoryview) -> int:
-        """Decrypt into `buffer`. Returns the number of bytes, 0 when more of the peer is needed.
-        Raises TlsBroken, without a message when the peer has ended TLS.
+        """Decrypt into `buffer` what has arrived and fits. Returns the number of bytes, 0 when more
+        of the peer is needed. Raises TlsBroken, without a message when the peer has ended TLS.
         """
+        read, size, filled = self._object.read, len(buffer), 0
         try:
-            # With a buffer it returns a count, which the stubs do not know.
-            count = cast("int", self._object.read(len(buffer), buffer))
+            while self._broken is None and filled < size:  # once for each TLS record
+                # With a buffer it returns a count, which the stubs do not know.
+                count = cast("int", read(size, buffer[filled:]))
+                filled += count
+                if not count:
+                    self._broken = TlsBroken("")
         except ssl.SSLWantReadError:
-            return 0
+            return filled
         except (ssl.SSLError, ValueError) as error:
-            raise TlsBroken(_reason(error)) from None
-        if not count:
-            raise TlsBroken("")
-        return count
+            self._broken = TlsBroken(_reason(error))
+        if self._broken is not None and not filled:
+            raise self._broken
+        return filled
 
     def encrypt(self, buffers: Iterable[Buffer]) -> list[bytes]:
         """Encrypt, and return what to send. Raises TlsBroken."""

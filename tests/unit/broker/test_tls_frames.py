@@ -1,0 +1,174 @@
+"""Frames over TLS with real sockets: cut at any byte, sent slowly, or ended in the middle."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import uvloop
+
+from broker.config import BrokerConfig
+from broker.network.server import Server
+from broker.network.tls_channel import RECORD_BYTES_MAX, TlsBroken, TlsChannel
+from broker.network.wake_up import WAKE_BYTES
+from broker.security.access import ClientAccess
+from tests.support.secure_cluster import SecureFiles
+from tests.support.waiting import until
+from tests.unit.broker.test_broker_server import SteeredDispatcher, framed
+
+FRAME = framed(b"e" + bytes(3 * WAKE_BYTES + 777))
+T = TypeVar("T")
+
+
+class Peer:
+    """A client that encrypts, and lets the test send the encrypted bytes."""
+
+    def __init__(self, files: SecureFiles) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.create_default_context(cafile=str(files.truststore))
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self.reader: asyncio.StreamReader
+        self.writer: asyncio.StreamWriter
+
+    async def connect(self, port: int) -> None:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
+        await self.step(self.tls.do_handshake)
+        self.writer.write(self.outgoing.read())
+
+    def encrypted(self, data: bytes) -> bytes:
+        self.tls.write(data)
+        return self.outgoing.read()
+
+    async def receive(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            found += await self.step(lambda: self.tls.read(1 << 16))
+        return found
+
+    async def step(self, step: Callable[[], T]) -> T:
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                if self.outgoing.pending:
+                    self.writer.write(self.outgoing.read())
+                async with asyncio.timeout(20):
+                    data = await self.reader.read(1 << 16)
+                assert data, "the server closed the connection"
+                self.incoming.write(data)
+
+
+class Listener:
+    def __init__(self, directory: Path) -> None:
+        self.files = SecureFiles(directory / "security")
+        self.peers: list[Peer] = []
+        self.server: Server
+
+    async def start(self, **settings: Any) -> None:
+        access = ClientAccess(self.files.config())
+        await access.start()
+        config = BrokerConfig(listeners=("SSL://127.0.0.1:0",), **settings)
+        self.server = Server(config, access, sweep_interval_s=0.02)
+        await self.server.bind()
+        await self.server.serve(SteeredDispatcher())
+
+    async def connect(self) -> Peer:
+        peer = Peer(self.files)
+        await peer.connect(self.server.port)
+        self.peers.append(peer)
+        return peer
+
+    async def stop(self) -> None:
+        for peer in self.peers:
+            peer.writer.close()
+        await self.server.close()
+        await self.server.access.close()
+
+
+@pytest.fixture
+async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
+    listener = Listener(tmp_path)
+    yield listener
+    await listener.stop()
+
+
+async def send_frames_in_two_pieces(listener: Listener) -> None:
+    """The second piece follows once the server has read what it is woken for."""
+    await listener.start()
+    peer = await listener.connect()
+    for left_bytes in (
+        1,
+        30,
+        RECORD_BYTES_MAX,
+        RECORD_BYTES_MAX + 90,
+        100_000,
+        WAKE_BYTES,
+        250_000,
+    ):
+        data, before = peer.encrypted(FRAME), listener.server.received_bytes
+        peer.writer.write(data[:-left_bytes])
+        least = len(FRAME) - left_bytes - WAKE_BYTES - 2 * RECORD_BYTES_MAX
+        await until(lambda: listener.server.received_bytes - before >= least)  # noqa: B023
+        peer.writer.write(data[-left_bytes:])
+        assert await peer.receive(len(FRAME)) == FRAME
+    await listener.stop()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_frames_arrive_wherever_they_are_cut(
+    tmp_path: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """The server waits for no byte that TLS has already taken in."""
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(send_frames_in_two_pieces(Listener(tmp_path)))
+
+
+async def test_a_slow_sender_is_not_taken_for_a_stalled_one(listener: Listener) -> None:
+    """Its bytes are fewer than what the server is woken for."""
+    await listener.start(request_stall_ms=20_000)
+    peer = await listener.connect()
+    data = peer.encrypted(FRAME)
+    peer.writer.write(data[:50_000])
+    await until(lambda: listener.server.received_bytes > 30_000)
+    peer.writer.write(data[50_000:100_000])
+    await until(lambda: listener.server.received_bytes > 80_000)
+    peer.writer.write(data[100_000:])
+    assert await peer.receive(len(FRAME)) == FRAME
+
+
+async def test_a_stalled_sender_is_closed(listener: Listener) -> None:
+    await listener.start(request_stall_ms=100)
+    peer = await listener.connect()
+    peer.writer.write(peer.encrypted(FRAME)[:50_000])
+    async with asyncio.timeout(20):
+        while await peer.reader.read(1 << 16):
+            pass
+    assert listener.server.closed_count == 1
+
+
+def test_what_came_before_the_end_is_read(tmp_path: Path) -> None:
+    """Records of one call are delivered before the damage or the end behind them is reported."""
+    files = SecureFiles(tmp_path)
+    for damage, reason in ((b"", "^$"), (b"\x17\x03\x03\x00\x20" + bytes(32), "bad record")):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files.keystore)
+        channel, peer = TlsChannel(context), Peer(files)
+        while not channel.is_established:
+            with suppress(ssl.SSLWantReadError):
+                peer.tls.do_handshake()
+            channel.feed(memoryview(peer.outgoing.read()))
+            channel.shake_hands()
+            peer.incoming.write(channel.outgoing())
+        data = peer.encrypted(bytes(40_000))
+        if not damage:
+            with pytest.raises(ssl.SSLError):
+                peer.tls.unwrap()
+        channel.feed(memoryview(data + (damage or peer.outgoing.read())))
+        buffer = memoryview(bytearray(100_000))
+        assert channel.read_into(buffer) == 40_000
+        for _ in range(2):
+            with pytest.raises(TlsBroken, match=reason):
+                channel.read_into(buffer)
