@@ -59,14 +59,28 @@ class Kafka:
         # The results of AdminClient have no types.
         self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))
 
-    def config(self, **more: str | float | bool) -> dict[str, str | int | float | bool]:
-        """Return client properties; `_` in names stands for `.`."""
+    def config(self, **more: str | float | bool) -> dict[str, Any]:
+        """Return client properties; `_` in names stands for `.`. Raises KafkaFailed."""
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {
             "bootstrap.servers": self._bootstrap,
             "log_level": CRITICAL,
             **self._security.properties(),
+            **self._tokens(),
             **named,
+        }
+
+    def _tokens(self) -> dict[str, Any]:
+        """Return how librdkafka gets tokens. Asking here names the trouble of the endpoint, which
+        librdkafka would only log.
+        """
+        tokens = self._security.tokens
+        if tokens is None:
+            return {}
+        first: list[tuple[str, float]] = [tokens.refresh("")]
+        return {
+            "sasl.oauthbearer.method": "default",
+            "oauth_cb": lambda config: first.pop() if first else tokens.refresh(config),
         }
 
     def producer(self, **more: str | float | bool) -> Producer:

@@ -7,31 +7,36 @@
     ssl.ca.location=/etc/penstock/ca.pem
 
 The names are those of librdkafka; Java's `sasl.jaas.config` with user and password, and
-`ssl.truststore.location` and `ssl.keystore.location` of PEM files, mean the same. Properties that
-say nothing about security are ignored, because files are shared with other clients.
+`ssl.truststore.location` and `ssl.keystore.location` of PEM files, mean the same. For OAUTHBEARER
+both librdkafka's and Java's names are known, see `_tokens`. Properties that say nothing about
+security are ignored, because files are shared with other clients.
 """
 
 import re
 import ssl
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from base.listeners import SecurityProtocol
 from base.scram import SCRAM_BY_NAME
-from broker.security.config import PLAIN
+from broker.security.config import OAUTHBEARER, PLAIN
+from deploy.clients.bearer_tokens import TokenSource
 from deploy.errors import UsageError
 
-MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN)
-_JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:\\.|[^"\\])*)"')
+MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
+_OAUTH: Final = "sasl.oauthbearer."
+_JAAS: Final = re.compile(
+    r'\b(username|password|clientId|clientSecret|scope)\s*=\s*"((?:\\.|[^"\\])*)"'
+)
 _PROPERTY: Final = re.compile(r"\s*([^\s=:#!]+)\s*[=:]\s*(.*?)\s*")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientSecurity:
-    """How to connect. Empty texts are not set."""
+    """How to connect. Empty texts are not set. tokens: of OAUTHBEARER."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     mechanism: str = ""
@@ -42,9 +47,23 @@ class ClientSecurity:
     key: str = ""
     key_password: str = ""
     checks_host: bool = True
+    tokens: TokenSource | None = None
+
+    def secret(self) -> str:
+        """Return the password, or a new token for OAUTHBEARER. Raises KafkaFailed."""
+        return self.tokens.token() if self.tokens is not None else self.password
+
+    @property
+    def who(self) -> str:
+        """Return who logs in, for messages."""
+        if self.tokens is None:
+            return f"user {self.username!r}"
+        return f"the client with a token from {self.tokens.url}"
 
     def properties(self) -> dict[str, str]:
-        """Return the properties of librdkafka."""
+        """Return the properties of librdkafka. Those of a token in a file are `oauth_cb` alone,
+        which is no text.
+        """
         given = {
             "security.protocol": self.protocol.value,
             "sasl.mechanism": self.mechanism,
@@ -58,6 +77,15 @@ class ClientSecurity:
         }
         if self.protocol is SecurityProtocol.PLAINTEXT:
             return {}
+        if self.tokens is not None and not self.tokens.is_file:
+            given |= {
+                f"{_OAUTH}method": "oidc",
+                f"{_OAUTH}token.endpoint.url": self.tokens.url,
+                f"{_OAUTH}client.id": self.tokens.client_id,
+                f"{_OAUTH}client.secret": self.tokens.client_secret,
+                f"{_OAUTH}scope": self.tokens.scope,
+                "https.ca.location": self.tokens.ca,
+            }
         return {name: value for name, value in given.items() if value}
 
     def tls(self) -> ssl.SSLContext | None:
@@ -129,8 +157,30 @@ def parse(text: str) -> ClientSecurity:
         given.get("ssl.key.password", ""),
         given.get("ssl.endpoint.identification.algorithm", "https") == "https",
     )
+    if found.protocol.has_sasl and found.mechanism == OAUTHBEARER:
+        return replace(found, username="", password="", tokens=_tokens(given, jaas))
     if found.protocol.has_sasl:
         _check_sasl(found)
+    return found
+
+
+def _tokens(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenSource:
+    """Return where tokens come from, by the names of Kafka 4.2, librdkafka, or Kafka's login module
+    in older releases. Raises ValueError.
+    """
+
+    def first(*names: str, option: str) -> str:
+        texts = (given.get(_OAUTH + name, "") for name in names)
+        return next(filter(None, texts), "") or _unquoted(jaas.get(option, ""))
+
+    found = TokenSource(
+        given.get(f"{_OAUTH}token.endpoint.url", ""),
+        first("client.credentials.client.id", "client.id", option="clientId"),
+        first("client.credentials.client.secret", "client.secret", option="clientSecret"),
+        first("scope", option="scope"),
+        given.get("https.ca.location", ""),
+    )
+    found.check()
     return found
 
 

@@ -92,7 +92,7 @@ class WireClient:
     def _log_in(self) -> None:
         security = self._security
         login = SaslLogin(
-            security.mechanism, security.username, security.password, nonce=new_nonce()
+            security.mechanism, security.username, security.secret(), nonce=new_nonce()
         )
         chosen = self.ask(
             SASL_HANDSHAKE,
@@ -113,10 +113,10 @@ class WireClient:
                     sasl_authenticate.decode_response,
                 )
                 if answer.error_code:
-                    raise KafkaFailed(f"user {security.username!r}: {answer.error_message}")
+                    raise KafkaFailed(f"{security.who}: {answer.error_message}")
                 token = login.answer(bytes(answer.auth_bytes))
         except AuthenticationFailed as error:
-            raise KafkaFailed(f"user {security.username!r}: {error}") from None
+            raise KafkaFailed(f"{security.who}: {error}") from None
 
     def _read(self, count: int) -> bytearray:
         data = bytearray()

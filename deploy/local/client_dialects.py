@@ -5,9 +5,12 @@ Invariant: pure. The order of settings is: address, protocol, SASL, TLS.
 
 from typing import Final
 
+from deploy.clients.bearer_tokens import TokenSource
 from deploy.clients.security import ClientSecurity
+from deploy.errors import UsageError
 
 _LOGIN_MODULES: Final = {
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
@@ -25,12 +28,28 @@ def java(security: ClientSecurity) -> dict[str, str]:
     found = {"security.protocol": security.protocol.value}
     if security.protocol.has_sasl:
         module = _LOGIN_MODULES[security.mechanism.partition("-")[0]]
-        login = f"username={_jaas(security.username)} password={_jaas(security.password)}"
+        login = f" username={_jaas(security.username)} password={_jaas(security.password)}"
         found["sasl.mechanism"] = security.mechanism
-        found["sasl.jaas.config"] = f"{module} required {login};"
+        if security.tokens is not None:
+            found |= _java_tokens(security.tokens)
+            login = ""
+        found["sasl.jaas.config"] = f"{module} required{login};"
     if security.protocol.has_tls:
         found |= _java_tls(security)
     return found
+
+
+def _java_tokens(tokens: TokenSource) -> dict[str, str]:
+    """Return the names of Kafka 4.2."""
+    found = {
+        "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer"
+        ".OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": tokens.url,
+        "sasl.oauthbearer.client.credentials.client.id": tokens.client_id,
+        "sasl.oauthbearer.client.credentials.client.secret": tokens.client_secret,
+        "sasl.oauthbearer.scope": tokens.scope,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _java_tls(security: ClientSecurity) -> dict[str, str]:
@@ -84,6 +103,11 @@ def aiokafka_tls(security: ClientSecurity) -> dict[str, object]:
 
 def _python_sasl(security: ClientSecurity) -> dict[str, object]:
     found: dict[str, object] = {"security_protocol": security.protocol.value}
+    if security.tokens is not None:
+        raise UsageError(
+            "kafka-python and aiokafka get tokens from a class of the program:"
+            " choose a client of librdkafka or Java, or another sasl.mechanism"
+        )
     if security.protocol.has_sasl:
         found |= {
             "sasl_mechanism": security.mechanism,

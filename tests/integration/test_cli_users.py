@@ -15,6 +15,7 @@ from deploy.clients.security import ClientSecurity, parse
 from deploy.errors import KafkaFailed, UsageError
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
+from tests.support.token_issuer import TokenIssuer
 
 
 @pytest.fixture
@@ -95,6 +96,58 @@ async def test_the_certificate_of_brokers_is_checked(
         await run(cluster, "users", "list", "--command-config", str(config))
 
 
+async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
+    """`users` speaks over a socket of its own, `topics` through librdkafka."""
+    async with TokenIssuer() as issuer:
+        endpoint = f"http://127.0.0.1:{issuer.port}/token"
+        client_id, _, secret = issuer.LOGIN.partition(":")
+        token = tmp_path / "token"
+        token.write_text(issuer.token() + "\n")
+        names = {
+            "kafka": f"sasl.oauthbearer.token.endpoint.url={endpoint}\n"
+            f"sasl.oauthbearer.client.credentials.client.id={client_id}\n"
+            f"sasl.oauthbearer.client.credentials.client.secret={secret}\n"
+            "sasl.oauthbearer.scope=all of it\n",
+            "jaas": f"sasl.oauthbearer.token.endpoint.url={endpoint}\nsasl.jaas.config="
+            "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+            f' clientId="{client_id}" clientSecret="{secret}" scope="all of it";\n',
+            "librdkafka": "sasl.oauthbearer.method=oidc\n"
+            f"sasl.oauthbearer.token.endpoint.url={endpoint}\n"
+            f"sasl.oauthbearer.client.id={client_id}\nsasl.oauthbearer.client.secret={secret}\n"
+            "sasl.oauthbearer.scope=all of it\n",
+            "file": f"sasl.oauthbearer.token.endpoint.url=file:{token}\n",
+        }
+        head = (
+            "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+            f"ssl.ca.location={files.truststore}\n"
+        )
+        security = {
+            "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-256"),
+            "sasl_jwks_endpoint_url": f"http://127.0.0.1:{issuer.port}/jwks",
+            "sasl_oauth_expected_audience": ("kafka",),
+        }
+        config = tmp_path / "client.properties"
+        given = ["--command-config", str(config)]
+        async with secure_cluster(tmp_path, "SASL_SSL", security=security, files=files) as cluster:
+            for name, text in names.items():
+                config.write_text(head + text)
+                asked_count = len(issuer.forms)
+                await run(cluster, "topics", "create", name, *given)
+                await run(cluster, "users", "list", *given)
+                assert name in await run(cluster, "topics", "list", *given)
+                forms = issuer.forms[asked_count:]
+                assert bool(forms) is (name != "file")
+                assert set(forms) <= {"grant_type=client_credentials&scope=all+of+it"}
+            config.write_text(head + names["kafka"].replace(secret, "a guess"))
+            for command in ("topics", "users"):
+                with pytest.raises(KafkaFailed, match="401 Unauthorized"):
+                    await run(cluster, command, "list", *given)
+            config.write_text(head + names["file"])
+            token.write_text(issuer.token(aud="other"))
+            with pytest.raises(KafkaFailed, match="a token from file:"):
+                await run(cluster, "users", "list", *given)
+
+
 def test_certificates_for_development(tmp_path: Path) -> None:
     arguments = ["certs", "dev", str(tmp_path), "--host", "b.example", "--client", "alice"]
     result = CliRunner().invoke(app, arguments)
@@ -115,6 +168,12 @@ def test_certificates_for_development(tmp_path: Path) -> None:
         ("security.protocol=SASL_SSL", "sasl.mechanism"),
         ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=u", "sasl.password"),
         ("nonsense", "line 1"),
+        ("security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER", "token.endpoint.url"),
+        (
+            "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+            "sasl.oauthbearer.token.endpoint.url=https://id\nsasl.oauthbearer.client.id=c",
+            "client.secret",
+        ),
     ],
 )
 def test_wrong_files_are_refused(text: str, reason: str) -> None:

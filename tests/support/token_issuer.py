@@ -1,6 +1,7 @@
-"""Sign tokens for OAUTHBEARER, and serve the keys that verify them."""
+"""Sign tokens for OAUTHBEARER, give them to clients, and serve the keys that verify them."""
 
 import asyncio
+import base64
 import json
 import time
 from typing import Any, Self
@@ -11,11 +12,17 @@ from jwt.algorithms import RSAAlgorithm
 
 
 class TokenIssuer:
-    """Signs tokens, and serves its keys over HTTP."""
+    """Signs tokens, and serves its keys over HTTP. POST gives a token to the client that logs in
+    with `LOGIN`.
+    """
+
+    LOGIN = "client:its secret"
 
     def __init__(self) -> None:
         self.keys = {"one": rsa.generate_private_key(public_exponent=65_537, key_size=2_048)}
         self.request_count = 0
+        self.forms: list[str] = []
+        """What clients who got a token have sent."""
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -47,7 +54,19 @@ class TokenIssuer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.request_count += 1
-        await reader.readuntil(b"\r\n\r\n")
-        body = self.document()
-        writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        status, body = "200 OK", self.document()
+        if head.startswith("POST "):
+            fields = {
+                name.lower(): value.strip()
+                for name, _, value in (line.partition(":") for line in head.splitlines()[1:])
+            }
+            form = await reader.readexactly(int(fields["content-length"]))
+            login = base64.b64encode(self.LOGIN.encode()).decode()
+            if fields.get("authorization") == f"Basic {login}":
+                self.forms.append(form.decode())
+                body = json.dumps({"access_token": self.token(), "expires_in": 60}).encode()
+            else:
+                status = "401 Unauthorized"
+        writer.write(f"HTTP/1.0 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         writer.close()

@@ -1,0 +1,127 @@
+"""Get the token of OAUTHBEARER from an identity provider by the grant `client_credentials`, or from
+a file, as Kafka's clients do.
+
+Invariants: one request per token, of at most `TIMEOUT_S` and `ANSWER_BYTES_MAX`, which follows no
+redirection: that would tell another host the secret. Errors show neither tokens nor secrets.
+Source: RFC 6749, section 4.4; KIP-768; Kafka `ClientCredentialsJwtRetriever`, `FileJwtRetriever`.
+"""
+
+import base64
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from deploy.errors import KafkaFailed
+
+TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 1 << 20
+_SCHEMES: Final = ("https", "http", "file")
+_JWT_PARTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TokenSource:
+    """Where the tokens of a client come from.
+
+    url: of the token endpoint, or `file:PATH` of a token. The others are for an endpoint; scope
+    and ca (a PEM file of CAs) may be empty.
+    """
+
+    url: str
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
+    ca: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        return urlsplit(self.url).scheme == "file"
+
+    def check(self) -> None:
+        """Raises ValueError, which never shows a secret."""
+        if urlsplit(self.url).scheme not in _SCHEMES:
+            raise ValueError(
+                f"sasl.oauthbearer.token.endpoint.url={self.url!r} is not allowed: https://..., "
+                "http://... or file:PATH of a token"
+            )
+        if not self.is_file and not (self.client_id and self.client_secret):
+            raise ValueError(
+                "sasl.oauthbearer.client.credentials.client.id and"
+                " sasl.oauthbearer.client.credentials.client.secret are missing (or"
+                " sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret, or clientId and"
+                " clientSecret in sasl.jaas.config)"
+            )
+
+    def token(self) -> str:
+        """Return a token. Raises KafkaFailed."""
+        try:
+            return self._read() if self.is_file else self._request()
+        except HTTPError as error:
+            error.close()
+            reason = f"it answers {error.code} {error.reason}"
+        except (OSError, HTTPException, ValueError) as error:
+            reason = str(error)
+        raise KafkaFailed(f"there is no token from {self.url}: {reason}")
+
+    def refresh(self, _config: str) -> tuple[str, float]:
+        """Return a token and when it ends, in seconds since 1970, as `oauth_cb` of confluent-kafka.
+        Raises KafkaFailed.
+        """
+        token = self.token()
+        try:
+            return token, end_of(token)
+        except ValueError as error:
+            raise KafkaFailed(f"the token from {self.url} {error}") from None
+
+    def _read(self) -> str:
+        with Path(unquote(urlsplit(self.url).path)).open(encoding="ascii") as file:
+            return _checked(file.read(ANSWER_BYTES_MAX))
+
+    def _request(self) -> str:
+        login = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        request = Request(  # noqa: S310 - `check` limits the schemes
+            self.url,
+            urlencode(form).encode(),
+            {"Authorization": f"Basic {login}", "Accept": "application/json"},
+        )
+        tls = ssl.create_default_context(cafile=self.ca or None)
+        with build_opener(HTTPSHandler(context=tls), _NoRedirection()).open(
+            request, timeout=TIMEOUT_S
+        ) as answer:
+            found = json.loads(answer.read(ANSWER_BYTES_MAX))
+        if not isinstance(found, Mapping) or not isinstance(found.get("access_token"), str):
+            raise ValueError("the answer has no access_token")
+        return _checked(found["access_token"])
+
+
+class _NoRedirection(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Let a redirection be an error."""
+
+
+def _checked(token: str) -> str:
+    """Return the token without white space around it. Raises ValueError."""
+    token = token.strip()
+    if not token or not token.isascii() or any(char.isspace() for char in token):
+        raise ValueError("what it gives is no token")
+    return token
+
+
+def end_of(token: str) -> float:
+    """Return when a token ends, in seconds since 1970. Raises ValueError."""
+    parts = token.split(".")
+    try:
+        if len(parts) != _JWT_PARTS:
+            raise ValueError
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"])
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("is no JWT with the claim exp") from None
