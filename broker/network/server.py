@@ -33,6 +33,7 @@ from broker.network.connection import (
     ResponseOrder,
     ResponseSlot,
 )
+from broker.network.handshake_turns import HandshakeTurns
 from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, Respond, Response
 from broker.network.request_meter import RequestMeter
@@ -122,6 +123,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_read_paused = False
         self._is_held = False
         """Whether the connection waits for its listener to take it."""
+        self._is_shaking_hands = False
+        """Whether what arrived waits for a turn of the handshake."""
         self._mute: Deadline | None = None
         """Ends the time in which nothing is read because of a quota."""
         self._burst_bytes = 0
@@ -172,17 +175,31 @@ class Connection(asyncio.BufferedProtocol):
         if self._tls is None:
             self._received(nbytes)
             return
-        try:
-            self._received_tls(self._tls, nbytes)
-        except TlsBroken as error:
-            self._end_tls(self._tls, str(error))
+        self._tls.feed(self._server.tls_buffer[:nbytes])
+        self.last_bytes_at = self._server.loop.time()
+        if self._tls.is_established:
+            self._take_tls()
+        else:
+            self._is_shaking_hands = True
+            self._update_reading()
+            self._server.handshakes.add(self._take_tls)
 
     # --- TLS and authentication -------------------------------------------------------------------
 
-    def _received_tls(self, tls: TlsChannel, nbytes: int) -> None:
-        """Decrypt what arrived. Raises TlsBroken."""
-        tls.feed(self._server.tls_buffer[:nbytes])
-        self.last_bytes_at = self._server.loop.time()
+    def _take_tls(self) -> None:
+        """Take what was fed to TLS."""
+        if self._tls is None or self._transport is None or self._transport.is_closing():
+            return
+        try:
+            self._advance_tls(self._tls)
+        except TlsBroken as error:
+            self._end_tls(self._tls, str(error))
+        if self._is_shaking_hands:
+            self._is_shaking_hands = False
+            self._update_reading()
+
+    def _advance_tls(self, tls: TlsChannel) -> None:
+        """Continue the handshake, then decrypt. Raises TlsBroken."""
         if not tls.is_established:
             is_established = tls.shake_hands()
             self._write(tls.outgoing())
@@ -404,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.charge(buffered_bytes - self._charged_bytes)
         self._charged_bytes = buffered_bytes
         is_over = self._burst_bytes >= BURST_BYTES_MAX
-        is_kept_back = self._mute is not None or self._is_held
+        is_kept_back = self._mute is not None or self._is_held or self._is_shaking_hands
         pause = bool(self._waiting) or self._is_write_paused or is_over or is_kept_back
         if not pause and self._server.is_over_limit and not self._reader.is_mid_frame:
             self._server.wait_for_memory(self)
@@ -508,6 +525,7 @@ class Server:
         """Connections from which nothing is read because of a quota."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.tls_buffer = memoryview(bytearray(WAKE_BYTES))
+        self.handshakes = HandshakeTurns(self.loop.call_soon)
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
         self.buffered_bytes = 0

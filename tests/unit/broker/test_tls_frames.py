@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import uvloop
 
 from broker.config import BrokerConfig
-from broker.network.server import Server
+from broker.network.server import Connection, Server
 from broker.network.tls_channel import RECORD_BYTES_MAX, TlsBroken, TlsChannel
 from broker.network.wake_up import WAKE_BYTES
 from broker.security.access import ClientAccess
@@ -142,6 +143,41 @@ async def test_a_stalled_sender_is_closed(listener: Listener) -> None:
         while await peer.reader.read(1 << 16):
             pass
     assert listener.server.closed_count == 1
+
+
+async def test_handshakes_take_turns(listener: Listener) -> None:
+    """Many clients connect at once: one handshake makes a step in a turn of the event loop, and all
+    get in.
+    """
+    await listener.start()
+    loop, turn, steps = asyncio.get_running_loop(), 0, list[int]()
+    is_counting = True
+
+    def count_turns() -> None:
+        nonlocal turn
+        turn += 1
+        if is_counting:
+            loop.call_soon(count_turns)
+
+    take = Connection._take_tls
+
+    def noted(connection: Connection) -> None:
+        if not connection._tls.is_established:  # type: ignore[union-attr]
+            steps.append(turn)
+        take(connection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "_take_tls", noted)
+        count_turns()
+        peers = await asyncio.gather(*(listener.connect() for _ in range(30)))
+        for peer in peers:
+            peer.writer.write(peer.encrypted(framed(b"e hello")))
+            assert await peer.receive(11) == framed(b"e hello")
+        is_counting = False
+    assert len(steps) >= 60
+    # Turns are counted at another place of a turn than the steps, so two may get the same number.
+    assert max(Counter(steps).values()) <= 2
+    assert len(listener.server.handshakes) == 0
 
 
 def test_what_came_before_the_end_is_read(tmp_path: Path) -> None:
