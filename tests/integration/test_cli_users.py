@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from deploy.cli.app import app
@@ -138,6 +139,12 @@ async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
                 forms = issuer.forms[asked_count:]
                 assert bool(forms) is (name != "file")
                 assert set(forms) <= {"grant_type=client_credentials&scope=all+of+it"}
+            properties = parse(head + names["jaas"]).properties()
+            admin = AdminClient(
+                properties | {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+            )
+            found = await asyncio.to_thread(admin.list_topics, timeout=30)
+            assert names.keys() <= found.topics.keys(), "librdkafka asks the endpoint itself"
             config.write_text(head + names["kafka"].replace(secret, "a guess"))
             for command in ("topics", "users"):
                 with pytest.raises(KafkaFailed, match="401 Unauthorized"):

@@ -68,5 +68,8 @@ class TokenIssuer:
                 body = json.dumps({"access_token": self.token(), "expires_in": 60}).encode()
             else:
                 status = "401 Unauthorized"
-        writer.write(f"HTTP/1.0 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = (
+            f"HTTP/1.0 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        )
+        writer.write(f"{answer}\r\n\r\n".encode() + body)
         writer.close()

@@ -15,6 +15,8 @@ from lake.spark.errors import InvalidOption
 NAMES: Final = frozenset(
     {
         "sasl.jaas.config",
+        "sasl.login.callback.handler.class",
+        "sasl.oauthbearer.token.endpoint.url",
         "ssl.truststore.location",
         "ssl.truststore.type",
         "ssl.keystore.location",
@@ -26,8 +28,25 @@ NAMES: Final = frozenset(
 
 _PEM: Final = "PEM"
 _PKCS12: Final = "PKCS12"
-_JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
-_JAAS_LOGIN: Final = re.compile(r"\s*\S*\.(PlainLoginModule|ScramLoginModule)\s+required\b")
+_JAAS: Final = re.compile(
+    r'\b(username|password|clientId|clientSecret|scope)\s*=\s*"((?:[^"\\]|\\.)*)"'
+)
+_JAAS_LOGIN: Final = re.compile(
+    r"\s*\S*\.(PlainLoginModule|ScramLoginModule|OAuthBearerLoginModule)\s+required\b"
+)
+_BEARER_MODULE: Final = "OAuthBearerLoginModule"
+_BEARER_OPTIONS: Final = {
+    "clientId": "sasl.oauthbearer.client.credentials.client.id",
+    "clientSecret": "sasl.oauthbearer.client.credentials.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
+_TOKEN_HANDLERS: Final = frozenset(
+    {
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+        "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+    }
+)
+"""Kafka's own classes, which do what librdkafka does: get a token from an endpoint."""
 
 
 def security_settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -35,6 +54,7 @@ def security_settings(given: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     if "sasl.jaas.config" in given:
         found |= _login(given["sasl.jaas.config"])
+    found |= _token_endpoint(given)
     if location := given.get("ssl.truststore.location", "").strip():
         if _store_type(given, "truststore") != _PEM:
             raise _not_pem("truststore", "kafka.ssl.ca.location")
@@ -53,6 +73,24 @@ def security_settings(given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _token_endpoint(given: Mapping[str, str]) -> dict[str, str]:
+    handler = given.get("sasl.login.callback.handler.class", "").strip()
+    if handler and handler not in _TOKEN_HANDLERS:
+        raise InvalidOption(
+            "Kafka option 'sasl.login.callback.handler.class' is supported for Kafka's"
+            f" {min(_TOKEN_HANDLERS, key=len)}: Java classes cannot be loaded"
+        )
+    url = given.get("sasl.oauthbearer.token.endpoint.url", "").strip()
+    if not url:
+        return {}
+    if not url.startswith(("https:", "http:")):
+        raise InvalidOption(
+            "Kafka option 'sasl.oauthbearer.token.endpoint.url' is supported for the https://"
+            " or http:// address of a token endpoint"
+        )
+    return {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.token.endpoint.url": url}
+
+
 def _store_type(given: Mapping[str, str], store: str) -> str:
     return given.get(f"ssl.{store}.type", "JKS").strip().upper()
 
@@ -66,10 +104,18 @@ def _not_pem(store: str, instead: str) -> InvalidOption:
 
 def _login(jaas: str) -> dict[str, str]:
     words = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _JAAS.findall(jaas)}
-    if _JAAS_LOGIN.match(jaas) is None or words.keys() != {"username", "password"}:
+    module = _JAAS_LOGIN.match(jaas)
+    if (
+        module is not None
+        and module[1] == _BEARER_MODULE
+        and words.keys() <= _BEARER_OPTIONS.keys()
+    ):
+        return {_BEARER_OPTIONS[name]: value for name, value in words.items()}
+    if module is None or words.keys() != {"username", "password"}:
         raise InvalidOption(
             "Kafka option 'sasl.jaas.config' is supported for PlainLoginModule and"
-            " ScramLoginModule with username and password in double quotes; otherwise use"
+            " ScramLoginModule with username and password, and OAuthBearerLoginModule with"
+            " clientId, clientSecret and scope, all in double quotes; otherwise use"
             " kafka.sasl.username and kafka.sasl.password"
         )
     return {"sasl.username": words["username"], "sasl.password": words["password"]}

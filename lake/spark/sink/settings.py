@@ -56,9 +56,6 @@ _INSTEAD: Final = {
     "interceptor.classes": (
         "Java classes cannot be loaded: change the rows with DataFrame operations"
     ),
-    "sasl.login.callback.handler.class": (
-        "Java classes cannot be loaded: use what librdkafka has for sasl.oauthbearer"
-    ),
     "delivery.report.only.error": "it is always true here",
 }
 MAX_BLOCK_MS: Final = 60_000

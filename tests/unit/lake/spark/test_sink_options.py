@@ -32,7 +32,11 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
     ({**SERVERS, "kafka.sasl.jaas.config": "x required;"},
      "'sasl.jaas.config' is supported for PlainLoginModule and"),
     ({**SERVERS, "kafka.sasl.jaas.config": f'{PLAIN} username="u";'},
-     "with username and password in double quotes"),
+     "clientSecret and scope, all in double quotes"),
+    ({**SERVERS, "kafka.sasl.login.callback.handler.class": "my.Handler"},
+     "'sasl.login.callback.handler.class' is supported for Kafka's"),
+    ({**SERVERS, "kafka.sasl.oauthbearer.token.endpoint.url": "file:///token"},
+     "'sasl.oauthbearer.token.endpoint.url' is supported for the https"),
     ({**SERVERS, "kafka.ssl.truststore.location": "/t.jks"},
      "set kafka.ssl.truststore.type to PEM, or use kafka.ssl.ca.location"),
     ({**SERVERS, "kafka.ssl.keystore.location": "/t.jks", "kafka.ssl.keystore.type": "JKS"},
@@ -51,6 +55,28 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
 def test_what_can_not_be(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):
         parsed(options)
+
+
+def test_java_settings_of_tokens() -> None:
+    package = "org.apache.kafka.common.security.oauthbearer"
+    found = parsed(
+        {
+            **SERVERS,
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+            "kafka.sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+            "kafka.sasl.jaas.config": f"{package}.OAuthBearerLoginModule required"
+            ' clientId="c" clientSecret="s" scope="a b";',
+        }
+    )
+    assert {name: value for name, value in found.producer.items() if name.startswith("sasl.")} == {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.client.credentials.client.id": "c",
+        "sasl.oauthbearer.client.credentials.client.secret": "s",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.scope": "a b",
+        "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+    }
 
 
 def test_a_topic_is_not_overwritten_but_a_stream_may_be_complete() -> None:
