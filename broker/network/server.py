@@ -33,12 +33,12 @@ from broker.network.connection import (
     ResponseOrder,
     ResponseSlot,
 )
-from broker.network.handshake_turns import HandshakeTurns
+from broker.network.handshake_order import HandshakeOrder
 from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, Respond, Response
 from broker.network.request_meter import RequestMeter
 from broker.network.tls_channel import TlsBroken, TlsChannel
-from broker.network.wake_up import WAKE_BYTES, WakeUp
+from broker.network.wake_limit import WAKE_BYTES, WakeLimit
 from broker.quotas.connections import (
     Connections,
     ConnectionSettings,
@@ -107,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_bytes_at = self.last_request_at
         self._server = server
         self._tls = TlsChannel(server.access.tls_context(protocol)) if protocol.has_tls else None
-        self._wake_up = WakeUp()
+        self._wake_limit = WakeLimit()
         self._deadline: asyncio.TimerHandle | None = None
         self._reader = FrameReader(server.receive_buffer, server.config.request_bytes_max)
         self._order = ResponseOrder()
@@ -217,13 +217,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _wake_after(self, missing_bytes: int) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._wake_up.expect(self._transport, missing_bytes)
+            self._wake_limit.expect(self._transport, missing_bytes)
 
     def take_what_came(self, now: float) -> None:
         """Find out whether a frame comes slowly or not at all: wake for its next byte. Until then
         the connection does not count as stalled.
         """
-        if self._wake_up.is_late and now - self.last_bytes_at >= SLOW_SENDER_S:
+        if self._wake_limit.is_late and now - self.last_bytes_at >= SLOW_SENDER_S:
             self._wake_after(0)
 
     def _take_certificate(self, tls: TlsChannel) -> bool:
@@ -485,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
             return None  # the broker paused reading
         if (
             self._reader.is_mid_frame
-            and not self._wake_up.is_late
+            and not self._wake_limit.is_late
             and (now - self.last_bytes_at) * 1_000 > config.request_stall_ms
         ):
             return "a request stopped half way (request_stall_ms)"
@@ -525,7 +525,7 @@ class Server:
         """Connections from which nothing is read because of a quota."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.tls_buffer = memoryview(bytearray(WAKE_BYTES))
-        self.handshakes = HandshakeTurns(self.loop.call_soon)
+        self.handshakes = HandshakeOrder(self.loop.call_soon)
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
         self.buffered_bytes = 0

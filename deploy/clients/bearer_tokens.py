@@ -9,14 +9,21 @@ Source: RFC 6749, section 4.4; KIP-768; Kafka `ClientCredentialsJwtRetriever`, `
 import base64
 import json
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
 
 from deploy.errors import KafkaFailed
 
@@ -92,19 +99,27 @@ class TokenSource:
             urlencode(form).encode(),
             {"Authorization": f"Basic {login}", "Accept": "application/json"},
         )
-        tls = ssl.create_default_context(cafile=self.ca or None)
-        with build_opener(HTTPSHandler(context=tls), _NoRedirection()).open(
-            request, timeout=TIMEOUT_S
-        ) as answer:
-            found = json.loads(answer.read(ANSWER_BYTES_MAX))
-        if not isinstance(found, Mapping) or not isinstance(found.get("access_token"), str):
-            raise ValueError("the answer has no access_token")
-        return _checked(found["access_token"])
+        with _opener(self.ca).open(request, timeout=TIMEOUT_S) as answer:
+            found: Any = json.loads(answer.read(ANSWER_BYTES_MAX))
+        try:
+            return _checked(str(found["access_token"]))
+        except (KeyError, TypeError):
+            raise ValueError("the answer has no access_token") from None
 
 
-class _NoRedirection(HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """Let a redirection be an error."""
+def _opener(ca: str) -> OpenerDirector:
+    """Return what sends a request, without the handler that follows redirections."""
+    opener = OpenerDirector()
+    tls = ssl.create_default_context(cafile=ca or None)
+    for handler in (
+        ProxyHandler(),
+        HTTPHandler(),
+        HTTPSHandler(context=tls),
+        HTTPDefaultErrorHandler(),
+        HTTPErrorProcessor(),
+    ):
+        opener.add_handler(handler)
+    return opener
 
 
 def _checked(token: str) -> str:

@@ -77,11 +77,12 @@ class Kafka:
         tokens = self._security.tokens
         if tokens is None:
             return {}
-        first: list[tuple[str, float]] = [tokens.refresh("")]
-        return {
-            "sasl.oauthbearer.method": "default",
-            "oauth_cb": lambda config: first.pop() if first else tokens.refresh(config),
-        }
+        first = [tokens.refresh("")]
+
+        def refresh(config: str) -> tuple[str, float]:
+            return first.pop() if first else tokens.refresh(config)
+
+        return {"sasl.oauthbearer.method": "default", "oauth_cb": refresh}
 
     def producer(self, **more: str | float | bool) -> Producer:
         return Producer(self.config(**more))

@@ -139,10 +139,8 @@ async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
                 forms = issuer.forms[asked_count:]
                 assert bool(forms) is (name != "file")
                 assert set(forms) <= {"grant_type=client_credentials&scope=all+of+it"}
-            properties = parse(head + names["jaas"]).properties()
-            admin = AdminClient(
-                properties | {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
-            )
+            settings: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+            admin = AdminClient(settings | parse(head + names["jaas"]).properties())
             found = await asyncio.to_thread(admin.list_topics, timeout=30)
             assert names.keys() <= found.topics.keys(), "librdkafka asks the endpoint itself"
             config.write_text(head + names["kafka"].replace(secret, "a guess"))

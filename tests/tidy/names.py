@@ -68,6 +68,8 @@ FOREIGN_SETTINGS = {
     "retries": "Kafka clients",
     "sasl.jaas.config": "Kafka clients",
     "sasl.mechanism": "Kafka clients",
+    "sasl.oauthbearer.client.id": "librdkafka",
+    "sasl.oauthbearer.client.secret": "librdkafka",
     "sasl.password": "librdkafka",
     "sasl.username": "librdkafka",
     "security.protocol": "Kafka clients",

@@ -14,7 +14,7 @@ import uvloop
 from broker.config import BrokerConfig
 from broker.network.server import Connection, Server
 from broker.network.tls_channel import RECORD_BYTES_MAX, TlsBroken, TlsChannel
-from broker.network.wake_up import WAKE_BYTES
+from broker.network.wake_limit import WAKE_BYTES
 from broker.security.access import ClientAccess
 from tests.support.secure_cluster import SecureFiles
 from tests.support.waiting import until

@@ -17,7 +17,7 @@ WAKE_BYTES: Final = 128 * 1024
 """Most bytes that wait in the kernel before the event loop is woken."""
 
 
-class WakeUp:
+class WakeLimit:
     """When the socket of one TLS connection wakes the event loop."""
 
     __slots__ = ("_bytes",)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class HandshakeTurns:
+class HandshakeOrder:
     def __init__(self, call_soon: Callable[[Callable[[], None]], Any]) -> None:
         self._call_soon = call_soon
         self._steps: deque[Callable[[], None]] = deque()
