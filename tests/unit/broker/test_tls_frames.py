@@ -159,7 +159,7 @@ async def test_handshakes_take_turns(listener: Listener) -> None:
         if is_counting:
             loop.call_soon(count_turns)
 
-    take = Connection._take_tls
+    take = Connection.__dict__["_take_tls"]
 
     def noted(connection: Connection) -> None:
         if not connection._tls.is_established:  # type: ignore[union-attr]
