@@ -59,7 +59,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     join: Annotated[tuple[str, ...], Setting("controller.quorum.join.servers", Kind.LIST)] = ()
     """host:port of controllers of a cluster that exists: with an empty `data_dir` this one becomes
-    a learner of their quorum. It votes when `penstock controller add` says so.
+    a learner of their quorum. It votes when `penstock quorum add` says so.
     """
 
     join_timeout_ms: Annotated[

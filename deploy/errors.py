@@ -5,7 +5,7 @@ traceback. The message names the value, what is allowed and what to do. Exit cod
 failure, 2 wrong usage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
@@ -53,3 +53,9 @@ class NoController(DeployError):
 
 class KafkaFailed(DeployError):
     """The brokers did not answer, or refused a request."""
+
+
+def near_hint(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a hint that names what is similar to an unknown name, or `otherwise`."""
+    near = get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise

@@ -1,13 +1,14 @@
-"""Print what commands answer: tables for people, JSON for programs.
+"""Print what commands answer: tables for people; JSON, YAML and CSV for programs.
 
-Invariant: stdout carries only the answer; progress and remarks go to stderr. With `--json` the
-answer is one JSON document.
+Invariant: stdout carries only the answer; progress and remarks go to stderr. With `--output` the
+answer is one document without colors; field names are stable.
 """
 
 import sys
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Any, Final, Self
 
 import msgspec
@@ -15,10 +16,34 @@ import msgspec
 _SLOW_S: Final = 1.0
 
 
-def print_json(value: object) -> None:
-    """Print one indented document; dataclasses and structs become objects."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+class Format(StrEnum):
+    """How a command prints its answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
+
+
+def print_document(output: Format, value: object) -> None:
+    """Print one document in a format for programs; dataclasses and structs become objects.
+
+    CSV has one line for each object of `deploy.csv_rows.rows_of`.
+    """
+    sys.stdout.write(_encoded(output, value))
     sys.stdout.flush()
+
+
+def _encoded(output: Format, value: object) -> str:
+    if output is Format.YAML:
+        from msgspec import yaml
+
+        return yaml.encode(value).decode()
+    if output is Format.CSV:
+        from deploy.csv_rows import encode_csv
+
+        return encode_csv(msgspec.to_builtins(value))
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

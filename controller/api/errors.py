@@ -96,8 +96,8 @@ class JournalFailed(ControllerError):
 _JOIN_AGAIN = (
     "Do not repair, move or restore the data directory: a controller that forgot what it"
     " acknowledged would vote, and committed metadata would be lost. Let the controller join again:"
-    " run `penstock controller remove ID`, start it with an empty data directory and"
-    " --controller-quorum-join-servers, then run `penstock controller add ID`. If no majority of"
+    " run `penstock quorum remove ID`, start it with an empty data directory and"
+    " --controller-quorum-join-servers, then run `penstock quorum add ID`. If no majority of"
     " the controllers is left, stop all of them and run `penstock controller recover --from URL"
     " --cluster-id ID`"
 )

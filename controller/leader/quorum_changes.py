@@ -113,7 +113,7 @@ class QuorumChanges:
             detail = (
                 f"controller {request.node_id} is in the quorum with another data directory"
                 f" ({listed.directory or 'not known yet'}): if that one is lost, `penstock"
-                f" controller remove {request.node_id}` first; else give this one another"
+                f" quorum remove {request.node_id}` first; else give this one another"
                 " controller_id"
             )
             return self._reply(m.Status.DUPLICATE_VOTER, detail)

@@ -238,7 +238,7 @@ class PeerTransport:
         if is_impostor(members, sender.node_id, sender.directory, hello.version):
             return Refused(
                 f"controller {sender.node_id} is known with another data directory than"
-                f" {sender.directory}: if the other one is lost, `penstock controller remove"
+                f" {sender.directory}: if the other one is lost, `penstock quorum remove"
                 f" {sender.node_id}`, then start this one empty with --join"
             )
         forgot = self._memory.refusal(sender.node_id, sender.directory, hello.start)

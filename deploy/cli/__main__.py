@@ -6,6 +6,7 @@ imports no client.
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 """
 
+import os
 import sys
 from typing import Final, Literal
 
@@ -13,6 +14,8 @@ _NODES: Final[dict[str, Literal["broker", "controller"]]] = {
     "broker": "broker",
     "controller": "controller",
 }
+COMPLETE: Final = "_PENSTOCK_COMPLETE"
+"""Set by the scripts of `penstock completion`."""
 _INTERRUPTED: Final = 130
 
 
@@ -30,6 +33,10 @@ def main() -> None:
         bytecode.keep_bytecode()
         from deploy.cli.app import app
 
+        if COMPLETE in os.environ:
+            from deploy.cli.lazy import completion_module
+
+            completion_module().completion_init()
         app(prog_name="penstock")
     except DeployError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -42,7 +49,7 @@ def main() -> None:
 
 
 def _is_command(arguments: list[str]) -> bool:
-    """Return True for `penstock controller status` and the like: a node has only flags."""
+    """Return True for `penstock controller recover`: a node has only flags."""
     return bool(arguments) and sys.argv[1] == "controller" and not arguments[0].startswith("-")
 
 

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.cli.completing import complete_groups, complete_topics
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from base.acls import ResourceType
@@ -17,8 +19,14 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Topic = Annotated[str | None, typer.Option("--topic", help="A topic, or * for all topics.")]
-Group = Annotated[str | None, typer.Option("--group", help="A group, or * for all groups.")]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", help="A topic, or * for all topics.", autocompletion=complete_topics),
+]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", help="A group, or * for all groups.", autocompletion=complete_groups),
+]
 TransactionalId = Annotated[
     str | None, typer.Option("--transactional-id", help="A transactional id, or * for all.")
 ]
@@ -54,7 +62,7 @@ def list_acls(
     cluster: OnCluster = False,
     principal: PrincipalName = None,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """List ACLs. With a resource: those that count for it, also by prefixes and wildcards.
 
@@ -62,7 +70,7 @@ def list_acls(
     """
     from deploy.clients.acls import AclSelection, listed_acls
     from deploy.clients.wire import WireClient
-    from deploy.output import print_json
+    from deploy.output import print_document
 
     found = _resource(topic, group, transactional_id, is_cluster=cluster)
     wanted = (
@@ -72,8 +80,8 @@ def list_acls(
     )
     with WireClient(bootstrap) as client:
         acls = listed_acls(client, wanted)
-    if as_json:
-        print_json(acls)
+    if output is not Format.TABLE:
+        print_document(output, acls)
     else:
         _print(acls)
 
@@ -91,7 +99,7 @@ def add(
     operation: Operations = None,
     deny: Deny = False,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Allow operations on a resource to a principal, or deny them.
 
@@ -101,7 +109,7 @@ def add(
     """
     from deploy.clients.acls import add_acls, listed_acls
     from deploy.clients.wire import WireClient
-    from deploy.output import print_json
+    from deploy.output import print_document
 
     resource = _resource(topic, group, transactional_id, is_cluster=cluster)
     if resource is None:
@@ -114,8 +122,8 @@ def add(
     with WireClient(bootstrap) as client:
         add_acls(client, wanted)
         added = [acl for item in wanted for acl in listed_acls(client, item)]
-    if as_json:
-        print_json(added)
+    if output is not Format.TABLE:
+        print_document(output, added)
     else:
         _print(added)
 
@@ -133,7 +141,7 @@ def remove(
     operation: Operations = None,
     deny: Deny = False,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Remove the ACLs of a resource or of a principal, and print them. Other options limit what is
     removed.
@@ -142,7 +150,7 @@ def remove(
     """
     from deploy.clients.acls import remove_acls
     from deploy.clients.wire import WireClient
-    from deploy.output import print_json
+    from deploy.output import print_document
 
     resource = _resource(topic, group, transactional_id, is_cluster=cluster)
     if resource is None and principal is None:
@@ -152,8 +160,8 @@ def remove(
     )
     with WireClient(bootstrap) as client:
         removed = [acl for item in wanted for acl in remove_acls(client, item)]
-    if as_json:
-        print_json(removed)
+    if output is not Format.TABLE:
+        print_document(output, removed)
     else:
         _print(removed)
 

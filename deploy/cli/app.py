@@ -1,71 +1,55 @@
-"""Collect all subcommands. Each module of `deploy.cli` is cheap to import; its functions import
-what they need.
+"""List all commands. A module of `deploy.cli` is imported when its command is called; its functions
+import what they need.
 """
 
-import inspect
-import re
-from importlib.metadata import version
-from itertools import islice
+import os
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, ClassVar
 
 import typer
-from typer.core import TyperGroup
 
-from deploy.cli import (
-    acls,
-    balance,
-    certs,
-    compact,
-    config,
-    configs,
-    consume,
-    controller,
-    demo,
-    dev,
-    doctor,
-    elect,
-    features,
-    nodes,
-    produce,
-    quotas,
-    reassign,
-    snapshots,
-    snippets,
-    streams,
-    table,
-    top,
-    topics,
-    transactions,
-    users,
-    wal,
-)
+from deploy.cli.completing import complete_profiles
+from deploy.cli.lazy import LazyCommands
 
-_COMMAND_CONFIG = "--command-config"
+_WITHOUT_PROFILE = frozenset({"dev", "demo", "profile", "completion"})
 
 
-class _Commands(TyperGroup):
-    """The commands, which take --command-config at any place, as Kafka's tools do."""
+class _Commands(LazyCommands):
+    """A command is one line: its name, and the function or `typer.Typer` that runs it."""
 
-    def parse_args(self, ctx: object, args: list[str]) -> list[str]:
-        return super().parse_args(cast("typer.Context", ctx), _moved_to_front(args))
-
-
-def _moved_to_front(arguments: list[str]) -> list[str]:
-    """Move --command-config and its value before the command."""
-    front: list[str] = []
-    rest: list[str] = []
-    items = iter(arguments)
-    for item in items:
-        if item == "--":
-            return [*front, *rest, item, *items]
-        if item == _COMMAND_CONFIG:
-            front += [item, *islice(items, 1)]
-        elif item.startswith(_COMMAND_CONFIG + "="):
-            front.append(item)
-        else:
-            rest.append(item)
-    return [*front, *rest]
+    table: ClassVar = {
+        "dev": "deploy.cli.dev:dev",
+        "demo": "deploy.cli.demo:demo",
+        "snippets": "deploy.cli.snippets:snippets",
+        "profile": "deploy.cli.profile:app",
+        "topics": "deploy.cli.topics:app",
+        "snapshots": "deploy.cli.snapshots:app",
+        "produce": "deploy.cli.produce:produce",
+        "consume": "deploy.cli.consume:consume",
+        "groups": "deploy.cli.groups:app",
+        "streams": "deploy.cli.streams:app",
+        "top": "deploy.cli.top:top",
+        "doctor": "deploy.cli.doctor:doctor",
+        "nodes": "deploy.cli.nodes:app",
+        "log-dirs": "deploy.cli.log_dirs:app",
+        "reassign": "deploy.cli.reassign:app",
+        "transactions": "deploy.cli.transactions:app",
+        "features": "deploy.cli.features:app",
+        "acls": "deploy.cli.acls:app",
+        "users": "deploy.cli.users:app",
+        "quotas": "deploy.cli.quotas:app",
+        "certs": "deploy.cli.certs:app",
+        "elect": "deploy.cli.elect:elect",
+        "balance": "deploy.cli.balance:balance",
+        "quorum": "deploy.cli.quorum:app",
+        "controller": "deploy.cli.controller:app",
+        "compact": "deploy.cli.compact:compact",
+        "table": "deploy.cli.table:app",
+        "wal": "deploy.cli.wal:app",
+        "configs": "deploy.cli.configs:app",
+        "config": "deploy.cli.config:app",
+        "completion": "deploy.cli.completion:completion",
+    }
 
 
 app = typer.Typer(
@@ -81,12 +65,15 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         print(f"penstock {version('penstock')}")
         raise typer.Exit
 
 
 @app.callback()
 def main(
+    context: typer.Context,
     _version: Annotated[
         bool,
         typer.Option(
@@ -96,62 +83,35 @@ def main(
     command_config: Annotated[
         Path | None,
         typer.Option(
-            _COMMAND_CONFIG,
+            "--command-config",
             envvar="PENSTOCK_COMMAND_CONFIG",
             help="File of client properties, such as security.protocol and sasl.username, for"
             " commands that talk to brokers.",
             show_default=False,
         ),
     ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--profile",
+            envvar="PENSTOCK_PROFILE",
+            help="Profile of the cluster; see `penstock profile`.",
+            show_default="the active one",
+            autocompletion=complete_profiles,
+        ),
+    ] = "",
 ) -> None:
     """Run Penstock clusters and work with their topics."""
+    if context.invoked_subcommand not in _WITHOUT_PROFILE:
+        from deploy.clients import profiles
+
+        profiles.use(profile, os.environ)
     if command_config is not None:
         from deploy.clients.security import use_file
 
         use_file(command_config)
 
 
-app.command("dev")(dev.dev)
-app.command("demo")(demo.demo)
-app.command("snippets")(snippets.snippets)
-app.add_typer(topics.app, name="topics")
-app.add_typer(snapshots.app, name="snapshots")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(streams.app, name="streams")
-app.command("top")(top.top)
-app.command("doctor")(doctor.doctor)
-app.add_typer(nodes.app, name="nodes")
-app.add_typer(reassign.app, name="reassign")
-app.add_typer(transactions.app, name="transactions")
-app.add_typer(features.app, name="features")
-app.add_typer(acls.app, name="acls")
-app.add_typer(users.app, name="users")
-app.add_typer(quotas.app, name="quotas")
-app.add_typer(certs.app, name="certs")
-app.command("elect")(elect.elect)
-app.command("balance")(balance.balance)
-app.add_typer(controller.app, name="controller")
-app.command("compact")(compact.compact)
-app.add_typer(table.app, name="table")
-app.add_typer(wal.app, name="wal")
-app.add_typer(configs.app, name="configs")
-app.add_typer(config.app, name="config")
-
-
 @app.command("broker", add_help_option=False)
 def broker() -> None:
     """Run one broker. `penstock broker --help` lists its settings: flags, variables, TOML file."""
-
-
-def _unwrap_help(commands: typer.Typer) -> None:
-    """Join the lines of each paragraph of the help: Typer keeps the line breaks of docstrings."""
-    for command in commands.registered_commands:
-        text = inspect.getdoc(command.callback) or ""
-        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
-    for group in commands.registered_groups:
-        if group.typer_instance is not None:
-            _unwrap_help(group.typer_instance)
-
-
-_unwrap_help(app)

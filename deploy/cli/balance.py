@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import KafkaFailed, UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from controller.api.load_messages import BrokerLoad, ProposedMove
@@ -29,7 +30,7 @@ def balance(
     ] = "",
     controller: Controller = None,
     state_file: StateFile = None,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Propose moves that balance the brokers' measured bytes and leaders, and show the loads before
     and after. With --execute, start them.
@@ -39,7 +40,7 @@ def balance(
     """
     from deploy.balance.admin import begin_moves, propose_moves
     from deploy.clients.metadata import find_controller
-    from deploy.output import print_json
+    from deploy.output import print_document
 
     if not 1 <= max_moves <= MOVES_MAX:
         raise UsageError(f"--max-moves {max_moves} is not allowed: 1 to {MOVES_MAX}")
@@ -47,13 +48,14 @@ def balance(
     names = [name.strip() for name in topics.split(",") if name.strip()]
     found = propose_moves(address, topics=names, moves_max=max_moves)
     problems = begin_moves(address, found.moves) if execute and found.moves else []
-    if as_json:
-        print_json(
+    if output is not Format.TABLE:
+        print_document(
+            output,
             {
                 "executed": execute,
                 "problems": [text for text in problems if text],
                 "proposal": found,
-            }
+            },
         )
     else:
         _print_proposal(found.before, found.after, found.moves)

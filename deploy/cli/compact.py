@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from base.extras import install_hint
-from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import DeployError, UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from deploy.cli.compact_job import Target
@@ -92,7 +93,7 @@ def compact(
     plan: Plan = False,
     by_key: ByKey = False,
     key_map_mib: KeyMapMib = 128,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Rewrite the small objects of a topic into large ones. Offsets and records stay the same;
     clients are not affected.
@@ -131,15 +132,15 @@ def compact(
             limits = ByKeyLimits(target_mib * _MIB, key_map_mib * _MIB, ttl_s * 1_000)
             with closing(_engine(engine, master)) as runner:
                 job = ByKeyJob(target, address, runner, limits)
-                compact_by_key(job, plan_only=plan, as_json=as_json)
+                compact_by_key(job, plan_only=plan, output=output)
         elif plan:
-            _show_plan(target, options, as_json=as_json)
+            _show_plan(target, options, output=output)
         else:
             from deploy.clients.metadata import find_controller
 
             address = find_controller(controller, state_file, os.environ)
             with closing(_engine(engine, master)) as runner:
-                _rewrite(target, address, runner, options, as_json=as_json)
+                _rewrite(target, address, runner, options, output=output)
     except InvalidStoreUrl as error:
         raise UsageError(str(error)) from None
     except (StreamError, ObjectStoreError) as error:
@@ -147,16 +148,16 @@ def compact(
 
 
 def _rewrite(
-    target: "Target", address: str, engine: "Engine", options: "RewriteOptions", *, as_json: bool
+    target: "Target", address: str, engine: "Engine", options: "RewriteOptions", *, output: Format
 ) -> None:
     from deploy.cli.compact_job import plan_rewrite, rewrite_topic
-    from deploy.output import Progress, print_json
+    from deploy.output import Progress, print_document
 
     total = sum(item.compacted_bytes for item in plan_rewrite(target, options))
     with Progress(f"compact {target.topic}", total, "bytes") as progress:
         report = rewrite_topic(target, address, engine, options, progress.advance)
-    if as_json:
-        print_json(report)
+    if output is not Format.TABLE:
+        print_document(output, report)
     else:
         _print_report(report)
     if report.damaged:
@@ -186,13 +187,15 @@ def _print_report(report: "RewriteReport") -> None:
     )
 
 
-def _show_plan(target: "Target", options: "RewriteOptions", *, as_json: bool) -> None:
+def _show_plan(target: "Target", options: "RewriteOptions", *, output: Format) -> None:
     from deploy.cli.compact_job import plan_rewrite
-    from deploy.output import print_json, print_table, size
+    from deploy.output import print_document, print_table, size
 
     plans = plan_rewrite(target, options)
-    if as_json:
-        print_json({"topic": target.topic, "partitions": [_plan_summary(item) for item in plans]})
+    if output is not Format.TABLE:
+        print_document(
+            output, {"topic": target.topic, "partitions": [_plan_summary(item) for item in plans]}
+        )
         return
     print_table(
         f"{target.topic}: what would be rewritten",
@@ -234,13 +237,12 @@ def _engine(name: str, master: str) -> "Engine":
 
 
 def _store_of(state_path: Path | None) -> str:
-    from deploy.clients import state_file
+    from deploy.clients.target import find_store
 
-    path = state_path or state_file.default_path(os.environ)
-    state = state_file.read(path)
-    if state is None:
+    found = find_store(state_path)
+    if not found:
         raise UsageError(
-            f"no store given and no running cluster described in {path}: name the brokers'"
-            " store with --store (PENSTOCK_STORE)"
+            "no store given, by --store (PENSTOCK_STORE) or a profile, and no `penstock dev` runs"
+            " with one that other processes can read"
         )
-    return state.store_url
+    return found

@@ -21,7 +21,7 @@ from controller.metadata.image import MetadataImage
 from deploy.cli.compact_job import ControllerRewrites, Target
 from deploy.clients.controllers import connect, no_controller
 from deploy.errors import DeployError, UsageError
-from deploy.output import Progress, print_json, print_table, size
+from deploy.output import Format, Progress, print_document, print_table, size
 from lake.cleaning.job import PassJob, PassResult, PassTask
 from lake.cleaning.run import (
     Checkpoint,
@@ -135,20 +135,20 @@ def _checkpoint(batch: bytes) -> Checkpoint | None:
     return Checkpoint(recovery.recovery_offset, part)
 
 
-def compact_by_key(job: ByKeyJob, *, plan_only: bool, as_json: bool) -> None:
+def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
     """Compact the log of a topic and print what was done. Raises NoController, UsageError,
     DeployError, StreamError, ObjectStoreError.
     """
     topic = job.target.topic
     planned = plan_by_key(job)
     if plan_only:
-        _print_plan(topic, planned, as_json=as_json)
+        _print_plan(topic, planned, output=output)
         return
     total = sum(item.log_bytes for item in planned)
     with Progress(f"compact {topic} by key", total, "bytes") as progress:
         report = run_by_key(job, progress.advance)
-    if as_json:
-        print_json(report)
+    if output is not Format.TABLE:
+        print_document(output, report)
     else:
         _print_report(report)
     if report.damaged:
@@ -238,9 +238,10 @@ async def _options(view: ClusterView, topic: str, limits: ByKeyLimits) -> Cleani
     )
 
 
-def _print_plan(topic: str, planned: Sequence[PassPlan], *, as_json: bool) -> None:
-    if as_json:
-        print_json(
+def _print_plan(topic: str, planned: Sequence[PassPlan], *, output: Format) -> None:
+    if output is not Format.TABLE:
+        print_document(
+            output,
             {
                 "topic": topic,
                 "partitions": [
@@ -254,7 +255,7 @@ def _print_plan(topic: str, planned: Sequence[PassPlan], *, as_json: bool) -> No
                     }
                     for item in planned
                 ],
-            }
+            },
         )
         return
     print_table(

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import AsJson
+from deploy.cli.options import Output
+from deploy.output import Format
 
 app = typer.Typer(help="Show effective settings, and document all settings.", no_args_is_help=True)
 
@@ -17,7 +18,7 @@ def show(
     *,
     role: Annotated[str, typer.Option(help="Role of the node: broker | controller.")] = "broker",
     given_only: Annotated[bool, typer.Option("--given", help="Omit defaults.")] = False,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the settings that a node with this environment and these flags would use, and the source
     of each value. Secrets are hidden.
@@ -29,7 +30,7 @@ def show(
     from deploy.node.config.definition import ROLES, Role
     from deploy.node.config.effective import DEFAULT, LOCAL_DEFAULT
     from deploy.node.config.load import load
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
 
     roles: dict[str, Role] = {each: each for each in ROLES}
     known = roles.get(role)
@@ -41,9 +42,10 @@ def show(
         for name, value in values.items()
         if not (given_only and value.place in {DEFAULT, LOCAL_DEFAULT})
     }
-    if as_json:
-        print_json(
-            {name: {"value": value.text, "source": value.place} for name, value in chosen.items()}
+    if output is not Format.TABLE:
+        print_document(
+            output,
+            {name: {"value": value.text, "source": value.place} for name, value in chosen.items()},
         )
         return
     print_table(

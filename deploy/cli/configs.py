@@ -4,8 +4,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.cli.completing import (
+    complete_brokers,
+    complete_config_names,
+    complete_config_values,
+    complete_groups,
+    complete_topics,
+)
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from deploy.clients.configs import ConfigView
@@ -18,10 +26,21 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Broker = Annotated[int | None, typer.Option("--broker", min=0, help="The broker with this id.")]
+Broker = Annotated[
+    int | None,
+    typer.Option(
+        "--broker", min=0, help="The broker with this id.", autocompletion=complete_brokers
+    ),
+]
 AllBrokers = Annotated[bool, typer.Option("--all-brokers", help="The configs of all brokers.")]
-Group = Annotated[str | None, typer.Option("--group", help="The group with this id.")]
-Topic = Annotated[str | None, typer.Option("--topic", help="The topic with this name.")]
+Group = Annotated[
+    str | None,
+    typer.Option("--group", help="The group with this id.", autocompletion=complete_groups),
+]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", help="The topic with this name.", autocompletion=complete_topics),
+]
 
 
 @app.command("describe")
@@ -35,17 +54,17 @@ def describe(
         bool, typer.Option("--all", help="Also show what has its default.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the configs of one broker, of all brokers, of a group or of a topic."""
     from deploy.clients import configs
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
 
     found = configs.describe(bootstrap, _resource(broker, group, topic, all_brokers=all_brokers))
     if not show_all:
         found = [view for view in found if view.source not in configs.DEFAULT_SOURCES]
-    if as_json:
-        print_json(found)
+    if output is not Format.TABLE:
+        print_document(output, found)
         return
     print_table("configs", ("name", "value", "from", "else"), [_row(view) for view in found])
 
@@ -59,11 +78,21 @@ def alter(
     topic: Topic = None,
     values: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Config to set. Repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Config to set. Repeatable.",
+            autocompletion=complete_config_values,
+        ),
     ] = None,
     deleted: Annotated[
         list[str] | None,
-        typer.Option("--delete", metavar="KEY", help="Config to take away. Repeatable."),
+        typer.Option(
+            "--delete",
+            metavar="KEY",
+            help="Config to take away. Repeatable.",
+            autocompletion=complete_config_names,
+        ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:

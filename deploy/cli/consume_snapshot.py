@@ -2,7 +2,6 @@
 them.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,7 @@ def print_snapshot(
     """Print records, one value or JSON object per line, partition by partition. store: empty for
     that of the local cluster.
     """
-    address = store or _local_store()
+    address = store or _known_store()
     try:
         from objectstore.errors import ObjectStoreError
         from stream.errors import StreamError
@@ -44,13 +43,13 @@ def print_snapshot(
     print(f"{printed:,} records", file=sys.stderr)
 
 
-def _local_store() -> str:
-    from deploy.clients import state_file
+def _known_store() -> str:
+    from deploy.clients.target import find_store
 
-    state = state_file.read(state_file.default_path(os.environ))
-    if state is None:
+    found = find_store()
+    if not found:
         raise UsageError("--snapshot needs --store or $PENSTOCK_STORE: the store of the brokers")
-    return state.store_url
+    return found
 
 
 def _rows(store: str, topic: str, snapshot: str) -> Iterator[dict[str, object]]:

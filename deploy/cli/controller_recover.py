@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import AsJson
+from deploy.cli.options import Output
 from deploy.errors import DeployError, UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ def recover(
     force: Force = False,
     accept_loss: AcceptLoss = False,
     voters: Voters = "",
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Rebuild the metadata from the store after all controllers lost their disks. No acknowledged
     record is lost.
@@ -74,7 +75,7 @@ def recover(
     import asyncio
 
     from controller.api.errors import ControllerError
-    from deploy.output import print_json
+    from deploy.output import print_document
     from objectstore.errors import ObjectStoreError
     from stream.errors import StreamError
 
@@ -85,8 +86,8 @@ def recover(
         )
     except (ControllerError, ObjectStoreError, StreamError) as error:
         raise DeployError(str(error)) from error
-    if as_json:
-        print_json(report)
+    if output is not Format.TABLE:
+        print_document(output, report)
     else:
         _print_report(report, store)
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import DeployError, UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,7 @@ def doctor(
     older_than: OlderThan = "1d",
     yes: Yes = False,
     settle: Settle = 5.0,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions,
     WALs, backup, manifest, objects.
@@ -113,10 +114,10 @@ def doctor(
         settle_s=settle,
     )
     report = _examine(options, ask=not yes)
-    if as_json:
-        from deploy.output import print_json
+    if output is not Format.TABLE:
+        from deploy.output import print_document
 
-        print_json(report)
+        print_document(output, report)
     else:
         _print_report(report)
     raise typer.Exit(report.exit_code)
@@ -131,7 +132,11 @@ def _resolve_addresses(
     if store or controller:
         return store, controller or ""
     from deploy.clients import state_file as states
+    from deploy.clients.profiles import current_profile
 
+    profile = current_profile().profile
+    if state_file is None and (profile.store or profile.controller):
+        return profile.store, profile.controller
     path = state_file or states.default_path(os.environ)
     state = states.read(path)
     if state is None:

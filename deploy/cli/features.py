@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
+from deploy.output import Format
 
 app = typer.Typer(help="List, upgrade and downgrade the levels of features.", no_args_is_help=True)
 
@@ -18,16 +19,16 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the levels, and c
 
 
 @app.command("list")
-def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
     """List the features with the levels that the asked broker supports, and the one in force."""
     from deploy.clients.features import listed_features
     from deploy.clients.wire import WireClient
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
 
     with WireClient(bootstrap) as client:
         found = listed_features(client)
-    if as_json:
-        print_json(found)
+    if output is not Format.TABLE:
+        print_document(output, found)
         return
     rows = [(item.name, f"{item.min_level} to {item.max_level}", str(item.level)) for item in found]
     print_table("", ("feature", "supported", "level"), rows)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import NoController
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from deploy.views import NodeView
@@ -39,13 +40,13 @@ def nodes(
     *,
     controller: Controller = None,
     state_file: StateFile = None,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     if context.invoked_subcommand is not None:
         return
     from deploy.balance.admin import propose_moves
     from deploy.clients.metadata import find_controller, read_metadata
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
     from deploy.views import view_cluster
 
     address = find_controller(controller, state_file, os.environ)
@@ -54,8 +55,8 @@ def nodes(
     except NoController:  # no leader now; the other controllers also have the metadata
         loads = {}
     cluster = read_metadata(address, lambda image: view_cluster(image, address, loads))
-    if as_json:
-        print_json(cluster)
+    if output is not Format.TABLE:
+        print_document(output, cluster)
         return
     title = (
         f"cluster {cluster.cluster_id}, controller {address}, metadata offset"

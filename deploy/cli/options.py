@@ -5,11 +5,22 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.completing import complete_groups, complete_topics
+from deploy.output import Format
+
 Bootstrap = Annotated[
     str,
-    typer.Option(envvar="PENSTOCK_BOOTSTRAP", help="Addresses of brokers, as HOST:PORT,HOST:PORT."),
+    typer.Option(
+        "--bootstrap",
+        "--bootstrap-server",
+        "-b",
+        envvar="PENSTOCK_BOOTSTRAP",
+        help="Addresses of brokers, as HOST:PORT,HOST:PORT.",
+        show_default="those of the profile, else of `penstock dev`, else 127.0.0.1:9092",
+    ),
 ]
-BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP = ""
+"""Not given: `deploy.clients.target` finds the brokers."""
 Controller = Annotated[
     str | None,
     typer.Option(
@@ -26,4 +37,17 @@ StateFile = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Output = Annotated[
+    Format,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Print the answer in this format. `--json` is short for `--output json`.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+TopicName = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
+GroupName = Annotated[str, typer.Argument(help="The group.", autocompletion=complete_groups)]

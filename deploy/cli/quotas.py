@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ def list_(
     client_id: Client = None,
     ip: Ip = None,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """List quotas. With options: those of entities that have all of these names.
 
@@ -39,7 +40,7 @@ def list_(
     from deploy.clients.wire import WireClient
 
     with WireClient(bootstrap) as client:
-        _print(list_quotas(client, _entity(user, client_id, ip)), as_json=as_json)
+        _print(list_quotas(client, _entity(user, client_id, ip)), output=output)
 
 
 @app.command("set")
@@ -60,7 +61,7 @@ def set_(
     client_id: Client = None,
     ip: Ip = None,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Set quotas of a user, a client, a client of a user, or an address. Each broker counts for
     itself.
@@ -69,7 +70,7 @@ def set_(
 
     penstock quotas set --user '<default>' --client-id '<default>' request_percentage=50
     """
-    _alter(_entity(user, client_id, ip), dict(map(_value, quotas)), bootstrap, as_json=as_json)
+    _alter(_entity(user, client_id, ip), dict(map(_value, quotas)), bootstrap, output=output)
 
 
 @app.command("delete")
@@ -83,7 +84,7 @@ def delete(
     client_id: Client = None,
     ip: Ip = None,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Delete quotas of one entity.
 
@@ -102,7 +103,7 @@ def delete(
     if missing or not names:
         wanted = missing[0] if missing else "quota"
         raise UsageError(f"{shown(entity)} has no {wanted}; `penstock quotas list` lists quotas")
-    _alter(entity, dict.fromkeys(names), bootstrap, as_json=as_json)
+    _alter(entity, dict.fromkeys(names), bootstrap, output=output)
 
 
 def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str, str | None]:
@@ -134,7 +135,7 @@ def _alter(
     values: "dict[str, float] | dict[str, None]",
     bootstrap: str,
     *,
-    as_json: bool,
+    output: Format,
 ) -> None:
     from deploy.clients.quotas import alter_quotas, list_quotas
     from deploy.clients.wire import WireClient
@@ -143,15 +144,15 @@ def _alter(
     with WireClient(bootstrap) as client:
         alter_quotas(client, entity, values)
         found = [item for item in list_quotas(client, entity) if item.entity == entity]
-    _print(found, as_json=as_json)
+    _print(found, output=output)
 
 
-def _print(found: "Sequence[QuotaView]", *, as_json: bool) -> None:
+def _print(found: "Sequence[QuotaView]", *, output: Format) -> None:
     from deploy.clients.quotas import shown
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
 
-    if as_json:
-        print_json(found)
+    if output is not Format.TABLE:
+        print_document(output, found)
         return
     rows = [
         (shown(item.entity), key, f"{value:,.15g}")

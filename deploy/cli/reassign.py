@@ -10,12 +10,13 @@ import typer
 
 from deploy.cli.options import (
     BOOTSTRAP,
-    AsJson,
     Bootstrap,
     Controller,
+    Output,
     StateFile,
 )
 from deploy.errors import DeployError, KafkaFailed, UsageError
+from deploy.output import Format
 
 app = typer.Typer(
     help="Move partitions to other brokers: generate, execute, verify, cancel, trace.",
@@ -161,13 +162,13 @@ def trace(
     *,
     controller: Controller = None,
     state_file: StateFile = None,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the steps of a partition's last planned move, and the milliseconds that each step
     took.
     """
     from deploy.clients.metadata import find_controller
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
     from deploy.reassign.trace import ask_move, parse_partition
 
     key = parse_partition(partition)
@@ -176,8 +177,8 @@ def trace(
         raise DeployError(
             f"{key} has never moved by plan (reassignment, preferred election or draining)"
         )
-    if as_json:
-        print_json(move)
+    if output is not Format.TABLE:
+        print_document(output, move)
         return
     rows = [
         (step.number, step.by, step.what, "?" if step.took_ms is None else f"{step.took_ms:.1f}")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.cli.completing import complete_snapshots, complete_topics
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from broker.wire.frozen_topics import FrozenTopicInfo
@@ -15,9 +17,14 @@ if TYPE_CHECKING:
 Name = Annotated[
     str, typer.Argument(help="The snapshot: 1 to 100 of a-z, A-Z, 0-9, '.', '_', '-'.")
 ]
+Existing = Annotated[str, typer.Argument(help="The snapshot.", autocompletion=complete_snapshots)]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topics", help="Only these topics, separated by commas. Repeatable."),
+    typer.Option(
+        "--topics",
+        help="Only these topics, separated by commas. Repeatable.",
+        autocompletion=complete_topics,
+    ),
 ]
 
 app = typer.Typer(
@@ -32,14 +39,14 @@ def create(
     *,
     topics: Topics = None,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Create a snapshot of topics: offsets, configs and the offsets of consumer groups.
 
     Without --topics it has all topics but internal ones. Nothing is copied: the snapshot keeps the
     objects from being deleted, whatever happens to the topics.
     """
-    from deploy.output import print_json, size, waiting
+    from deploy.output import print_document, size, waiting
     from deploy.snapshots import create_snapshot, view_snapshots
 
     began = monotonic()
@@ -47,8 +54,8 @@ def create(
         found = create_snapshot(bootstrap, name, _split(topics))
     (view,) = view_snapshots(found)
     took_ms = round((monotonic() - began) * 1_000)
-    if as_json:
-        print_json({"snapshot": view, "took_ms": took_ms})
+    if output is not Format.TABLE:
+        print_document(output, {"snapshot": view, "took_ms": took_ms})
         return
     print(
         f"created {name}: {view.topics:,} topics, {view.partitions:,} partitions,"
@@ -58,15 +65,15 @@ def create(
 
 
 @app.command("list")
-def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
     """List all snapshots, the oldest first."""
     from deploy.clients.frozen_topics import frozen_topics
-    from deploy.output import print_json, print_table, size
+    from deploy.output import print_document, print_table, size
     from deploy.snapshots import view_snapshots
 
     views = view_snapshots(frozen_topics(bootstrap))
-    if as_json:
-        print_json(views)
+    if output is not Format.TABLE:
+        print_document(output, views)
         return
     rows = [
         (
@@ -86,19 +93,19 @@ def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False)
 
 @app.command("describe")
 def describe(
-    name: Name,
+    name: Existing,
     *,
     topics: Topics = None,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the partitions, configs and offsets of consumer groups of a snapshot."""
-    from deploy.output import print_json, print_table, size
+    from deploy.output import print_document, print_table, size
     from deploy.snapshots import find_snapshot
 
     found = find_snapshot(bootstrap, name, _split(topics))
-    if as_json:
-        print_json([_as_json(topic) for topic in found])
+    if output is not Format.TABLE:
+        print_document(output, [_as_json(topic) for topic in found])
         return
     print_table(
         f"{name}, created {_time(min(topic.since_ms for topic in found))}",
@@ -139,31 +146,31 @@ def describe(
 
 @app.command("delete")
 def delete(
-    name: Name,
+    name: Existing,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Delete a snapshot. It cannot be brought back."""
-    from deploy.output import print_json, size, waiting
+    from deploy.output import print_document, size, waiting
     from deploy.snapshots import delete_snapshot, find_snapshot, view_snapshots
 
     found = find_snapshot(bootstrap, name)
     (view,) = view_snapshots(found)
-    if not yes and not as_json:
+    if not yes and output is Format.TABLE:
         typer.confirm(f"delete {name} with {view.records:,} records?", abort=True)
     with waiting(f"deleting snapshot {name}"):
         delete_snapshot(bootstrap, found)
-    if as_json:
-        print_json(view)
+    if output is not Format.TABLE:
+        print_document(output, view)
         return
     print(f"deleted {name}: {view.topics:,} topics, {size(view.size_bytes)}")
 
 
 @app.command("restore")
 def restore(
-    name: Name,
+    name: Existing,
     *,
     topics: Topics = None,
     new_name: Annotated[
@@ -184,22 +191,22 @@ def restore(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Make topics from a snapshot, with its records and configs. The snapshot stays."""
-    from deploy.output import print_json, print_table, waiting
+    from deploy.output import print_document, print_table, waiting
     from deploy.snapshots import find_snapshot
     from deploy.snapshots import restore as restore_topics
 
     found = find_snapshot(bootstrap, name, _split(topics))
-    if replace and not yes and not as_json:
+    if replace and not yes and output is Format.TABLE:
         typer.confirm(f"delete topics that exist and restore {len(found):,} topics?", abort=True)
     with waiting(f"restoring {len(found):,} topics of {name}"):
         views = restore_topics(
             bootstrap, found, new_name=new_name, replaces=replace, groups=with_groups
         )
-    if as_json:
-        print_json(views)
+    if output is not Format.TABLE:
+        print_document(output, views)
     else:
         rows = [
             (view.topic, view.source, view.groups, "; ".join(view.problems) or "-")

@@ -25,6 +25,9 @@ def snippets(
     bootstrap: Annotated[
         str | None,
         typer.Option(
+            "--bootstrap",
+            "--bootstrap-server",
+            "-b",
             envvar="PENSTOCK_BOOTSTRAP",
             help=(
                 "Addresses of brokers, as HOST:PORT,HOST:PORT; default: those of the running"
@@ -37,18 +40,21 @@ def snippets(
     """Print a program that produces and consumes one record, with the addresses of the running
     cluster, and the security settings of it or of --command-config.
     """
-    from deploy.cli.options import BOOTSTRAP
     from deploy.clients import state_file as state_file_module
+    from deploy.clients.profiles import current_profile
     from deploy.clients.security import PLAINTEXT, current_security, read_file
+    from deploy.clients.target import DEFAULT_BOOTSTRAP
     from deploy.local.client_snippets import SNIPPETS, filled, lines
 
     if client is not None and client not in SNIPPETS:
         raise UsageError(f"client {client!r} is not supported: {', '.join(SNIPPETS)}")
     state = state_file_module.read(state_file or state_file_module.default_path(os.environ))
     store = state.store_url if state else "s3://BUCKET"
-    address = bootstrap or (state.bootstrap if state else BOOTSTRAP)
+    used = current_profile().profile
+    address = bootstrap or used.bootstrap or (state.bootstrap if state else DEFAULT_BOOTSTRAP)
     security = current_security()
-    if security == PLAINTEXT and bootstrap is None and state and state.command_config:
+    is_dev = bootstrap is None and not used.bootstrap
+    if security == PLAINTEXT and is_dev and state and state.command_config:
         security = read_file(Path(state.command_config))
     if client is None:
         print("\n".join(lines(bootstrap=address, topic=topic, store=store, security=security)))

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import DeployError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from deploy.views import StreamView
@@ -25,13 +26,13 @@ def describe(
     *,
     controller: Controller = None,
     state_file: StateFile = None,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the streams of a topic: owner and epoch, committed offsets, and the objects that hold
     them.
     """
     from deploy.clients.metadata import find_controller, read_metadata
-    from deploy.output import print_json
+    from deploy.output import print_document
     from deploy.views import view_streams
 
     found: list[StreamView] | None = read_metadata(
@@ -42,8 +43,8 @@ def describe(
         raise DeployError(
             f"topic {topic!r} does not exist; `penstock topics list` lists the topics"
         )
-    if as_json:
-        print_json(found)
+    if output is not Format.TABLE:
+        print_document(output, found)
         return
     _print_streams(topic, found)
     _print_ranges(found)

@@ -12,8 +12,9 @@ import typer
 
 from base.extras import install_hint
 from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import AsJson
+from deploy.cli.options import Output
 from deploy.errors import DeployError, UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from lake.table.engines import Engine
@@ -197,7 +198,7 @@ def sync(
     batches: BatchOptions,
     place: WarehouseOptions,
     engine: EngineOptions,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Write a topic into a table and keep it up to date. Every record is written exactly once, also
     after restarts and on other machines.
@@ -228,7 +229,7 @@ def sync(
                     options,
                     on_files=progress.advance,
                 )
-                _run(run, once=batches.once, interval_s=batches.interval_s, as_json=as_json)
+                _run(run, once=batches.once, interval_s=batches.interval_s, output=output)
 
 
 def _sync_options(rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
@@ -246,7 +247,7 @@ def _sync_options(rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
     )
 
 
-def _run(run: "TableSync", *, once: bool, interval_s: float, as_json: bool) -> None:
+def _run(run: "TableSync", *, once: bool, interval_s: float, output: Format) -> None:
     rows = rejected = batches = 0
     is_interrupted = False
 
@@ -264,21 +265,21 @@ def _run(run: "TableSync", *, once: bool, interval_s: float, as_json: bool) -> N
         report = run.run_batch()
         if report is not None:
             rows, rejected, batches = rows + report.rows, rejected + report.rejected, batches + 1
-            _print_report(report, as_json=as_json)
+            _print_report(report, output=output)
         elif once:
             break
         else:
             time.sleep(interval_s)
-    if not as_json:
+    if output is Format.TABLE:
         print(f"up to date: {rows:,} rows and {rejected:,} dead letters in {batches} batches")
 
 
-def _print_report(report: "BatchReport", *, as_json: bool) -> None:
+def _print_report(report: "BatchReport", *, output: Format) -> None:
     import msgspec
 
     from deploy.output import size
 
-    if as_json:
+    if output is not Format.TABLE:
         print(msgspec.json.encode(report).decode(), flush=True)
         return
     replaced = f", {report.files_replaced} replaced" if report.files_replaced else ""
@@ -301,11 +302,11 @@ def compact(
     ] = 256,
     place: WarehouseOptions,
     engine: EngineOptions,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Compact the small files of a table; safe while it is being written."""
     with one_line_errors():
-        from deploy.output import Progress, print_json
+        from deploy.output import Progress, print_document
         from lake.table.compact import compact as join
 
         warehouse = place.open()
@@ -314,8 +315,8 @@ def compact(
             Progress(f"compact {table}", None, "records") as progress,
         ):
             report = join(warehouse.existing(table), runner, target_mib * _MIB, progress.advance)
-    if as_json:
-        print_json(report)
+    if output is not Format.TABLE:
+        print_document(output, report)
         return
     print(
         f"{table}: {report.files_replaced} files of {report.files_before} became"
@@ -330,17 +331,17 @@ def query(
     *,
     max_rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to show.")] = 100,
     place: WarehouseOptions,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Query the tables of a warehouse with SQL (DuckDB). Tables are named as in the warehouse."""
     with one_line_errors():
-        from deploy.output import print_json, print_table
+        from deploy.output import print_document, print_table
         from lake.table.query import query as ask
 
         found: Any = ask(place.open(), sql)
     rows: list[dict[str, Any]] = found.slice(0, max_rows).to_pylist()
-    if as_json:
-        print_json(rows)
+    if output is not Format.TABLE:
+        print_document(output, rows)
         return
     print_table("", found.column_names, [list(row.values()) for row in rows])
     if found.num_rows > max_rows:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from deploy.top.watch import Watch
@@ -31,7 +32,7 @@ def top(
     ] = 0.005,
     get_price: Annotated[float, typer.Option(help="USD per 1,000 GET requests.", min=0.0)] = 0.0004,
     storage_price: Annotated[float, typer.Option(help="USD per GB and month.", min=0.0)] = 0.023,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show what the cluster does: throughput and latency of brokers, requests to the store and
     their cost, records of topics.
@@ -50,23 +51,23 @@ def top(
         storage_usd_per_gb_month=storage_price,
     )
     with Watch(find_controller(controller, state_file, os.environ), prices) as watch:
-        if once or as_json or not sys.stdout.isatty():
+        if once or output is not Format.TABLE or not sys.stdout.isatty():
             watch.measure()
             watch.wait(interval)
-            _print_once(watch, as_json)
+            _print_once(watch, output)
         else:
             _print_live(watch, interval)
 
 
-def _print_once(watch: "Watch", as_json: bool) -> None:
+def _print_once(watch: "Watch", output: Format) -> None:
     from rich.console import Console
 
-    from deploy.output import print_json
+    from deploy.output import print_document
     from deploy.top.page import page
 
     view = watch.measure()
-    if as_json:
-        print_json(view)
+    if output is not Format.TABLE:
+        print_document(output, view)
     else:
         Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(page(view))
 

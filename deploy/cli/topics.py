@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output, TopicName
 from deploy.errors import UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from broker.wire.frozen_topics import FrozenTopicInfo
@@ -43,6 +45,7 @@ def create(
             "--config",
             "-c",
             help="Topic config as KEY=VALUE. Repeatable.",
+            autocompletion=complete_topic_configs,
         ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
@@ -57,7 +60,9 @@ def create(
 
 @app.command("fork")
 def fork(
-    source: Annotated[str, typer.Argument(help="The topic to fork.")],
+    source: Annotated[
+        str, typer.Argument(help="The topic to fork.", autocompletion=complete_topics)
+    ],
     name: Annotated[str, typer.Argument(help="The new topic.")],
     *,
     at_time: Annotated[
@@ -80,7 +85,11 @@ def fork(
     ] = None,
     snapshot: Annotated[
         str | None,
-        typer.Option(metavar="SNAPSHOT", help="Take the topic as it is in this snapshot."),
+        typer.Option(
+            metavar="SNAPSHOT",
+            help="Take the topic as it is in this snapshot.",
+            autocompletion=complete_snapshots,
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,
@@ -88,10 +97,11 @@ def fork(
             "--config",
             "-c",
             help="Topic config as KEY=VALUE, instead of that of the source. Repeatable.",
+            autocompletion=complete_topic_configs,
         ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Create a topic that begins with the records of another one.
 
@@ -116,19 +126,21 @@ def fork(
             f"{partition}:{offset}" for partition, offset in read_offsets(at_offsets, source)
         )
     from deploy.clients.kafka import Kafka
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     began = monotonic()
     kafka.create_topic(name, -1, -1, configs)
     took_ms = round((monotonic() - began) * 1_000)
     offsets = kafka.offsets(name, [part.partition for part in kafka.topic(name).partitions])
-    if as_json:
+    if output is not Format.TABLE:
         partitions = [
             {"partition": at, "earliest": earliest, "latest": latest}
             for at, (earliest, latest) in offsets.items()
         ]
-        print_json({"name": name, "source": source, "took_ms": took_ms, "partitions": partitions})
+        print_document(
+            output, {"name": name, "source": source, "took_ms": took_ms, "partitions": partitions}
+        )
         return
     rows = [(at, *bounds, bounds[1] - bounds[0]) for at, bounds in offsets.items()]
     print_table(name, ["partition", "earliest", "latest", "offsets"], rows)
@@ -142,30 +154,39 @@ def list_topics(
         bool, typer.Option("--deleted", help="List the deleted topics that can come back instead.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """List all topics."""
     if deleted:
-        _list_deleted(bootstrap, as_json=as_json)
+        _list_deleted(bootstrap, output=output)
         return
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_json, print_table
+    from deploy.clients.brokers import Brokers
+    from deploy.output import print_document, print_table
 
-    topics = Kafka(bootstrap).topics()
-    if as_json:
-        print_json([{"name": topic.name, "partitions": len(topic.partitions)} for topic in topics])
-        return
-    rows = [
-        (topic.name, len(topic.partitions), sum(part.leader >= 0 for part in topic.partitions))
-        for topic in topics
+    with Brokers(bootstrap) as brokers:
+        topics = brokers.metadata(None).topics
+    views = [
+        {
+            "name": topic.name,
+            "partitions": len(topic.partitions),
+            "with_leader": sum(part.leader_id >= 0 for part in topic.partitions),
+        }
+        for topic in sorted(topics, key=lambda topic: topic.name or "")
     ]
-    print_table("", ["topic", "partitions", "with a leader"], rows)
+    if output is not Format.TABLE:
+        print_document(output, views)
+        return
+    columns = ["topic", "partitions", "with a leader"]
+    print_table("", columns, [list(view.values()) for view in views])
 
 
 @app.command("describe")
 def describe(
     name: Annotated[
-        str | None, typer.Argument(help="The topic; with --size, all if left out.")
+        str | None,
+        typer.Argument(
+            help="The topic; with --size, all if left out.", autocompletion=complete_topics
+        ),
     ] = None,
     *,
     size: Annotated[
@@ -184,22 +205,22 @@ def describe(
         float, typer.Option(help="For --size: USD per GB and month.", min=0.0)
     ] = 0.023,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show a topic's partitions, offsets and configs, or its size."""
     if name is None and not size:
         raise UsageError("name a topic, or add --size for the sizes of all topics")
     from deploy.clients.kafka import Kafka
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     if size or name is None:
-        _describe_sizes(kafka, name, storage_price, as_json=as_json)
+        _describe_sizes(kafka, name, storage_price, output=output)
         return
     topic = kafka.topic(name)
     offsets = kafka.offsets(name, [part.partition for part in topic.partitions])
     configs = kafka.topic_config(name)
-    if as_json:
+    if output is not Format.TABLE:
         partitions = [
             {
                 "partition": part.partition,
@@ -211,7 +232,7 @@ def describe(
             }
             for part in topic.partitions
         ]
-        print_json({"name": name, "partitions": partitions, "configs": configs})
+        print_document(output, {"name": name, "partitions": partitions, "configs": configs})
         return
     rows = [
         (part.partition, part.leader, _ids(part.replicas), _ids(part.isr), *offsets[part.partition])
@@ -223,7 +244,7 @@ def describe(
 
 @app.command("delete-records")
 def delete_records(
-    name: str,
+    name: TopicName,
     *,
     before_offset: Annotated[
         int | None, typer.Option(help="Delete the records before this offset.")
@@ -242,7 +263,7 @@ def delete_records(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Delete the oldest records of a topic.
 
@@ -252,7 +273,7 @@ def delete_records(
     if (before_offset is not None) + (before_time is not None) + all_records != 1:
         raise UsageError("name one of --before-offset, --before-time and --all")
     from deploy.clients.kafka import Kafka
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     there = [part.partition for part in kafka.topic(name).partitions]
@@ -266,17 +287,18 @@ def delete_records(
     else:
         starts = ends if before_offset is None else dict.fromkeys(ends, before_offset)
     count = sum(max(0, min(starts[at], ends[at]) - offsets[at][0]) for at in ends)
-    if not yes and not as_json:
+    if not yes and output is Format.TABLE:
         typer.confirm(f"delete up to {count:,} records of {name}?", abort=True)
     results = kafka.delete_records(name, starts)
-    if as_json:
-        print_json(
+    if output is not Format.TABLE:
+        print_document(
+            output,
             [
                 {"partition": at, "earliest": None, "error": found}
                 if isinstance(found, str)
                 else {"partition": at, "earliest": found, "error": None}
                 for at, found in results.items()
-            ]
+            ],
         )
     else:
         rows = [(at, offsets[at][0], found, ends[at]) for at, found in results.items()]
@@ -289,11 +311,14 @@ def delete_records(
 def delete(
     name: Annotated[
         str,
-        typer.Argument(help="The topic; NAME@TOPIC_ID removes a deleted topic for good."),
+        typer.Argument(
+            help="The topic; NAME@TOPIC_ID removes a deleted topic for good.",
+            autocompletion=complete_topics,
+        ),
     ],
     *,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Delete a topic and everything in it.
 
@@ -302,19 +327,20 @@ def delete(
     """
     from deploy.clients.frozen_topics import delete_topic, deleted_topics, full_name
     from deploy.clients.kafka import Kafka
-    from deploy.output import print_json
+    from deploy.output import print_document
 
     is_purge = name in map(full_name, deleted_topics(bootstrap))
     if not is_purge:
         Kafka(bootstrap).topic(name)
     found = delete_topic(bootstrap, name)
-    if as_json:
-        print_json(
+    if output is not Format.TABLE:
+        print_document(
+            output,
             {
                 "name": name,
                 "topic_id": None if found is None else found.topic_id,
                 "until": None if found is None else _until(found),
-            }
+            },
         )
     elif is_purge:
         print(f"removed {name} for good")
@@ -357,7 +383,7 @@ def undelete(
         ),
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Bring a deleted topic back, with its records, configs and offsets of consumer groups.
 
@@ -365,11 +391,11 @@ def undelete(
     topic never goes back. Records that retention or compaction deleted do not come back.
     """
     if records:
-        _undelete_records(bootstrap, name, new_name, as_json=as_json)
+        _undelete_records(bootstrap, name, new_name, output=output)
         return
     from deploy.clients.frozen_topics import find_deleted
     from deploy.clients.kafka import Kafka
-    from deploy.output import print_json
+    from deploy.output import print_document
 
     found = find_deleted(bootstrap, name)
     returned = new_name or found.name
@@ -377,26 +403,27 @@ def undelete(
     began = monotonic()
     kafka.create_topic(returned, -1, -1, {"penstock.undelete": str(found.topic_id)})
     took_ms = round((monotonic() - began) * 1_000)
-    if as_json:
-        print_json(
+    if output is not Format.TABLE:
+        print_document(
+            output,
             {
                 "name": returned,
                 "deleted_name": found.name,
                 "topic_id": found.topic_id,
                 "partitions": len(found.partitions),
                 "took_ms": took_ms,
-            }
+            },
         )
         return
     was = "" if returned == found.name else f" as {returned}"
     print(f"undeleted {found.name}{was} with {len(found.partitions)} partitions in {took_ms:,} ms")
 
 
-def _undelete_records(bootstrap: str, name: str, new_name: str | None, *, as_json: bool) -> None:
+def _undelete_records(bootstrap: str, name: str, new_name: str | None, *, output: Format) -> None:
     if new_name is None:
         raise UsageError("--records needs --as NEW: the log start of a topic never goes back")
     from deploy.clients.kafka import Kafka
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     partitions = [part.partition for part in kafka.topic(name).partitions]
@@ -409,8 +436,9 @@ def _undelete_records(bootstrap: str, name: str, new_name: str | None, *, as_jso
     )
     took_ms = round((monotonic() - began) * 1_000)
     before, after = kafka.offsets(name, partitions), kafka.offsets(new_name, partitions)
-    if as_json:
-        print_json(
+    if output is not Format.TABLE:
+        print_document(
+            output,
             {
                 "name": new_name,
                 "source": name,
@@ -419,7 +447,7 @@ def _undelete_records(bootstrap: str, name: str, new_name: str | None, *, as_jso
                     for at in partitions
                 ],
                 "took_ms": took_ms,
-            }
+            },
         )
         return
     rows = [(at, before[at][0], *after[at]) for at in partitions]
@@ -427,10 +455,10 @@ def _undelete_records(bootstrap: str, name: str, new_name: str | None, *, as_jso
     print_table(f"{new_name}, in {took_ms:,} ms", columns, rows)
 
 
-def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
+def _list_deleted(bootstrap: str, *, output: Format) -> None:
     """Print the deleted topics, and the topics with deleted records, that can come back."""
     from deploy.clients.frozen_topics import deleted_records, deleted_topics
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
     from deploy.output import size as size_text
     from deploy.top.cost import Prices, storage_usd_month
 
@@ -447,9 +475,9 @@ def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
         )
         for topic in [*deleted_topics(bootstrap), *deleted_records(bootstrap)]
     ]
-    if as_json:
+    if output is not Format.TABLE:
         keys = ("name", "what", "topic_id", "deleted", "until", "partitions", "bytes", "usd_month")
-        print_json([dict(zip(keys, row, strict=True)) for row in rows])
+        print_document(output, [dict(zip(keys, row, strict=True)) for row in rows])
         return
     cells = [(*row[:-2], size_text(row[-2]), f"{row[-1]:,.4f}") for row in rows]
     columns = ["topic", "deleted", "id", "at", "until", "partitions", "bytes", "USD/month"]
@@ -465,16 +493,16 @@ def _utc(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, as_json: bool) -> None:
+def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: Format) -> None:
     """Print the sizes of the partitions of one topic, or of all topics."""
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
     from deploy.top.cost import Prices
     from deploy.topic_sizes import topic_sizes, total
 
     topics = kafka.topics() if name is None else [kafka.topic(name)]
     sizes = topic_sizes(kafka, topics, Prices(storage_usd_per_gb_month=price))
-    if as_json:
-        print_json(sizes)
+    if output is not Format.TABLE:
+        print_document(output, sizes)
         return
     columns = [
         "bytes",

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.cli.completing import complete_topics
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import KafkaFailed, UsageError
+from deploy.output import Format
 
 app = typer.Typer(
     help="List and describe transactions, find and abort hanging ones.", no_args_is_help=True
@@ -30,16 +32,16 @@ def list_transactions(
         ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """List the transactional ids of all coordinators with their states."""
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
     from deploy.transactions.admin import TransactionsClient
 
     with TransactionsClient(bootstrap) as admin:
         found = admin.listed(state or (), pattern=pattern)
-    if as_json:
-        print_json(found)
+    if output is not Format.TABLE:
+        print_document(output, found)
         return
     rows = [
         (item.transactional_id, item.state, str(item.producer_id), str(item.coordinator))
@@ -50,16 +52,16 @@ def list_transactions(
 
 @app.command("describe")
 def describe(
-    transactional_id: str, *, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False
+    transactional_id: str, *, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE
 ) -> None:
     """Show the producer, the state and the partitions of one transactional id."""
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
     from deploy.transactions.admin import TransactionsClient
 
     with TransactionsClient(bootstrap) as admin:
         view = admin.describe(transactional_id)
-    if as_json:
-        print_json(view)
+    if output is not Format.TABLE:
+        print_document(output, view)
         return
     age_s = None if view.started_ms is None else time.time() - view.started_ms / 1_000
     rows = [
@@ -73,7 +75,10 @@ def describe(
     print_table(view.transactional_id, ("", ""), rows)
 
 
-Topic = Annotated[str | None, typer.Option("--topic", help="Look only at this topic.")]
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", help="Look only at this topic.", autocompletion=complete_topics),
+]
 Partition = Annotated[
     int | None, typer.Option("--partition", min=0, help="Look only at this partition of it.")
 ]
@@ -93,7 +98,7 @@ def find_hanging(
         ),
     ] = 15,
     bootstrap: Bootstrap = BOOTSTRAP,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Find open transactions that no coordinator will end.
 
@@ -102,14 +107,14 @@ def find_hanging(
     """
     if partition is not None and topic is None:
         raise UsageError("--partition needs --topic")
-    from deploy.output import print_json, print_table
+    from deploy.output import print_document, print_table
     from deploy.transactions.admin import TransactionsClient
 
     now_ms = time.time_ns() // 1_000_000
     with TransactionsClient(bootstrap) as admin:
         found = admin.find_hanging(topic, partition, timeout_minutes * _MINUTE_MS, now_ms)
-    if as_json:
-        print_json(found)
+    if output is not Format.TABLE:
+        print_document(output, found)
         return
     columns = ("topic", "partition", "start offset", "producer id", "epoch", "minutes")
     rows = [
@@ -131,7 +136,10 @@ def find_hanging(
 @app.command("abort")
 def abort(
     *,
-    topic: Annotated[str, typer.Option("--topic", help="Topic of the transaction.")],
+    topic: Annotated[
+        str,
+        typer.Option("--topic", help="Topic of the transaction.", autocompletion=complete_topics),
+    ],
     partition: Annotated[int, typer.Option("--partition", min=0, help="Partition of it.")],
     start_offset: Annotated[
         int, typer.Option("--start-offset", min=0, help="Offset of its first record there.")

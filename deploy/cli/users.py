@@ -1,6 +1,5 @@
 """Create, list and delete users who authenticate by SCRAM or PLAIN: `penstock users`."""
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +7,9 @@ from typing import Annotated
 import typer
 
 from base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
-from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
+from deploy.output import Format
 
 app = typer.Typer(help="Manage users who authenticate by SCRAM or PLAIN.", no_args_is_help=True)
 _DEFAULT = "SCRAM-SHA-512"
@@ -49,15 +49,18 @@ def create(
 
 
 @app.command("list")
-def list_(bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
     """List the users in the metadata. Users of the brokers' file of users are not among them."""
     from deploy.clients.users import list_users
     from deploy.clients.wire import WireClient
+    from deploy.output import print_document
 
     with WireClient(bootstrap) as client:
         users = list_users(client)
-    if as_json:
-        print(json.dumps([{"name": user.name, "mechanisms": user.mechanisms} for user in users]))
+    if output is not Format.TABLE:
+        print_document(
+            output, [{"name": user.name, "mechanisms": user.mechanisms} for user in users]
+        )
         return
     for user in users:
         shown = ", ".join(f"{name} ({count} iterations)" for name, count in user.mechanisms.items())

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import AsJson, Controller, StateFile
+from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import DeployError, UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,7 @@ def repair(
     node: Node = -1,
     accept_loss: AcceptLoss = False,
     wait: Wait = 90.0,
-    as_json: AsJson = False,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show which WAL slots of dead brokers are lost or damaged, and which records are lost with
     them. Changes nothing by default.
@@ -73,7 +74,7 @@ def repair(
     from controller.api.errors import ControllerError
     from deploy.clients.metadata import find_controller
     from deploy.node.logs import to_stderr
-    from deploy.output import print_json
+    from deploy.output import print_document
     from objectstore.errors import InvalidStoreUrl, ObjectStoreError
     from stream.errors import StreamError
 
@@ -84,21 +85,21 @@ def repair(
         surveys, ended = asyncio.run(_repair(url, address, node, accept=accept_loss, wait_s=wait))
     except (InvalidStoreUrl, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
         raise DeployError(str(error) or "the controllers did not answer in time") from error
-    if as_json:
-        print_json({"wals": surveys, "accepted": accept_loss, "ended": ended})
+    if output is not Format.TABLE:
+        print_document(output, {"wals": surveys, "accepted": accept_loss, "ended": ended})
     else:
         _print_surveys(surveys, accepted=accept_loss, ended=ended)
 
 
 def _store_of(state_file: "Path | None") -> str:
-    from deploy.clients import state_file as states
+    from deploy.clients.target import find_store
 
-    state = states.read(state_file or states.default_path(os.environ))
-    if state is None or state.store_url.startswith("memory:"):
+    found = find_store(state_file)
+    if not found:
         raise UsageError(
             "no store given: name the brokers' store with --store URL (PENSTOCK_STORE)"
         )
-    return state.store_url
+    return found
 
 
 async def _repair(

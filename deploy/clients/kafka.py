@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from deploy.clients.security import ClientSecurity, current_security
-from deploy.errors import KafkaFailed
+from deploy.clients.target import find_brokers, no_broker
+from deploy.errors import KafkaFailed, near_hint
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata
@@ -54,7 +55,7 @@ class Kafka:
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
         """security: how to connect; None as `--command-config` says."""
-        self._bootstrap = bootstrap
+        self._target = find_brokers(bootstrap)
         self._security = security or current_security()
         # The results of AdminClient have no types.
         self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))
@@ -63,7 +64,7 @@ class Kafka:
         """Return client properties; `_` in names stands for `.`. Raises KafkaFailed."""
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {
-            "bootstrap.servers": self._bootstrap,
+            "bootstrap.servers": self._target.bootstrap,
             "log_level": CRITICAL,
             **self._security.properties(),
             **self._tokens(),
@@ -116,12 +117,7 @@ class Kafka:
         """Return one topic. Raises KafkaFailed, naming a topic with a similar name."""
         found = {view.name: view for view in self.topics()}
         if name not in found:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, found, n=1)
-            hint = (
-                f"did you mean {near[0]}?" if near else ("`penstock topics list` lists the topics")
-            )
+            hint = near_hint(name, found, "`penstock topics list` lists the topics")
             raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
         return found[name]
 
@@ -246,8 +242,5 @@ class Kafka:
     def failure(self, error: KafkaError, failed: str) -> KafkaFailed:
         """Describe an error of the client."""
         if error.code() in _UNREACHABLE:
-            return KafkaFailed(
-                f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name"
-                " another with --bootstrap"
-            )
+            return no_broker(self._target)
         return KafkaFailed(f"{failed}: {error.str()} ({error.name()})")

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from controller.metadata.image import MetadataImage
 from deploy.clients import state_file
 from deploy.clients.controllers import connect, no_controller
+from deploy.clients.profiles import current_profile
 from deploy.errors import NoController
 
 CONTROLLER_VARIABLE: Final = "PENSTOCK_CONTROLLER"
@@ -23,11 +24,13 @@ _T = TypeVar("_T")
 def find_controller(
     named: str | None, state_path: Path | None, environment: Mapping[str, str]
 ) -> str:
-    """Return the controller's address as given, or from the state file of a running cluster. Raises
-    NoController.
+    """Return the controller's address as given, from the profile, or from the state file of a
+    running cluster. Raises NoController.
     """
     if named:
         return named
+    if state_path is None and (known := current_profile().profile.controller):
+        return known
     path = state_path or state_file.default_path(environment)
     state = state_file.read(path)
     if state is None:

@@ -24,6 +24,7 @@ from base.listeners import SecurityProtocol
 from base.scram import SCRAM_BY_NAME
 from broker.security.config import OAUTHBEARER, PLAIN
 from deploy.clients.bearer_tokens import TokenSource
+from deploy.clients.profiles import current_profile
 from deploy.errors import UsageError
 
 MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
@@ -106,12 +107,29 @@ class ClientSecurity:
 
 
 PLAINTEXT: Final = ClientSecurity()
-_current: ContextVar[ClientSecurity] = ContextVar("client_security", default=PLAINTEXT)
+_current: ContextVar[ClientSecurity | None] = ContextVar("client_security", default=None)
+_file: ContextVar[Path | None] = ContextVar("client_security_file", default=None)
 
 
 def current_security() -> ClientSecurity:
-    """Return how the clients of this command connect."""
-    return _current.get()
+    """Return how the clients of this command connect: as chosen, else as the profile says. Raises
+    UsageError if the file of the profile cannot be read.
+    """
+    chosen = _current.get()
+    if chosen is not None:
+        return chosen
+    path = current_profile().profile.command_config
+    return read_file(Path(path)) if path else PLAINTEXT
+
+
+def is_chosen() -> bool:
+    """Return True if an option, a variable or a profile says how to connect."""
+    return _current.get() is not None or bool(current_profile().profile.command_config)
+
+
+def chosen_file() -> Path | None:
+    """Return the file of --command-config, or None."""
+    return _file.get()
 
 
 def use(security: ClientSecurity) -> None:
@@ -122,6 +140,7 @@ def use(security: ClientSecurity) -> None:
 def use_file(path: Path) -> None:
     """Let the clients of this command connect as a file says. Raises UsageError."""
     use(read_file(path))
+    _file.set(path)
 
 
 def read_file(path: Path) -> ClientSecurity:

@@ -10,15 +10,12 @@ import struct
 from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
-from broker.security.access import new_nonce
-from broker.security.exchange import AuthenticationFailed
-from broker.security.sasl_client import SaslLogin
 from broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
 from broker.wire.errors import WireError
 from broker.wire.framing import encode_request_frame, parse_response_header
-from broker.wire.gen import sasl_authenticate, sasl_handshake
 from broker.wire.primitives import Reader, Writer
 from deploy.clients.security import ClientSecurity, current_security
+from deploy.clients.target import find_brokers, no_broker
 from deploy.errors import KafkaFailed
 
 TIMEOUT_S: Final = 35.0
@@ -35,7 +32,8 @@ class WireClient:
 
     def __init__(self, bootstrap: str, security: ClientSecurity | None = None) -> None:
         """security: how to connect; None as `--command-config` says."""
-        self._bootstrap = bootstrap
+        self._target = find_brokers(bootstrap)
+        self._bootstrap = self._target.bootstrap
         self._security = security or current_security()
         self._correlation_id = 0
         self._socket = self._connect()
@@ -67,13 +65,17 @@ class WireClient:
         encode: Callable[[Writer, _RequestT, int], None],
         decode: Callable[[Reader, int], _ResponseT],
         timeout_s: float = TIMEOUT_S,
+        *,
+        version: int | None = None,
     ) -> _ResponseT:
-        """Send one request in the highest supported version and return the answer. After a failure
-        the connection cannot be used.
+        """Send one request and return the answer. After a failure the connection cannot be used.
+
+        version: None for the highest one that brokers of this version serve.
         """
         self._correlation_id += 1
+        version = api.max if version is None else version
         frame = encode_request_frame(
-            api, api.max, self._correlation_id, encode, request, client_id="penstock"
+            api, version, self._correlation_id, encode, request, client_id="penstock"
         )
         self._socket.settimeout(timeout_s)
         try:
@@ -84,12 +86,18 @@ class WireClient:
                     f"the answer of {self._bootstrap} to {api.name} is not a Kafka response"
                 )
             answer = memoryview(self._read(size))
-            _, body_offset = parse_response_header(api, api.max, answer)
-            return decode(Reader(answer, body_offset), api.max)
+            _, body_offset = parse_response_header(api, version, answer)
+            return decode(Reader(answer, body_offset), version)
         except (OSError, WireError) as error:
             raise KafkaFailed(f"{api.name} got no answer from {self._bootstrap}: {error}") from None
 
     def _log_in(self) -> None:
+        # Loads cryptography and PyJWT, which takes as long as the rest of a command.
+        from broker.security.access import new_nonce
+        from broker.security.exchange import AuthenticationFailed
+        from broker.security.sasl_client import SaslLogin
+        from broker.wire.gen import sasl_authenticate, sasl_handshake
+
         security = self._security
         login = SaslLogin(
             security.mechanism, security.username, security.secret(), nonce=new_nonce()
@@ -143,7 +151,4 @@ class WireClient:
             except OSError as error:
                 connection.close()
                 raise KafkaFailed(f"TLS with {address} failed: {error}") from None
-        raise KafkaFailed(
-            f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or"
-            " choose another with --bootstrap"
-        )
+        raise no_broker(self._target)

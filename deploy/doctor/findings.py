@@ -184,7 +184,7 @@ NO_LEADER: Final = Kind(
     Level.FAIL,
     "The controllers have no leader: {answering} of {known} answer ({roles}).",
     "Start those that do not answer: a majority of the voters has to run. `penstock"
-    " controller status` shows them.",
+    " quorum describe` shows them.",
 )
 CONTROLLER_AWAY: Final = Kind(
     "controller-unreachable",
@@ -197,7 +197,7 @@ CONTROLLER_LAGS: Final = Kind(
     "controller-lags",
     Level.WARN,
     "Controller {node_id} lacks {lag:,} entries of the metadata log{since}.",
-    "Check its disk and network; `penstock controller status` shows the lag and FsyncP99Ms"
+    "Check its disk and network; `penstock quorum describe` shows the lag and FsyncP99Ms"
     " of each controller.",
 )
 CONTROLLER_DISK: Final = Kind(
@@ -211,15 +211,15 @@ EVEN_VOTERS: Final = Kind(
     "even-voters",
     Level.WARN,
     "{count} controllers vote, an even number: one fewer would tolerate as many failures.",
-    "Run `penstock controller remove ID`, or start one more with"
-    " --controller-quorum-join-servers and run `penstock controller add ID`.",
+    "Run `penstock quorum remove ID`, or start one more with"
+    " --controller-quorum-join-servers and run `penstock quorum add ID`.",
 )
 SINGLE_VOTER: Final = Kind(
     "single-voter",
     Level.HINT,
     "Only one controller votes: while it is down, no metadata can change.",
     "For production, start two more with --controller-quorum-join-servers and run `penstock"
-    " controller add ID` for each.",
+    " quorum add ID` for each.",
 )
 
 # --- nodes ----------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ SNAPSHOT_OVERDUE: Final = Kind(
     Level.WARN,
     "{count:,} objects of the metadata backup follow the newest snapshot; a recovery would"
     " read them all.",
-    "Look for snapshot_failed in the log of the leading controller (`penstock controller status`).",
+    "Look for snapshot_failed in the log of the leading controller (`penstock quorum describe`).",
 )
 NO_MANIFEST: Final = Kind(
     "no-manifest",

@@ -104,13 +104,13 @@ def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
         others = ",".join(
             f"127.0.0.1:{cluster.port(f'penstock-controller-{number}', 9093)}" for number in (0, 1)
         )
-        cluster.command("controller", "remove", "2", "--controller", others)
+        cluster.command("quorum", "remove", "2", "--controller", others)
         cluster.start("penstock-controller", 2)
-        cluster.command("controller", "add", "2", "--controller", others, retry=True)
+        cluster.command("quorum", "add", "2", "--controller", others, retry=True)
         cluster.wait_ready()
         assert (
             "[0,1,2]"
-            in cluster.command("controller", "status", "--controller", others).partition(
+            in cluster.command("quorum", "describe", "--controller", others).partition(
                 "CurrentObservers"
             )[0]
         )

@@ -119,7 +119,7 @@ def test_controllers_answer_operators_with_certificates_alone(
     cluster: ChartCluster, secrets: dict[str, Path]
 ) -> None:
     address = f"127.0.0.1:{cluster.port('penstock-controller-0', 9093)}"
-    status = ("controller", "status", "--controller", address)
+    status = ("quorum", "describe", "--controller", address)
     with pytest.raises(AssertionError, match=r"controller\.ssl"):
         cluster.command(*status)
     admin = {

@@ -67,7 +67,7 @@ class Cli:
         )
 
     def leader(self) -> int:
-        done = self.run("controller", "status", "--json")
+        done = self.run("quorum", "describe", "--json")
         return json.loads(done.stdout)["leader_id"] if done.returncode == 0 else -1
 
 
@@ -173,7 +173,7 @@ def test_only_certificates_of_nodes_and_admins_get_in(
         assert reason in _broker_log(tmp_path, controllers, files), reason
     for reason, files, command in (
         ("if it uses TLS, set", None, ("nodes",)),
-        ("controller.ssl.admin.names", authority.make("bob"), ("controller", "status")),
+        ("controller.ssl.admin.names", authority.make("bob"), ("quorum", "describe")),
     ):
         refused = Cli(controllers, files).run(*command)
         assert refused.returncode == 1

@@ -5,7 +5,7 @@ One disk at a time, and only while every controller runs and reaches the others:
 that remembers what the disk promised can be reached, and the disk must neither vote nor be counted.
 The two others may lose their connection at that moment, so that its vote would be enough for a
 leader without what was committed. A disk whose controller ends for that reason is replaced as the
-error says: `controller remove`, an empty directory, `controller add`. Copies that are restored when
+error says: `quorum remove`, an empty directory, `quorum add`. Copies that are restored when
 no controller is left that remembers are outside the guarantees.
 """
 

@@ -70,9 +70,9 @@ def test_commands_work_with_the_files_and_not_without(cluster: LocalCluster) -> 
     assert (sent.returncode, sent.stderr) == (0, "2 records acknowledged\n")
     read = sourced(cluster, "consume", "words", "--from-beginning", "--max-messages", "2")
     assert sorted(read.stdout.split()) == ["one", "two"]
-    for command in (("controller", "status"), ("nodes",)):
+    for command in (("quorum", "describe"), ("nodes",)):
         assert sourced(cluster, *command).returncode == 0
-    without = penstock(cluster, "controller", "status")
+    without = penstock(cluster, "quorum", "describe")
     assert (without.returncode, "if it uses TLS, set controller.ssl" in without.stderr) == (1, True)
 
 
@@ -201,7 +201,7 @@ def test_passwords_outlive_the_cluster_with_its_files(tmp_path: Path) -> None:
 def test_the_cluster_in_one_process_is_secure_too() -> None:
     with LocalCluster(["--secure", "--store", "memory", "--log-level", "error"]) as cluster:
         assert sourced(cluster, "produce", "t", given="one\n").returncode == 0
-        assert sourced(cluster, "controller", "status").returncode == 0
+        assert sourced(cluster, "quorum", "describe").returncode == 0
         with pytest.raises(KafkaException):
             AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0}).list_topics(
                 timeout=2

@@ -162,8 +162,8 @@ def help_text(role: Role) -> str:
     """
     commands = [
         (
-            "Or: penstock controller status|add|remove|transfer|recover, each with --help: show"
-            " and change the quorum."
+            "See also: penstock quorum --help, which shows and changes the quorum, and penstock"
+            " controller recover --help."
         ),
         "",
     ]

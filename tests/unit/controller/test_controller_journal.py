@@ -190,7 +190,7 @@ def test_a_journal_that_was_emptied_does_not_open(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(
         JournalForgot,
-        match=r"the journal is empty.*penstock controller remove.*empty data directory",
+        match=r"the journal is empty.*penstock quorum remove.*empty data directory",
     ):
         Journal(LocalFiles(tmp_path), owner).open()
 
@@ -226,6 +226,6 @@ def test_a_corrupt_journal_says_that_the_controller_has_to_join_again(tmp_path: 
     path.write_bytes(data)
     with pytest.raises(JournalCorrupt) as failure:
         reopen(tmp_path)
-    assert "penstock controller remove" in str(failure.value)
+    assert "penstock quorum remove" in str(failure.value)
     assert "empty data directory" in str(failure.value)
     assert "Do not repair, move or restore" in str(failure.value)

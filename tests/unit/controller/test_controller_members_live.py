@@ -185,7 +185,7 @@ async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_aga
     restored = await quorum.start_one(victim)
     assert restored.failed is not None
     with pytest.raises(
-        JournalForgot, match=r"it acknowledged entries up to .*penstock controller remove"
+        JournalForgot, match=r"it acknowledged entries up to .*penstock quorum remove"
     ):
         await asyncio.wait_for(asyncio.shield(restored.failed), WAIT_S)
     await quorum.stop_one(victim)

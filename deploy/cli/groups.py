@@ -1,0 +1,313 @@
+"""Run `penstock groups`: list, describe and delete groups, reset and delete their offsets."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.asking import confirm
+from deploy.cli.completing import complete_groups, complete_topics
+from deploy.cli.option_groups import with_option_groups
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
+from deploy.cli.reset_options import ResetGoal, goal_of
+from deploy.errors import UsageError
+from deploy.output import Format
+
+if TYPE_CHECKING:
+    from deploy.clients.brokers import Brokers, Partition
+    from deploy.groups.views import GroupView, ListedGroup, NewOffset
+
+app = typer.Typer(
+    help="List, describe and delete groups of consumers; reset and delete their offsets.",
+    no_args_is_help=True,
+)
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[GROUP]...", autocompletion=complete_groups, show_default="all groups"),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC[:0,1]",
+        help="A topic, or some partitions of it. Repeatable.",
+        autocompletion=complete_topics,
+    ),
+]
+AllTopics = Annotated[
+    bool, typer.Option("--all-topics", help="All topics in which the group has offsets.")
+]
+
+
+@app.command("list")
+def list_(
+    *,
+    states: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="Only groups in this state, such as Stable. Repeatable."),
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Only classic, consumer or share groups. Repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """List the groups of all types with their states.
+
+    For example: penstock groups list --type share --output json
+    """
+    from deploy.clients.brokers import Brokers
+    from deploy.groups.admin import listed_groups
+    from deploy.output import print_document, print_table
+
+    with Brokers(bootstrap) as brokers:
+        found = listed_groups(brokers, states or (), types or ())
+    if output is not Format.TABLE:
+        print_document(output, found)
+        return
+    rows = [(item.group, item.type, item.state, item.protocol or "-") for item in found]
+    print_table("", ("group", "type", "state", "protocol"), rows)
+
+
+@app.command("describe")
+def describe(
+    names: Names = None,
+    *,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what groups have read: offsets, lag, and which member reads each partition.
+
+    Lag is the number of offsets between the committed offset and the end of the log.
+
+    For example: penstock groups describe billing
+    """
+    from deploy.clients.brokers import Brokers
+    from deploy.groups.admin import described, found_groups
+    from deploy.output import print_document
+
+    with Brokers(bootstrap) as brokers:
+        views = [described(brokers, group) for group in found_groups(brokers, names or ())]
+    if output is not Format.TABLE:
+        print_document(output, views)
+        return
+    for view in views:
+        _print_group(view)
+
+
+@app.command("reset-offsets")
+@with_option_groups
+def reset_offsets(
+    group: GroupName,
+    *,
+    topics: Topics = None,
+    all_topics: AllTopics = False,
+    goal: ResetGoal,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Set the offsets; without it, only show them.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Set the offsets of a group without active members. Without --execute, show what it would
+    do.
+
+    An offset beyond the log becomes the end of the log that is nearest. A group that does not exist
+    is created.
+
+    For example: penstock groups reset-offsets billing --topic orders --to-earliest --execute
+
+    penstock groups reset-offsets billing --all-topics --by-duration PT1H
+    """
+    if execute and dry_run:
+        raise UsageError("--execute and --dry-run exclude each other")
+    wanted_goal = goal_of(goal)
+    from deploy.clients.brokers import Brokers
+    from deploy.groups import reset
+
+    with Brokers(bootstrap) as brokers:
+        found = _group(brokers, group)
+        if wanted_goal.exact is not None and not (topics or all_topics):
+            wanted = list(wanted_goal.exact)
+        else:
+            wanted = _partitions(brokers, found, topics, all_topics=all_topics)
+        planned = reset.plan(brokers, found, wanted, wanted_goal)
+        if execute:
+            confirm(f"set {len(planned):,} offsets of group {group}?", output, yes=yes)
+            reset.execute(brokers, found, planned)
+    _print_planned(planned, output, done=execute)
+
+
+@app.command("delete")
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_groups)],
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Delete groups without members, with their offsets.
+
+    For example: penstock groups delete billing --dry-run
+    """
+    from deploy.clients.brokers import Brokers
+    from deploy.errors import KafkaFailed
+    from deploy.groups.admin import delete as delete_group
+    from deploy.groups.admin import found_groups
+    from deploy.output import print_document
+
+    problems: dict[str, str | None] = {}
+    with Brokers(bootstrap) as brokers:
+        found = found_groups(brokers, names)
+        if not dry_run:
+            confirm(f"delete {len(found)} groups with their offsets?", output, yes=yes)
+        for item in found:
+            try:
+                if not dry_run:
+                    delete_group(brokers, item.group)
+                problems[item.group] = None
+            except KafkaFailed as error:
+                problems[item.group] = str(error)
+    if output is not Format.TABLE:
+        print_document(
+            output,
+            [
+                {
+                    "group": item.group,
+                    "type": item.type,
+                    "state": item.state,
+                    "deleted": not dry_run and problems[item.group] is None,
+                    "error": problems[item.group],
+                }
+                for item in found
+            ],
+        )
+    else:
+        for item in found:
+            done = f"would delete {item.group} ({item.type}, {item.state})"
+            print(problems[item.group] or (done if dry_run else f"deleted {item.group}"))
+    if any(problems.values()):
+        raise typer.Exit(1)
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    group: GroupName,
+    *,
+    topics: Topics = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Delete the offsets of a group in topics that no member reads.
+
+    For example: penstock groups delete-offsets billing --topic orders
+    """
+    if not topics:
+        raise UsageError("name the topics: --topic TOPIC, or --topic TOPIC:0,1")
+    from deploy.clients.brokers import Brokers
+    from deploy.groups import reset
+    from deploy.groups.admin import found_groups
+    from deploy.output import print_document
+
+    with Brokers(bootstrap) as brokers:
+        (found,) = found_groups(brokers, [group])
+        wanted = reset.parse_topics(brokers, topics)
+        if not dry_run:
+            confirm(f"delete {len(wanted):,} offsets of group {group}?", output, yes=yes)
+            reset.delete_offsets(brokers, found, wanted)
+    if output is not Format.TABLE:
+        print_document(
+            output,
+            [
+                {"group": group, "topic": topic, "partition": at, "deleted": not dry_run}
+                for topic, at in wanted
+            ],
+        )
+        return
+    shown = ", ".join(f"{topic}-{at}" for topic, at in wanted)
+    print(f"{'would delete' if dry_run else 'deleted'} the offsets of {group} in {shown}")
+
+
+def _group(brokers: "Brokers", name: str) -> "ListedGroup":
+    """Return the group, or one that is empty yet."""
+    from deploy.groups.admin import listed_groups
+    from deploy.groups.views import GroupType, ListedGroup
+
+    found = [item for item in listed_groups(brokers) if item.group == name]
+    return found[0] if found else ListedGroup(name, GroupType.CLASSIC, "Dead", "consumer", -1)
+
+
+def _partitions(
+    brokers: "Brokers", group: "ListedGroup", topics: Sequence[str] | None, *, all_topics: bool
+) -> "list[Partition]":
+    """Return the partitions that the options name. Raises UsageError."""
+    from deploy.groups.admin import committed_offsets, existing, share_start_offsets
+    from deploy.groups.reset import parse_topics
+    from deploy.groups.views import GroupType
+
+    if bool(topics) == all_topics:
+        raise UsageError("name --topic TOPIC, --topic TOPIC:0,1 or --all-topics")
+    if topics:
+        return parse_topics(brokers, topics)
+    has_read = share_start_offsets if group.type == GroupType.SHARE else committed_offsets
+    return existing(brokers, has_read(brokers, group.group))
+
+
+def _print_group(view: "GroupView") -> None:
+    from deploy.output import print_table
+
+    title = f"{view.group}: {view.type}, {view.state}, coordinator {view.coordinator}"
+    columns = ("topic", "partition", "current offset", "log end offset", "lag", "client", "host")
+    rows = [
+        (
+            item.topic,
+            item.partition,
+            *_known(item.current_offset, item.log_end_offset, item.lag),
+            item.client_id or "-",
+            item.host or "-",
+        )
+        for item in view.offsets
+    ]
+    print_table(f"{title}, lag {view.lag:,}", columns, rows)
+    if not view.members:
+        return
+    members = [
+        (
+            member.member_id,
+            member.instance_id or "-",
+            member.client_id,
+            member.host,
+            " ".join(f"{topic}:{_ids(parts)}" for topic, parts in member.partitions.items()) or "-",
+        )
+        for member in view.members
+    ]
+    print_table("members", ("member", "instance", "client", "host", "partitions"), members)
+
+
+def _print_planned(planned: "Sequence[NewOffset]", output: Format, *, done: bool) -> None:
+    from deploy.output import print_document, print_table
+
+    if output is not Format.TABLE:
+        print_document(output, planned)
+        return
+    rows = [
+        (item.topic, item.partition, *_known(item.current_offset), item.new_offset)
+        for item in planned
+    ]
+    print_table("", ("topic", "partition", "current offset", "new offset"), rows)
+    print("the offsets are set" if done else "nothing was changed; --execute sets the offsets")
+
+
+def _known(*values: int | None) -> tuple[int | str, ...]:
+    return tuple("-" if value is None else value for value in values)
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ",".join(map(str, ids))

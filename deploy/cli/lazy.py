@@ -1,0 +1,110 @@
+"""Load a command when it is called: building the options of all commands takes longer than most
+commands do.
+
+Invariant: only `--help`, which needs the first sentence of every command, loads all of them.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from itertools import islice
+from typing import Any, ClassVar, Final, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+GLOBAL_OPTIONS: Final = ("--command-config", "--profile")
+_JSON: Final = "--json"
+
+
+class Command(TyperCommand):
+    """A command. Where it has --output, --json is short for --output json."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        if any(option.name == "output" for option in self.params):
+            args = _with_output(args)
+        return super().parse_args(ctx, args)
+
+
+class LazyCommands(TyperGroup):
+    """The commands, by the module and the name of what runs them. Options of GLOBAL_OPTIONS can be
+    anywhere, as in Kafka's tools.
+    """
+
+    table: ClassVar[Mapping[str, str]] = {}
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
+        return [*self.table, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - click's context and command
+        if cmd_name in self.table:
+            return _load(cmd_name, self.table[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        return super().parse_args(ctx, _moved_to_front(args))
+
+
+@cache
+def _load(name: str, place: str) -> Any:  # noqa: ANN401 - click's command
+    module, _, attribute = place.partition(":")
+    found: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)
+    holder = typer.Typer()
+    holder.callback()(lambda: None)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name)(found)
+    _prepare(holder)
+    built = cast("TyperGroup", typer.main.get_command(holder))
+    return built.commands[name]
+
+
+def _prepare(commands: typer.Typer) -> None:
+    """Join the lines of each paragraph of the help, because Typer keeps the line breaks of
+    docstrings, and let commands accept --json.
+    """
+    for command in commands.registered_commands:
+        text = inspect.getdoc(command.callback) or ""
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
+        command.cls = Command
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _prepare(group.typer_instance)
+
+
+def _moved_to_front(arguments: list[str]) -> list[str]:
+    """Move global options and their values before the command."""
+    front: list[str] = []
+    rest: list[str] = []
+    items = iter(arguments)
+    for item in items:
+        if item == "--":
+            return [*front, *rest, item, *items]
+        if item in GLOBAL_OPTIONS:
+            front += [item, *islice(items, 1)]
+        elif item.startswith(tuple(f"{option}=" for option in GLOBAL_OPTIONS)):
+            front.append(item)
+        else:
+            rest.append(item)
+    return [*front, *rest]
+
+
+def _with_output(arguments: list[str]) -> list[str]:
+    return list(_replaced(iter(arguments)))
+
+
+def _replaced(items: Iterator[str]) -> Iterator[str]:
+    for item in items:
+        if item == "--":
+            yield item
+            break
+        yield "--output=json" if item == _JSON else item
+    yield from items
+
+
+def completion_module() -> Any:  # noqa: ANN401 - Typer declares no export of its completion
+    """Return Typer's module of shell completion, which is not loaded otherwise."""
+    return import_module("typer.completion")

@@ -1,0 +1,59 @@
+"""Run `penstock log-dirs`: show the bytes of partitions in the object store, as brokers report
+them.
+"""
+
+from typing import Annotated
+
+import typer
+
+from deploy.cli.completing import complete_brokers, complete_topics
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.errors import UsageError
+from deploy.output import Format
+
+app = typer.Typer(
+    help="Show the bytes of partitions in the object store, by broker.", no_args_is_help=True
+)
+
+
+@app.callback()
+def log_dirs() -> None:
+    """Keep `describe` a subcommand."""
+
+
+@app.command("describe")
+def describe(
+    *,
+    brokers: Annotated[
+        list[int] | None,
+        typer.Option("--broker", help="Only this one.", autocompletion=complete_brokers),
+    ] = None,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only this one.", autocompletion=complete_topics),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the log directories of brokers: here the store, the same for all of them.
+
+    Each broker reports the partitions that it leads. `penstock topics describe --size` adds objects
+    and cost.
+
+    For example: penstock log-dirs describe --topic orders --output csv
+    """
+    from deploy.clients.log_dirs import describe_log_dirs
+    from deploy.output import print_document, print_table, size
+
+    found = describe_log_dirs(bootstrap, brokers or (), topics or ())
+    if brokers and (unknown := sorted(set(brokers) - {item.broker for item in found})):
+        raise UsageError(f"--broker {unknown[0]}: there is no such broker now")
+    if output is not Format.TABLE:
+        print_document(output, found)
+        return
+    rows = [
+        (item.broker, item.log_dir, part.topic, part.partition, size(part.size_bytes))
+        for item in found
+        for part in item.partitions
+    ]
+    print_table("", ("broker", "log dir", "topic", "partition", "bytes"), rows)

@@ -1,0 +1,163 @@
+"""Run `penstock profile`: name clusters, and choose the one that commands talk to."""
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.completing import complete_profiles
+from deploy.cli.options import Output
+from deploy.errors import UsageError
+from deploy.output import Format
+
+if TYPE_CHECKING:
+    from deploy.clients.profiles import Profile
+
+app = typer.Typer(
+    help="Name clusters, and choose the one that commands talk to.", no_args_is_help=True
+)
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="Name of the profile.", autocompletion=complete_profiles),
+]
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a-z, A-Z, 0-9, '_', '-'.")],
+    *,
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            "--bootstrap", "--bootstrap-server", "-b", help="Addresses of brokers, as HOST:PORT."
+        ),
+    ] = "",
+    controller: Annotated[str, typer.Option(help="Addresses of controllers.")] = "",
+    store: Annotated[str, typer.Option(help="Store of the brokers.")] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Change a profile that exists.")
+    ] = False,
+) -> None:
+    """Add a profile. The first one becomes the active one.
+
+    --command-config names the file of client properties, which has the secrets; the profile holds
+    only its path.
+
+    For example: penstock profile add prod -b kafka1:9092 --command-config prod.properties
+    """
+    from deploy.clients import profiles
+    from deploy.clients.security import chosen_file, read_file
+
+    profiles.check_name(name)
+    file = chosen_file()
+    if not (bootstrap or file or controller or store):
+        raise UsageError("the profile is empty: add --bootstrap HOST:PORT")
+    if file is not None:
+        read_file(file)
+    path = profiles.default_path(os.environ)
+    found = profiles.read(path)
+    if name in found.profiles and not replace:
+        raise UsageError(f"profile {name!r} exists; --replace changes it")
+    added = profiles.Profile(
+        bootstrap=bootstrap,
+        command_config="" if file is None else str(file.absolute()),
+        controller=controller,
+        store=store,
+    )
+    active = found.active if found.profiles else name
+    profiles.write(path, profiles.Profiles(active=active, profiles={**found.profiles, name: added}))
+    print(f"added {name}" + (", which is active now" if active == name else ""))
+
+
+@app.command("list")
+def list_(*, output: Output = Format.TABLE) -> None:
+    """List the profiles, and which one is active.
+
+    For example: penstock profile list --output json
+    """
+    from deploy.clients import profiles
+    from deploy.output import print_document, print_table
+
+    found = profiles.read(profiles.default_path(os.environ))
+    views = [
+        {"name": name, "active": name == found.active, **_shown(profile)}
+        for name, profile in sorted(found.profiles.items())
+    ]
+    if output is not Format.TABLE:
+        print_document(output, views)
+        return
+    columns = ("profile", "active", "bootstrap", "command config", "controller", "store")
+    print_table("", columns, [[value or "-" for value in view.values()] for view in views])
+
+
+@app.command("show")
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(help="Default: the active one.", autocompletion=complete_profiles),
+    ] = "",
+    *,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show one profile. It names the file of client properties, and prints no secret.
+
+    For example: penstock profile show prod
+    """
+    from deploy.clients import profiles
+    from deploy.output import print_document, print_table
+
+    path = profiles.default_path(os.environ)
+    found = profiles.read(path)
+    name = name or profiles.current_profile().name or found.active
+    if not name:
+        raise UsageError("no profile is active; name one, or see `penstock profile list`")
+    view = {"name": name, **_shown(profiles.named(found, name, path))}
+    if output is not Format.TABLE:
+        print_document(output, view)
+        return
+    print_table("", ("", "value"), [(key, value or "-") for key, value in view.items()])
+
+
+@app.command("use")
+def use(name: Name) -> None:
+    """Make a profile the active one: commands without --profile use it.
+
+    For example: penstock profile use prod
+    """
+    from deploy.clients import profiles
+
+    path = profiles.default_path(os.environ)
+    found = profiles.read(path)
+    used = profiles.named(found, name, path)
+    profiles.write(path, profiles.Profiles(active=name, profiles=found.profiles))
+    print(f"{name} is active" + (f": {used.bootstrap}" if used.bootstrap else ""))
+
+
+@app.command("remove")
+def remove(name: Name) -> None:
+    """Remove a profile. The cluster does not change.
+
+    For example: penstock profile remove staging
+    """
+    from deploy.clients import profiles
+
+    path = profiles.default_path(os.environ)
+    found = profiles.read(path)
+    profiles.named(found, name, path)
+    rest = {key: profile for key, profile in found.profiles.items() if key != name}
+    active = "" if found.active == name else found.active
+    profiles.write(path, profiles.Profiles(active=active, profiles=rest))
+    print(f"removed {name}")
+
+
+def _shown(profile: "Profile") -> dict[str, str]:
+    """Return the fields without passwords in addresses."""
+    from objectstore.url import redact_url
+
+    return {
+        "bootstrap": profile.bootstrap,
+        "command_config": profile.command_config,
+        "controller": profile.controller,
+        "store": redact_url(profile.store) if profile.store else "",
+    }

@@ -1,0 +1,156 @@
+"""Run `penstock quorum`: show and change the quorum of controllers, with the terms of
+`kafka-metadata-quorum`.
+"""
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.options import Controller, Output, StateFile
+from deploy.output import Format
+
+if TYPE_CHECKING:
+    from controller.api.messages import QuorumStatus
+
+app = typer.Typer(help="Show and change the quorum of controllers.", no_args_is_help=True)
+
+Timeout = Annotated[
+    float, typer.Option("--timeout", help="Seconds to wait for the change.", min=0.1)
+]
+
+
+_COLUMNS = (
+    "NodeId",
+    "DirectoryId",
+    "Address",
+    "LogEndOffset",
+    "Lag",
+    "LastFetchMs",
+    "LastCaughtUpMs",
+    "FsyncP99Ms",
+    "Status",
+)
+
+
+@app.command("describe")
+def describe(
+    *,
+    status: Annotated[
+        bool, typer.Option("--status", help="Show only the leader and the members.")
+    ] = False,
+    replication: Annotated[
+        bool, typer.Option("--replication", help="Show only the lag of each member.")
+    ] = False,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the leader, voters and observers, their lag, and the latency of their disks.
+
+    For example: penstock quorum describe --replication
+    """
+    from deploy.clients.metadata import find_controller
+    from deploy.clients.quorum import describe as describe_quorum
+    from deploy.clients.quorum import replication_rows, status_lines
+    from deploy.output import print_document, print_table
+
+    quorum: QuorumStatus = describe_quorum(find_controller(controller, state_file, os.environ))
+    if output is not Format.TABLE:
+        print_document(output, quorum)
+        return
+    if status or not replication:
+        for name, value in status_lines(quorum):
+            print(f"{name + ':':<24}{value}")
+    if replication or not status:
+        print_table("", _COLUMNS, replication_rows(quorum))
+
+
+@app.command()
+def add(
+    which: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONTROLLER",
+            help=(
+                "Id or HOST:PORT of a controller that was started with"
+                " --controller-quorum-join-servers."
+            ),
+        ),
+    ],
+    *,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    timeout_s: Timeout = 60.0,
+) -> None:
+    """Let an observer vote as soon as it has caught up.
+
+    For example: penstock quorum add 4
+    """
+    from controller.api.messages import AddVoter
+    from deploy.clients.metadata import find_controller
+    from deploy.clients.quorum import change
+
+    address = find_controller(controller, state_file, os.environ)
+    change(
+        address, lambda client: client.add_voter(AddVoter(controller=which), timeout_s=timeout_s)
+    )
+    print(f"Added controller {which} to the quorum")
+
+
+@app.command()
+def remove(
+    node_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a voter or observer.", min=0)],
+    *,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    timeout_s: Timeout = 30.0,
+) -> None:
+    """Remove a controller from the quorum; a leader hands over first. Its process may be stopped
+    afterwards.
+
+    For example: penstock quorum remove 2
+    """
+    from controller.api.messages import RemoveController
+    from deploy.clients.metadata import find_controller
+    from deploy.clients.quorum import change
+
+    address = find_controller(controller, state_file, os.environ)
+    change(
+        address,
+        lambda client: client.remove_controller(
+            RemoveController(node_id=node_id), timeout_s=timeout_s
+        ),
+    )
+    print(f"Removed controller {node_id} from the quorum")
+
+
+@app.command()
+def transfer(
+    node_id: Annotated[
+        int,
+        typer.Argument(
+            metavar="[ID]", help=("Id of the new leader; default: the voter with the longest log.")
+        ),
+    ] = -1,
+    *,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    timeout_s: Timeout = 30.0,
+) -> None:
+    """Transfer leadership to another voter.
+
+    For example: penstock quorum transfer 1
+    """
+    from controller.api.messages import TransferLeadership
+    from deploy.clients.metadata import find_controller
+    from deploy.clients.quorum import change
+
+    address = find_controller(controller, state_file, os.environ)
+    change(
+        address,
+        lambda client: client.transfer_leadership(
+            TransferLeadership(node_id=node_id), timeout_s=timeout_s
+        ),
+    )
+    print("Leadership was transferred" + (f" to controller {node_id}" if node_id >= 0 else ""))

@@ -1,0 +1,96 @@
+"""Read the options of `penstock groups reset-offsets` that say where to set offsets."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploy.groups.reset import Goal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetGoal:
+    """Where to set offsets: one of them."""
+
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="The earliest offset of the log.")
+    ] = False
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="The end of the log.")] = False
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="What is committed, else the end of the log.")
+    ] = False
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", help="This offset.", show_default=False)
+    ] = None
+    shift_by: Annotated[
+        int | None,
+        typer.Option(
+            "--shift-by", help="The committed offset plus this number.", show_default=False
+        ),
+    ] = None
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(
+            "--to-datetime",
+            metavar="TIME",
+            help="The first record that is not older: an ISO time, in UTC without an offset.",
+            show_default=False,
+        ),
+    ] = None
+    by_duration: Annotated[
+        str | None,
+        typer.Option(
+            "--by-duration",
+            metavar="DURATION",
+            help="The first record of the last PT1H30M, P7D, 90m or 7d.",
+            show_default=False,
+        ),
+    ] = None
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-file",
+            help="CSV file with TOPIC,PARTITION,OFFSET, or what --output csv prints.",
+            show_default=False,
+        ),
+    ] = None
+
+
+def goal_of(options: ResetGoal) -> "Goal":
+    """Return the goal. Raises UsageError unless exactly one option is given."""
+    from deploy.groups import reset
+
+    time_ms: int | None = None
+    if options.to_datetime is not None:
+        time_ms = reset.parse_time(options.to_datetime)
+    if options.by_duration is not None:
+        time_ms = time.time_ns() // 1_000_000 - reset.parse_duration(options.by_duration)
+    given = (
+        options.to_earliest,
+        options.to_latest,
+        options.to_current,
+        options.to_offset is not None,
+        options.shift_by is not None,
+        options.to_datetime is not None,
+        options.by_duration is not None,
+        options.from_file is not None,
+    )
+    if sum(given) != 1:
+        raise UsageError(
+            "name one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by,"
+            " --to-datetime, --by-duration and --from-file"
+        )
+    return reset.Goal(
+        earliest=options.to_earliest,
+        latest=options.to_latest,
+        current=options.to_current,
+        offset=options.to_offset,
+        shift=options.shift_by,
+        time_ms=time_ms,
+        exact=None if options.from_file is None else reset.read_offsets(options.from_file),
+    )

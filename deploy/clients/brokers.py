@@ -1,0 +1,189 @@
+"""Ask each broker what only it knows: the partitions that it leads, the groups that it coordinates.
+
+Invariant: one connection to each broker; a failure is a KafkaFailed that says what could not be
+asked. A leader or coordinator that just changed is asked again, for RETRY_S at most.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Self, TypeVar
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode, explain, known_code
+from broker.wire.gen import find_coordinator, list_offsets, metadata
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed, near_hint
+
+RETRY_S: Final = 10.0
+_PAUSE_S: Final = 0.2
+EARLIEST: Final = -2
+LATEST: Final = -1
+_GROUP: Final = 0
+"""Key type of FindCoordinator."""
+MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+Partition = tuple[str, int]
+_T = TypeVar("_T")
+
+
+class Moved(KafkaFailed):
+    """The answer comes from another broker now, or will soon: ask again."""
+
+
+class Brokers:
+    """Connects to the brokers that it needs. Use as a context manager."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._any = WireClient(bootstrap)
+        self._clients: dict[int, WireClient] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in (self._any, *self._clients.values()):
+            client.close()
+
+    def metadata(self, topics: Sequence[str] | None) -> metadata.MetadataResponse:
+        """Return the brokers and these topics; all topics for None."""
+        asked = (
+            None
+            if topics is None
+            else [metadata.MetadataRequestTopic(name=name) for name in topics]
+        )
+        return self._any.ask(
+            apis.METADATA,
+            metadata.MetadataRequest(asked, allow_auto_topic_creation=False),
+            metadata.encode_request,
+            metadata.decode_response,
+        )
+
+    def all(self) -> Iterable[tuple[int, WireClient]]:
+        """Yield each broker's id and client."""
+        for broker in self.metadata([]).brokers:
+            yield broker.node_id, self._client(broker.node_id, broker.host, broker.port)
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
+        """Return the partitions of topics. Raises KafkaFailed, naming topics with similar names."""
+        found = {
+            topic.name or "": sorted(part.partition_index for part in topic.partitions)
+            for topic in self.metadata(topics).topics
+            if not topic.error_code
+        }
+        for name in topics:
+            if name not in found:
+                known = [topic.name or "" for topic in self.metadata(None).topics]
+                hint = near_hint(name, known, "`penstock topics list` lists the topics")
+                raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
+        return found
+
+    def offsets(
+        self, wanted: Iterable[Partition], timestamp: int | Mapping[Partition, int]
+    ) -> dict[Partition, int]:
+        """Return an offset of each partition, -1 if it has none at that time.
+
+        timestamp: EARLIEST, LATEST or milliseconds, for all or by partition.
+        """
+        keys = list(wanted)
+        times = timestamp if isinstance(timestamp, Mapping) else dict.fromkeys(keys, timestamp)
+        return self.retried(lambda: self._offsets(keys, times))
+
+    def coordinator(self, group: str) -> WireClient:
+        """Return the client of the broker that coordinates a group."""
+        answer = self._any.ask(
+            apis.FIND_COORDINATOR,
+            find_coordinator.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group]),
+            find_coordinator.encode_request,
+            find_coordinator.decode_response,
+        )
+        (found,) = answer.coordinators
+        check(found.error_code, found.error_message, f"group {group!r} has no coordinator")
+        return self._client(found.node_id, found.host, found.port)
+
+    def retried(self, ask: Callable[[], _T]) -> _T:
+        """Return the answer, asked again while a leader or coordinator changes."""
+        ends_at = time.monotonic() + RETRY_S
+        while True:
+            try:
+                return ask()
+            except Moved:
+                if time.monotonic() >= ends_at:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def _offsets(
+        self, wanted: Sequence[Partition], times: Mapping[Partition, int]
+    ) -> dict[Partition, int]:
+        described = self.metadata(list(dict.fromkeys(topic for topic, _ in wanted)))
+        addresses = {broker.node_id: broker for broker in described.brokers}
+        leaders = {
+            (topic.name or "", part.partition_index): part.leader_id
+            for topic in described.topics
+            for part in topic.partitions
+        }
+        found: dict[Partition, int] = {}
+        for leader in sorted({leaders.get(key, -1) for key in wanted}):
+            led = [key for key in wanted if leaders.get(key, -1) == leader]
+            if leader not in addresses:
+                raise Moved(f"partition {led[0][0]}-{led[0][1]} has no leader now")
+            broker = addresses[leader]
+            client = self._client(leader, broker.host, broker.port)
+            found |= _asked_offsets(client, led, times)
+        return found
+
+    def _client(self, node_id: int, host: str, port: int) -> WireClient:
+        if node_id not in self._clients:
+            self._clients[node_id] = WireClient(f"{host}:{port}")
+        return self._clients[node_id]
+
+
+def check(error_code: int, message: str | None, failed: str) -> None:
+    """Raises KafkaFailed for a code that is not 0; Moved where another broker has the answer."""
+    if not error_code:
+        return
+    kind = Moved if known_code(error_code) in MOVED else KafkaFailed
+    raise kind(f"{failed}: {explain(error_code, message)}")
+
+
+def by_topic(wanted: Iterable[Partition]) -> dict[str, list[int]]:
+    """Return the partitions of each topic."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in wanted:
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def _asked_offsets(
+    client: WireClient, wanted: Sequence[Partition], times: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    request = list_offsets.ListOffsetsRequest(
+        -1,
+        topics=[
+            list_offsets.ListOffsetsTopic(
+                topic,
+                [
+                    list_offsets.ListOffsetsPartition(index, timestamp=times[topic, index])
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(wanted).items()
+        ],
+        timeout_ms=int(RETRY_S * 1_000),
+    )
+    answer = client.ask(
+        apis.LIST_OFFSETS, request, list_offsets.encode_request, list_offsets.decode_response
+    )
+    found: dict[Partition, int] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            name = f"the offsets of {topic.name}-{part.partition_index} cannot be read"
+            check(part.error_code, part.error_message, name)
+            found[topic.name, part.partition_index] = part.offset
+    return found

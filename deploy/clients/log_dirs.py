@@ -1,0 +1,69 @@
+"""Ask brokers for their log directories, which here are names for the object store."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from broker.wire import apis
+from broker.wire.gen import describe_log_dirs as wire
+from deploy.clients.brokers import Brokers, check
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBytes:
+    topic: str
+    partition: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirView:
+    """The partitions that a broker leads."""
+
+    broker: int
+    log_dir: str
+    partitions: list[PartitionBytes]
+
+
+def describe_log_dirs(
+    bootstrap: str, brokers: Collection[int], topics: Collection[str]
+) -> list[LogDirView]:
+    """Return the log directories by broker; of all brokers and topics if none are named. Raises
+    KafkaFailed.
+    """
+    with Brokers(bootstrap) as client:
+        wanted = client.partitions(list(topics)) if topics else None
+        asked = (
+            None
+            if wanted is None
+            else [wire.DescribableLogDirTopic(name, parts) for name, parts in wanted.items()]
+        )
+        found: list[LogDirView] = []
+        for node_id, broker in client.all():
+            if brokers and node_id not in brokers:
+                continue
+            answer = broker.ask(
+                apis.DESCRIBE_LOG_DIRS,
+                wire.DescribeLogDirsRequest(asked),
+                wire.encode_request,
+                wire.decode_response,
+            )
+            failed = f"broker {node_id} cannot describe its log directories"
+            check(answer.error_code, None, failed)
+            for result in answer.results:
+                check(result.error_code, None, failed)
+                found.append(_view(node_id, result))
+    return sorted(found, key=lambda item: (item.broker, item.log_dir))
+
+
+def _view(node_id: int, result: wire.DescribeLogDirsResult) -> LogDirView:
+    partitions = [
+        PartitionBytes(topic.name, part.partition_index, part.partition_size)
+        for topic in result.topics
+        for part in topic.partitions
+        if not part.is_future_key
+    ]
+    return LogDirView(
+        node_id,
+        result.log_dir,
+        sorted(partitions, key=lambda part: (part.topic, part.partition)),
+    )

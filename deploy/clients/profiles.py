@@ -1,0 +1,141 @@
+"""Keep the profiles of the command line: names for clusters, with their addresses.
+
+The file is `penstock/profiles.toml` in $XDG_CONFIG_HOME or ~/.config; only its owner can read it.
+
+    active = "prod"
+
+    [profiles.prod]
+    bootstrap = "kafka.example.com:9092"
+    command_config = "/home/alice/prod.properties"
+
+Invariant: the file is always complete: it is written beside and renamed. It holds names of files
+with secrets, not secrets.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from deploy.errors import UsageError, near_hint
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a cluster is. Empty texts are not set.
+
+    command_config: absolute path of a file of client properties.
+    """
+
+    bootstrap: str = ""
+    command_config: str = ""
+    controller: str = ""
+    store: str = ""
+
+
+class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file. active: name of the profile that holds without --profile; empty for none."""
+
+    active: str = ""
+    profiles: dict[str, Profile] = {}
+
+
+class NamedProfile(msgspec.Struct, frozen=True):
+    """The profile that a command uses. name: empty if it uses none."""
+
+    name: str = ""
+    profile: Profile = Profile()
+
+
+_NONE: Final = NamedProfile()
+_current: ContextVar[NamedProfile] = ContextVar("profile", default=_NONE)
+
+
+def current_profile() -> NamedProfile:
+    """Return the profile of this command."""
+    return _current.get()
+
+
+def use(name: str, environment: Mapping[str, str]) -> NamedProfile:
+    """Let this command use a profile: the named one, or the active one for an empty name.
+
+    Raises UsageError.
+    """
+    path = default_path(environment)
+    found = read(path)
+    name = name or found.active
+    used = NamedProfile(name, named(found, name, path)) if name else NamedProfile()
+    _current.set(used)
+    return used
+
+
+def named(found: Profiles, name: str, path: Path) -> Profile:
+    """Return one profile. Raises UsageError."""
+    if name not in found.profiles:
+        hint = near_hint(name, found.profiles, "`penstock profile list` lists the profiles")
+        raise UsageError(f"there is no profile {name!r} in {path}; {hint}")
+    return found.profiles[name]
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"profile {name!r} is not allowed: 1 to 64 of a-z, A-Z, 0-9, '_', '-'")
+
+
+def default_path(environment: Mapping[str, str]) -> Path:
+    """Return the path of the file."""
+    config = environment.get("XDG_CONFIG_HOME")
+    return (Path(config) if config else Path.home() / ".config") / "penstock" / "profiles.toml"
+
+
+def read(path: Path) -> Profiles:
+    """Return the profiles; none without a file. Raises UsageError."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), Profiles)
+    except FileNotFoundError:
+        return Profiles()
+    except (OSError, ValueError) as error:  # of TOML, UTF-8 and msgspec
+        raise UsageError(f"the file of profiles {path} cannot be read: {error}") from None
+
+
+def write(path: Path, profiles: Profiles) -> None:
+    """Write the file with mode 0600. Raises UsageError."""
+    text = _encoded(profiles)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside.unlink(missing_ok=True)
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "w") as opened:
+            opened.write(text)
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write the profiles to {path}: {error.strerror}") from None
+
+
+def _encoded(found: Profiles) -> str:
+    lines = [f"active = {_quoted(found.active)}"] if found.active else []
+    for name, profile in sorted(found.profiles.items()):
+        lines += ["", f"[profiles.{name}]"]
+        lines += [
+            f"{key} = {_quoted(value)}"
+            for key, value in msgspec.structs.asdict(profile).items()
+            if value
+        ]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _quoted(text: str) -> str:
+    """Return a basic string of TOML."""
+    if _CONTROL.search(text):
+        raise UsageError(f"{text!r} has control characters")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

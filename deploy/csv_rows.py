@@ -1,0 +1,78 @@
+"""Flatten a document to the lines of a CSV file, with one header.
+
+Invariant: pure. Columns have the names of the fields; a field of a nested object has both names,
+joined by a dot.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+_Object = dict[str, Any]
+_SCALARS: Final = (str, int, float, bool, type(None))
+
+
+def encode_csv(value: Any) -> str:  # noqa: ANN401 - any document
+    """Return the lines, with a header; an empty text if there are no rows.
+
+    value: what `msgspec.to_builtins` returns. None is an empty cell; lists of plain values are
+    joined by a semicolon, because a comma would need quotes.
+    """
+    rows = [_flat(row) for row in rows_of(value)]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    if columns:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def rows_of(value: Any) -> Iterator[_Object]:  # noqa: ANN401 - any document
+    """Yield one object for each line.
+
+    A document that has a list of objects gives one line for each of them, which begins with the
+    plain fields of the document; its own fields win over those. Otherwise the document is a line.
+    """
+    if isinstance(value, list):
+        for item in value:
+            yield from rows_of(item)
+        return
+    if not isinstance(value, dict):
+        yield {"value": value}
+        return
+    inner = next((items for items in value.values() if _is_list_of_objects(items)), None)
+    if inner is None:
+        yield value
+        return
+    outer = {name: item for name, item in value.items() if isinstance(item, _SCALARS)}
+    for item in inner:
+        for row in rows_of(item):
+            yield outer | row
+
+
+def _is_list_of_objects(value: Any) -> bool:  # noqa: ANN401 - any field
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def _flat(row: _Object, prefix: str = "") -> _Object:
+    flat: _Object = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = _cell(value)
+    return flat
+
+
+def _cell(value: Any) -> object:  # noqa: ANN401 - any field
+    if isinstance(value, list):
+        if all(isinstance(item, _SCALARS) for item in value):
+            return ";".join(str(_cell(item)) for item in value)
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else value

@@ -1,0 +1,88 @@
+"""Define what commands show of groups, as values.
+
+Field names are keys of machine formats, on which scripts rely; the words are those of
+`kafka-consumer-groups`.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Self
+
+
+class GroupType(StrEnum):
+    """The protocol of a group: classic, consumer (KIP-848), share (KIP-932)."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
+    STREAMS = "streams"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """coordinator: id of its broker."""
+
+    group: str
+    type: str
+    state: str
+    protocol: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetView:
+    """One partition of a group. current_offset: what the group has committed; of a share group, its
+    start offset. None for what is not known. member_id, host, client_id: who reads it; a partition
+    of a share group may have several readers, and names none.
+    """
+
+    topic: str
+    partition: int
+    current_offset: int | None
+    log_end_offset: int | None
+    lag: int | None
+    member_id: str | None = None
+    host: str | None = None
+    client_id: str | None = None
+
+    def read_by(self, member: "MemberView") -> Self:
+        return replace(
+            self, member_id=member.member_id, host=member.host, client_id=member.client_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """partitions: its assignment, partitions by topic. epoch: None for a classic member."""
+
+    member_id: str
+    instance_id: str | None
+    host: str
+    client_id: str
+    epoch: int | None
+    partitions: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """lag: the sum of the known lags."""
+
+    group: str
+    type: str
+    state: str
+    coordinator: int
+    assignor: str
+    lag: int
+    offsets: list[OffsetView]
+    members: list[MemberView]
+
+
+@dataclass(frozen=True, slots=True)
+class NewOffset:
+    """What a reset does to one partition. current_offset: None if there is none."""
+
+    group: str
+    topic: str
+    partition: int
+    current_offset: int | None
+    new_offset: int
