@@ -7,7 +7,7 @@ joined by a dot.
 import csv
 import io
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -37,41 +37,45 @@ def rows_of(value: Any) -> Iterator[_Object]:  # noqa: ANN401 - any document
     A document that has a list of objects gives one line for each of them, which begins with the
     plain fields of the document; its own fields win over those. Otherwise the document is a line.
     """
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         for item in value:
             yield from rows_of(item)
         return
     if not isinstance(value, dict):
         yield {"value": value}
         return
-    inner = next((items for items in value.values() if _is_list_of_objects(items)), None)
+    document = cast("_Object", value)
+    inner = next((items for items in document.values() if _is_list_of_objects(items)), None)
     if inner is None:
-        yield value
+        yield document
         return
-    outer = {name: item for name, item in value.items() if isinstance(item, _SCALARS)}
+    outer = {name: item for name, item in document.items() if isinstance(item, _SCALARS)}
     for item in inner:
         for row in rows_of(item):
             yield outer | row
 
 
 def _is_list_of_objects(value: Any) -> bool:  # noqa: ANN401 - any field
-    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(item, dict) for item in cast("list[Any]", value))
 
 
 def _flat(row: _Object, prefix: str = "") -> _Object:
     flat: _Object = {}
     for name, value in row.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(cast("_Object", value), f"{prefix}{name}.")
         else:
             flat[prefix + name] = _cell(value)
     return flat
 
 
 def _cell(value: Any) -> object:  # noqa: ANN401 - any field
-    if isinstance(value, list):
-        if all(isinstance(item, _SCALARS) for item in value):
-            return ";".join(str(_cell(item)) for item in value)
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        if all(isinstance(item, _SCALARS) for item in items):
+            return ";".join(str(_cell(item)) for item in items)
         return msgspec.json.encode(value).decode()
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import msgspec
 
@@ -72,6 +73,30 @@ def _cell_text(cell: Any) -> str:  # noqa: ANN401 - a cell is anything that has 
     if isinstance(cell, int):
         return f"{cell:,}"
     return f"{cell:,.1f}" if isinstance(cell, float) else str(cell)
+
+
+def iso_time(time_ms: int) -> str:
+    """Return a time in UTC, as in 2026-01-31T12:00:00.000Z. time_ms: since 1970."""
+    found = datetime.fromtimestamp(time_ms / 1_000, UTC)
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def with_iso_times(value: object, *names: str) -> Any:  # noqa: ANN401 - a document
+    """Return the document with `NAME`, an ISO time, in place of `NAME_ms`; None if it is not
+    known.
+    """
+    built: Any = msgspec.to_builtins(value)
+    if isinstance(built, list):
+        return [with_iso_times(item, *names) for item in cast("list[Any]", built)]
+    replaced = {f"{name}_ms": name for name in names}
+    return {
+        replaced.get(key, key): _iso_or_none(item) if key in replaced else item
+        for key, item in built.items()
+    }
+
+
+def _iso_or_none(time_ms: int | None) -> str | None:
+    return None if time_ms is None or time_ms < 0 else iso_time(time_ms)
 
 
 class Progress:

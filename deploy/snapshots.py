@@ -13,17 +13,18 @@ from deploy.clients.forks import create_forks, delete_all
 from deploy.clients.frozen_topics import frozen_topics, full_name
 from deploy.clients.kafka import Kafka
 from deploy.errors import KafkaFailed, UsageError
+from deploy.output import iso_time
 from stream.format.manifest.model import in_snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotView:
-    """A snapshot. size_bytes: what its records take in objects, also those that topics or other
-    snapshots share.
+    """A snapshot. created: an ISO time in UTC. size_bytes: what its records take in objects, also
+    those that topics or other snapshots share.
     """
 
     name: str
-    created_ms: int
+    created: str
     topics: int
     partitions: int
     records: int
@@ -88,7 +89,7 @@ def view_snapshots(topics: Iterable[FrozenTopicInfo]) -> list[SnapshotView]:
     views = [
         SnapshotView(
             name,
-            min(topic.since_ms for topic in found),
+            iso_time(min(topic.since_ms for topic in found)),
             len(found),
             sum(len(topic.partitions) for topic in found),
             sum(part.record_count for topic in found for part in topic.partitions),
@@ -97,12 +98,36 @@ def view_snapshots(topics: Iterable[FrozenTopicInfo]) -> list[SnapshotView]:
         )
         for name, found in by_name.items()
     ]
-    return sorted(views, key=lambda view: (view.created_ms, view.name))
+    return sorted(views, key=lambda view: (view.created, view.name))
 
 
 def delete_snapshot(bootstrap: str, topics: Sequence[FrozenTopicInfo]) -> None:
     """Delete the topics of a snapshot."""
     delete_all(bootstrap, [full_name(topic) for topic in topics])
+
+
+def planned(
+    bootstrap: str, topics: Sequence[FrozenTopicInfo], *, new_name: str, replaces: bool
+) -> list[RestoredView]:
+    """Return what a restore would make, in the order of the topics. Raises UsageError as `restore`
+    does.
+    """
+    if new_name and len(topics) != 1:
+        raise UsageError(
+            f"--as {new_name!r} names one topic, the snapshot has {len(topics)}: choose one of them"
+            " with --topics"
+        )
+    names = [new_name or topic.name for topic in topics]
+    present = sorted({*names} & {topic.name for topic in Kafka(bootstrap).topics()})
+    if present and not replaces:
+        raise UsageError(
+            f"topic {present[0]!r} exists ({len(present)} of {len(names)} do): delete it first,"
+            " restore under another name with --as, or pass --replace, which deletes it"
+        )
+    return [
+        RestoredView(name, full_name(topic), len(topic.group_offsets), [])
+        for name, topic in zip(names, topics, strict=True)
+    ]
 
 
 def restore(
@@ -118,19 +143,10 @@ def restore(
 
     Raise UsageError if a topic exists and is not to be replaced; then nothing has changed.
     """
-    if new_name and len(topics) != 1:
-        raise UsageError(
-            f"--as {new_name!r} names one topic, the snapshot has {len(topics)}: choose one of them"
-            " with --topics"
-        )
-    names = {(new_name or topic.name): topic for topic in topics}
+    plan = planned(bootstrap, topics, new_name=new_name, replaces=replaces)
+    names = {view.topic: topic for view, topic in zip(plan, topics, strict=True)}
     kafka = Kafka(bootstrap)
     present = sorted(names.keys() & {topic.name for topic in kafka.topics()})
-    if present and not replaces:
-        raise UsageError(
-            f"topic {present[0]!r} exists ({len(present)} of {len(names)} do): delete it first,"
-            " restore under another name with --as, or pass --replace, which deletes it"
-        )
     if present:
         delete_all(bootstrap, present)
     problems = create_forks(bootstrap, {name: full_name(topic) for name, topic in names.items()})

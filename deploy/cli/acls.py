@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_groups, complete_topics
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from deploy.errors import UsageError
 from deploy.output import Format
 
@@ -140,6 +141,8 @@ def remove(
     host: Host = None,
     operation: Operations = None,
     deny: Deny = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -148,7 +151,7 @@ def remove(
 
     For example: penstock acls remove --topic orders --principal User:alice
     """
-    from deploy.clients.acls import remove_acls
+    from deploy.clients.acls import listed_acls, remove_acls
     from deploy.clients.wire import WireClient
     from deploy.output import print_document
 
@@ -159,11 +162,16 @@ def remove(
         resource, (principal, host), operation or [None], is_prefix=prefix, is_denied=deny
     )
     with WireClient(bootstrap) as client:
-        removed = [acl for item in wanted for acl in remove_acls(client, item)]
+        removed = [acl for item in wanted for acl in listed_acls(client, item)]
+        if not dry_run:
+            confirm(f"remove {len(removed):,} ACLs?", output, yes=yes)
+            removed = [acl for item in wanted for acl in remove_acls(client, item)]
     if output is not Format.TABLE:
         print_document(output, removed)
     else:
         _print(removed)
+        if dry_run:
+            print("nothing was changed")
 
 
 def _resource(

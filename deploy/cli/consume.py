@@ -1,46 +1,133 @@
 """Run `penstock consume`: print records."""
 
 import sys
-import time
-from typing import TYPE_CHECKING, Annotated, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap
-from deploy.errors import KafkaFailed, UsageError
-from deploy.record_line import encode_record_line
+from deploy.cli.completing import complete_groups, complete_snapshots
+from deploy.cli.option_groups import with_option_groups
+from deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
+from deploy.cli.record_options import RecordOptions
+from deploy.errors import UsageError
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from deploy.records.reading import Begin, Limits
+    from deploy.records.writer import RecordWriter
 
-_POLL_S = 0.2
+_ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
-def consume(
-    topic: str,
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Where:
+    """Which records."""
+
     from_beginning: Annotated[
         bool,
         typer.Option(
             "--from-beginning", help="Start with the oldest record instead of the next one."
         ),
-    ] = False,
-    max_messages: Annotated[
-        int | None, typer.Option(help="Stop after this many records.", show_default=False)
-    ] = None,
+    ] = False
+    offset: Annotated[
+        str,
+        typer.Option(
+            metavar="earliest|latest|N|-N",
+            help="Start at this offset of each partition; -N: N before the end.",
+        ),
+    ] = ""
+    from_time: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Start with the first record that is not older: an ISO time, UTC without offset.",
+        ),
+    ] = ""
+    partitions: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable."),
+    ] = None
     group: Annotated[
         str | None,
-        typer.Option(help="Join this consumer group and commit offsets.", show_default=False),
-    ] = None,
+        typer.Option(
+            help="Join this consumer group and commit offsets.",
+            show_default=False,
+            autocompletion=complete_groups,
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Only records with this key.", show_default=False),
+    ] = None
+    isolation: Annotated[
+        str, typer.Option(metavar="|".join(_ISOLATIONS), help="Whether open transactions show.")
+    ] = _ISOLATIONS[0]
+
+    def begin(self) -> "Begin":
+        """Return where to begin. Raises UsageError."""
+        from deploy.groups.reset import parse_time
+        from deploy.records.reading import parse_begin
+
+        if sum((self.from_beginning, bool(self.offset), bool(self.from_time))) > 1:
+            raise UsageError("name one of --from-beginning, --offset and --from-time")
+        if self.isolation not in _ISOLATIONS:
+            raise UsageError(f"--isolation {self.isolation!r}: one of {', '.join(_ISOLATIONS)}")
+        if self.from_time:
+            return parse_begin("latest", time_ms=parse_time(self.from_time))
+        return parse_begin("earliest" if self.from_beginning else self.offset or "latest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """When to stop."""
+
+    max_messages: Annotated[
+        int | None, typer.Option(help="Stop after this many records.", show_default=False)
+    ] = None
     timeout: Annotated[
         float | None,
         typer.Option(help="Stop after this many seconds without a record.", show_default=False),
-    ] = None,
+    ] = None
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop at what is the end of the log now.")
+    ] = False
+
+    def limits(self) -> "Limits":
+        """Return the limits. Raises UsageError."""
+        from deploy.records.reading import Limits
+
+        if self.max_messages is not None and self.max_messages < 1:
+            raise UsageError(f"--max-messages {self.max_messages} is not allowed: 1 or more")
+        return Limits(self.max_messages, self.timeout, self.until_end)
+
+
+@with_option_groups
+def consume(
+    topic: TopicName,
+    *,
+    where: _Where,
+    ends: _Ends,
+    records: RecordOptions,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each record as one JSON object per line.")
+    ] = False,
+    template: Annotated[
+        str,
+        typer.Option(
+            "--template",
+            "-f",
+            help=(
+                "Print records by a template as of kcat: %s value, %k key, %t topic, %p partition,"
+                " %o offset, %T time in ms, %h headers, %S and %K lengths."
+            ),
+        ),
+    ] = "",
     snapshot: Annotated[
         str | None,
         typer.Option(
             help="Print the topic as it is in this snapshot, read from the store.",
             show_default=False,
+            autocompletion=complete_snapshots,
         ),
     ] = None,
     store: Annotated[
@@ -50,87 +137,42 @@ def consume(
             help="For --snapshot: store of the brokers; default: that of `penstock dev`.",
         ),
     ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print each record as one JSON object per line.")
-    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic: one value per line, or JSON with key, headers, offset and
-    timestamp.
+    """Print the records of a topic: one value per line, JSON with key, headers, offset and
+    timestamp, or a template.
+
+    For example: penstock consume orders --from-beginning --until-end --json
+
+    penstock consume orders --offset -10 --template '%p/%o %k: %s\\n'
+
+    penstock consume orders --from-time 2026-01-31T12:00 --format avro --schema orders.avsc
     """
-    if max_messages is not None and max_messages < 1:
-        raise UsageError(f"--max-messages {max_messages} is not allowed: 1 or more")
+    if as_json and template:
+        raise UsageError("--json and --template exclude each other")
+    limits = ends.limits()
+    writer = _writer(records, topic, template, as_json=as_json, key=where.key)
     if snapshot is not None:
-        if group is not None:
+        if where.group is not None:
             raise UsageError(
                 "--group and --snapshot exclude each other: a snapshot has no committed offsets"
             )
         from deploy.cli.consume_snapshot import print_snapshot
 
-        print_snapshot(topic, snapshot, store, max_messages, as_json=as_json)
+        print_snapshot(topic, snapshot, store, limits.records_max, writer)
         return
-    from deploy.clients.kafka import Kafka
+    from deploy.records.reading import Source, read_records
 
-    kafka = Kafka(bootstrap)
-    partitions = [part.partition for part in kafka.topic(topic).partitions]
-    begin = "earliest" if from_beginning else "latest"
-    consumer = kafka.consumer(
-        group_id=group or "penstock-cli",
-        auto_offset_reset=begin,
-        enable_auto_commit=group is not None,
-    )
-    try:
-        if group is None:
-            _assign(consumer, topic, partitions, from_beginning)
-        else:
-            consumer.subscribe([topic])
-        printed = _print_records(consumer, max_messages, timeout, as_json)
-    finally:
-        consumer.close()
+    source = Source(topic, where.partitions or (), where.group, where.begin(), where.isolation)
+    printed = read_records(bootstrap, source, limits, writer)
     print(f"{printed:,} records", file=sys.stderr)
 
 
-def _assign(consumer: "Consumer", topic: str, partitions: list[int], from_beginning: bool) -> None:
-    from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
+def _writer(
+    records: RecordOptions, topic: str, template: str, *, as_json: bool, key: str | None
+) -> "RecordWriter":
+    from deploy.records.writer import RecordWriter
 
-    begin = OFFSET_BEGINNING if from_beginning else OFFSET_END
-    consumer.assign([TopicPartition(topic, index, begin) for index in partitions])
-
-
-def _print_records(
-    consumer: "Consumer", max_messages: int | None, timeout_s: float | None, as_json: bool
-) -> int:
-    printed = 0
-    heard_at = time.monotonic()
-    while max_messages is None or printed < max_messages:
-        message = consumer.poll(_POLL_S)
-        if message is None:
-            if timeout_s is not None and time.monotonic() - heard_at >= timeout_s:
-                break
-            continue
-        error = message.error()
-        if error is not None:
-            if not error.retriable():
-                raise KafkaFailed(f"{error.str()} ({error.name()})")
-            continue
-        heard_at = time.monotonic()
-        sys.stdout.buffer.write(
-            (_json_line(message) if as_json else message.value() or b"") + b"\n"
-        )
-        sys.stdout.buffer.flush()
-        printed += 1
-    return printed
-
-
-def _json_line(message: "Message[bytes, bytes]") -> bytes:
-    _kind, timestamp_ms = message.timestamp()
-    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    return encode_record_line(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        timestamp_ms=timestamp_ms,
-        key=message.key(),
-        value=message.value(),
-        headers=headers,
-    )
+    keys, values = records.codecs(topic)
+    wanted = None if key is None else keys.encode(key)
+    return RecordWriter(keys, values, template=template, as_json=as_json, key=wanted)

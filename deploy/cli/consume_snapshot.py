@@ -9,14 +9,14 @@ from typing import Final, cast
 
 from base.extras import install_hint
 from deploy.errors import DeployError, UsageError
-from deploy.record_line import encode_record_line
+from deploy.records.writer import RecordWriter
 
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def print_snapshot(
-    topic: str, snapshot: str, store: str, max_messages: int | None, *, as_json: bool
+    topic: str, snapshot: str, store: str, max_messages: int | None, writer: RecordWriter
 ) -> None:
     """Print records, one value or JSON object per line, partition by partition. store: empty for
     that of the local cluster.
@@ -32,14 +32,12 @@ def print_snapshot(
         for row in _rows(address, topic, snapshot):
             if printed == max_messages:
                 break
-            line = _json_line(row) if as_json else _bytes(row["value"]) or b""
-            sys.stdout.buffer.write(line + b"\n")
-            printed += 1
+            printed += _write(writer, row)
     except ImportError as error:
         raise _missing(error) from None
     except (StreamError, ObjectStoreError, ValueError) as error:
         raise DeployError(str(error)) from None
-    sys.stdout.buffer.flush()
+    writer.flush()
     print(f"{printed:,} records", file=sys.stderr)
 
 
@@ -59,18 +57,17 @@ def _rows(store: str, topic: str, snapshot: str) -> Iterator[dict[str, object]]:
         yield from batch.to_pylist()
 
 
-def _json_line(row: dict[str, object]) -> bytes:
+def _write(writer: RecordWriter, row: dict[str, object]) -> bool:
     timestamp = row["timestamp"]
     assert isinstance(timestamp, datetime)
     headers = cast("list[dict[str, object]] | None", row["headers"])
-    return encode_record_line(
-        topic=cast("str", row["topic"]),
-        partition=cast("int", row["partition"]),
-        offset=cast("int", row["offset"]),
-        timestamp_ms=(timestamp - _EPOCH) // timedelta(milliseconds=1),
-        key=_bytes(row["key"]),
-        value=_bytes(row["value"]),
-        headers=[(cast("str", header["key"]), _bytes(header["value"])) for header in headers or ()],
+    place = (cast("str", row["topic"]), cast("int", row["partition"]), cast("int", row["offset"]))
+    return writer.write(
+        place,
+        (timestamp - _EPOCH) // timedelta(milliseconds=1),
+        _bytes(row["key"]),
+        _bytes(row["value"]),
+        [(cast("str", header["key"]), _bytes(header["value"])) for header in headers or ()],
     )
 
 

@@ -1,11 +1,13 @@
 """Run `penstock nodes`: show the brokers, their loads and their open WALs; unregister one."""
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.options import Controller, Output, StateFile
+from deploy.cli.asking import confirm
+from deploy.cli.completing import complete_brokers
+from deploy.cli.options import Controller, DryRun, Output, StateFile, Yes
 from deploy.errors import NoController
 from deploy.output import Format
 
@@ -77,7 +79,14 @@ def nodes(
 
 @app.command("unregister")
 def unregister(
-    node_id: int, *, controller: Controller = None, state_file: StateFile = None
+    node_id: Annotated[
+        int, typer.Argument(help="Id of the broker.", autocompletion=complete_brokers)
+    ],
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    controller: Controller = None,
+    state_file: StateFile = None,
 ) -> None:
     """Remove the registration of a dead broker that will not start again.
 
@@ -90,8 +99,28 @@ def unregister(
     from deploy.clients.quorum import change
 
     address = find_controller(controller, state_file, os.environ)
+    if dry_run:
+        print(_to_unregister(address, node_id))
+        return
+    confirm(f"remove the registration of broker {node_id}?", yes=yes)
     change(address, lambda client: client.remove_broker(RemoveBroker(node_id=NodeId(node_id))))
     print(f"Broker {node_id} is no longer registered")
+
+
+def _to_unregister(controller: str, node_id: int) -> str:
+    """Return what the registration is now. The controller decides whether it can go."""
+    from deploy.clients.metadata import read_metadata
+    from deploy.errors import DeployError
+    from deploy.views import view_cluster
+
+    cluster = read_metadata(controller, lambda image: view_cluster(image, controller, {}))
+    found = [node for node in cluster.nodes if node.node_id == node_id]
+    if not found:
+        known = ", ".join(str(node.node_id) for node in cluster.nodes)
+        raise DeployError(f"broker {node_id} is not registered; there are {known}")
+    if not found[0].fenced:
+        raise DeployError(f"broker {node_id} is alive: stop it first")
+    return f"would remove the registration of broker {node_id} at {found[0].address}"
 
 
 def _row(node: "NodeView") -> tuple[object, ...]:

@@ -1,49 +1,166 @@
 """Run `penstock produce`: send lines as records."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap
-from deploy.errors import KafkaFailed, UsageError
+from deploy.cli.option_groups import with_option_groups
+from deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
+from deploy.cli.record_options import RecordOptions
+from deploy.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploy.clients.kafka import Kafka
-    from deploy.output import Progress
+    from deploy.records.lines import LineReader
+    from deploy.records.sending import Sending
 
-_FLUSH_S = 60.0
+_ACKS = ("all", "1", "0")
+_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def produce(
-    topic: str,
-    *,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Input:
+    """What the records are."""
+
+    file: Annotated[
+        Path | None,
+        typer.Option("--from-file", help="File to read instead of standard input."),
+    ] = None
+    value: Annotated[
+        str | None,
+        typer.Option("--value", help="Send this value instead of lines.", show_default=False),
+    ] = None
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help=(
+                "Each line is a JSON object with value, key, headers, partition and timestamp_ms,"
+                " as `penstock consume --json` prints it."
+            ),
+        ),
+    ] = False
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Key of records that have none.", show_default=False),
+    ] = None
     key_separator: Annotated[
         str | None,
         typer.Option(
             help="Separator of key and value: its first occurrence in a line ends the key."
         ),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="File to read instead of standard input.")
-    ] = None,
-    partition: Annotated[int, typer.Option(help="Partition to write to; -1: by key, or any.")] = -1,
+    ] = None
+    headers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", "--headers", "-H", metavar="NAME=VALUE", help="Header. Repeatable."
+        ),
+    ] = None
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", help="Partition to write to; -1: by key, or any.")
+    ] = -1
+    timestamp: Annotated[
+        str, typer.Option(metavar="TIME", help="Time of the records, as ISO time; default: now.")
+    ] = ""
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "--count",
+            min=1,
+            help="Stop after this many records; with --value, send it so often.",
+            show_default=False,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delivery:
+    """How the records are sent."""
+
+    acks: Annotated[
+        str, typer.Option(metavar="|".join(_ACKS), help="Acknowledgements; all is idempotent.")
+    ] = "all"
+    compression: Annotated[
+        str, typer.Option(metavar="|".join(_COMPRESSIONS), help="Compression of batches.")
+    ] = "lz4"
+    transactional_id: Annotated[
+        str, typer.Option(help="Send all records in one transaction of this id.")
+    ] = ""
+    rate: Annotated[
+        float, typer.Option(min=0.0, help="Records in a second; 0: as fast as possible.")
+    ] = 0.0
+
+
+@with_option_groups
+def produce(
+    topic: TopicName,
+    *,
+    what: _Input,
+    delivery: _Delivery,
+    records: RecordOptions,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Send each line of standard input (or of a file) as a record. Returns when every record is
+    """Send each line of standard input, or of a file, as a record. Returns when every record is
     acknowledged (acks=all, idempotent).
-    """
-    from deploy.clients.kafka import Kafka
-    from deploy.output import Progress
 
-    kafka = Kafka(bootstrap)
-    kafka.topics()
-    separator = None if key_separator is None else key_separator.encode()
-    with Progress(f"producing to {topic}", None, "records") as progress:
-        sent = _send(kafka, topic, partition, _records(_lines(file), separator), progress)
+    For example: echo 'ada,3 books' | penstock produce orders --key-separator ,
+
+    penstock produce orders --value '{"total": 3}' --format json --count 1000 --rate 100
+
+    penstock consume orders --from-beginning --until-end --json | penstock produce copy --json
+    """
+    reader, sending = _reader(topic, what, records), _sending(topic, delivery)
+    from deploy.output import Progress
+    from deploy.records.sending import send
+
+    lines: Iterable[bytes] = _lines(what.file)
+    if what.value is not None:
+        lines = repeat(what.value.encode("utf-8", "surrogateescape"), what.count or 1)
+    wanted = islice(reader.records(lines), what.count)
+    with Progress(f"producing to {topic}", what.count, "records") as progress:
+        sent = send(bootstrap, wanted, sending, progress)
     print(f"{sent:,} records acknowledged", file=sys.stderr)
+
+
+def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":
+    """Raises UsageError."""
+    from deploy.groups.reset import parse_time
+    from deploy.records.lines import LineReader, parse_headers
+
+    if what.value is not None and what.file is not None:
+        raise UsageError("--value and --from-file exclude each other")
+    keys, values = records.codecs(topic)
+    return LineReader(
+        keys,
+        values,
+        separator=what.key_separator or "",
+        key=what.key,
+        headers=parse_headers(what.headers or ()),
+        partition=what.partition,
+        timestamp_ms=parse_time(what.timestamp) if what.timestamp else 0,
+        is_json=what.as_json,
+    )
+
+
+def _sending(topic: str, delivery: _Delivery) -> "Sending":
+    """Raises UsageError."""
+    from deploy.records.sending import Sending
+
+    if delivery.acks not in _ACKS:
+        raise UsageError(f"--acks {delivery.acks!r}: one of {', '.join(_ACKS)}")
+    if delivery.compression not in _COMPRESSIONS:
+        raise UsageError(
+            f"--compression {delivery.compression!r}: one of {', '.join(_COMPRESSIONS)}"
+        )
+    if delivery.transactional_id and delivery.acks != "all":
+        raise UsageError("--transactional-id needs --acks all")
+    return Sending(
+        topic, delivery.acks, delivery.compression, delivery.transactional_id, delivery.rate
+    )
 
 
 def _lines(file: Path | None) -> Iterator[bytes]:
@@ -52,57 +169,4 @@ def _lines(file: Path | None) -> Iterator[bytes]:
             for line in source:
                 yield line.rstrip(b"\r\n")
     except OSError as error:
-        raise UsageError(f"--file {file}: {error.strerror}") from None
-
-
-def _records(
-    lines: Iterator[bytes], separator: bytes | None
-) -> Iterator[tuple[bytes | None, bytes]]:
-    for line in lines:
-        key, found, value = line.partition(separator) if separator else (b"", b"", line)
-        yield (key, value) if found else (None, line)
-
-
-def _send(
-    kafka: "Kafka",
-    topic: str,
-    partition: int,
-    records: Iterator[tuple[bytes | None, bytes]],
-    progress: "Progress",
-) -> int:
-    from confluent_kafka import KafkaError, KafkaException
-
-    producer = kafka.producer(enable_idempotence=True, linger_ms=20, compression_type="lz4")
-    refused: list[KafkaError] = []
-    sent = 0
-
-    def delivered(error: KafkaError | None, _message: Any) -> None:  # noqa: ANN401 - the client's message, which is not looked at
-        if error is not None:
-            refused.append(error)
-        else:
-            progress.advance()
-
-    for key, value in records:
-        while not refused:
-            try:
-                producer.produce(topic, value, key, partition, on_delivery=delivered)
-                sent += 1
-                break
-            except BufferError:
-                producer.poll(0.5)
-            except KafkaException as error:
-                raise kafka.failure(
-                    error.args[0], f"topic {topic!r} did not take the record"
-                ) from None
-        producer.poll(0)
-        if refused:
-            break
-    left = producer.flush(0 if refused else _FLUSH_S)
-    if refused:
-        raise kafka.failure(refused[0], f"topic {topic!r} refused a record")
-    if left:
-        raise KafkaFailed(
-            f"{left:,} of {sent:,} records were not acknowledged within {_FLUSH_S:.0f} s; they may"
-            " or may not be stored"
-        )
-    return sent
+        raise UsageError(f"--from-file {file}: {error.strerror}") from None

@@ -1,18 +1,19 @@
 """Run `penstock snapshots`: create, list, describe, delete and restore snapshots of topics."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_snapshots, complete_topics
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
-from deploy.output import Format
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
+from deploy.output import Format, iso_time
 
 if TYPE_CHECKING:
     from broker.wire.frozen_topics import FrozenTopicInfo
+    from deploy.snapshots import RestoredView
 
 Name = Annotated[
     str, typer.Argument(help="The snapshot: 1 to 100 of a-z, A-Z, 0-9, '.', '_', '-'.")
@@ -78,7 +79,7 @@ def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.
     rows = [
         (
             view.name,
-            _time(view.created_ms),
+            view.created,
             view.topics,
             view.partitions,
             view.records,
@@ -108,7 +109,7 @@ def describe(
         print_document(output, [_as_json(topic) for topic in found])
         return
     print_table(
-        f"{name}, created {_time(min(topic.since_ms for topic in found))}",
+        f"{name}, created {iso_time(min(topic.since_ms for topic in found))}",
         ["topic", "partition", "earliest", "latest", "records", "bytes"],
         [
             (
@@ -148,7 +149,8 @@ def describe(
 def delete(
     name: Existing,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -158,8 +160,13 @@ def delete(
 
     found = find_snapshot(bootstrap, name)
     (view,) = view_snapshots(found)
-    if not yes and output is Format.TABLE:
-        typer.confirm(f"delete {name} with {view.records:,} records?", abort=True)
+    if dry_run:
+        if output is not Format.TABLE:
+            print_document(output, view)
+        else:
+            print(f"would delete {name}: {view.topics:,} topics, {view.records:,} records")
+        return
+    confirm(f"delete {name} with {view.records:,} records?", output, yes=yes)
     with waiting(f"deleting snapshot {name}"):
         delete_snapshot(bootstrap, found)
     if output is not Format.TABLE:
@@ -189,22 +196,35 @@ def restore(
             help="Set the offsets of consumer groups to those of the snapshot; none may be active.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
     """Make topics from a snapshot, with its records and configs. The snapshot stays."""
-    from deploy.output import print_document, print_table, waiting
-    from deploy.snapshots import find_snapshot
+    from deploy.output import waiting
+    from deploy.snapshots import find_snapshot, planned
     from deploy.snapshots import restore as restore_topics
 
     found = find_snapshot(bootstrap, name, _split(topics))
-    if replace and not yes and output is Format.TABLE:
-        typer.confirm(f"delete topics that exist and restore {len(found):,} topics?", abort=True)
+    if dry_run:
+        views = planned(bootstrap, found, new_name=new_name, replaces=replace)
+        _print_restored(views, output)
+        return
+    if replace:
+        confirm(f"delete topics that exist and restore {len(found):,} topics?", output, yes=yes)
     with waiting(f"restoring {len(found):,} topics of {name}"):
         views = restore_topics(
             bootstrap, found, new_name=new_name, replaces=replace, groups=with_groups
         )
+    _print_restored(views, output)
+    if any(view.problems for view in views):
+        raise typer.Exit(1)
+
+
+def _print_restored(views: "Sequence[RestoredView]", output: Format) -> None:
+    from deploy.output import print_document, print_table
+
     if output is not Format.TABLE:
         print_document(output, views)
     else:
@@ -213,8 +233,6 @@ def restore(
             for view in views
         ]
         print_table("", ["topic", "restored from", "groups", "problems"], rows)
-    if any(view.problems for view in views):
-        raise typer.Exit(1)
 
 
 def _split(topics: Sequence[str] | None) -> list[str]:
@@ -222,15 +240,11 @@ def _split(topics: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _time(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def _as_json(topic: "FrozenTopicInfo") -> dict[str, object]:
     return {
         "topic": topic.name,
         "topic_id": topic.topic_id,
-        "created_ms": topic.since_ms,
+        "created": iso_time(topic.since_ms),
         "configs": topic.configs,
         "partitions": [
             {

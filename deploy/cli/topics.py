@@ -2,16 +2,18 @@
 records.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output, TopicName
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, iso_time
 
 if TYPE_CHECKING:
     from broker.wire.frozen_topics import FrozenTopicInfo
@@ -261,7 +263,8 @@ def delete_records(
         list[int] | None,
         typer.Option("--partition", "-p", help="Only this one; any number of times."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -287,8 +290,10 @@ def delete_records(
     else:
         starts = ends if before_offset is None else dict.fromkeys(ends, before_offset)
     count = sum(max(0, min(starts[at], ends[at]) - offsets[at][0]) for at in ends)
-    if not yes and output is Format.TABLE:
-        typer.confirm(f"delete up to {count:,} records of {name}?", abort=True)
+    if dry_run:
+        _print_records_to_delete(name, offsets, starts, output)
+        return
+    confirm(f"delete up to {count:,} records of {name}?", output, yes=yes)
     results = kafka.delete_records(name, starts)
     if output is not Format.TABLE:
         print_document(
@@ -307,6 +312,27 @@ def delete_records(
         raise typer.Exit(1)
 
 
+def _print_records_to_delete(
+    name: str, offsets: Mapping[int, tuple[int, int]], starts: Mapping[int, int], output: Format
+) -> None:
+    from deploy.output import print_document, print_table
+
+    views = [
+        {
+            "partition": at,
+            "earliest": earliest,
+            "new_earliest": max(earliest, min(starts[at], latest)),
+            "latest": latest,
+        }
+        for at, (earliest, latest) in offsets.items()
+    ]
+    if output is not Format.TABLE:
+        print_document(output, views)
+        return
+    columns = ["partition", "earliest", "new earliest", "latest"]
+    print_table(f"{name}: nothing was changed", columns, [list(view.values()) for view in views])
+
+
 @app.command("delete")
 def delete(
     name: Annotated[
@@ -317,6 +343,8 @@ def delete(
         ),
     ],
     *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -330,8 +358,14 @@ def delete(
     from deploy.output import print_document
 
     is_purge = name in map(full_name, deleted_topics(bootstrap))
-    if not is_purge:
-        Kafka(bootstrap).topic(name)
+    what = f"{name} for good" if is_purge else _contents(Kafka(bootstrap), name)
+    if dry_run:
+        if output is not Format.TABLE:
+            print_document(output, {"name": name, "for_good": is_purge, "dry_run": True})
+        else:
+            print(f"would delete {what}; nothing was changed")
+        return
+    confirm(f"delete {what}?", output, yes=yes)
     found = delete_topic(bootstrap, name)
     if output is not Format.TABLE:
         print_document(
@@ -351,6 +385,14 @@ def delete(
             f"deleted {name}; until {_until(found)} `penstock topics undelete {name}` brings it"
             " back"
         )
+
+
+def _contents(kafka: "Kafka", name: str) -> str:
+    """Return a topic with what it has, for a question."""
+    partitions = [part.partition for part in kafka.topic(name).partitions]
+    offsets = kafka.offsets(name, partitions)
+    records = sum(latest - earliest for earliest, latest in offsets.values())
+    return f"{name}: {len(partitions):,} partitions, up to {records:,} records"
 
 
 @app.command("undelete")
@@ -382,6 +424,7 @@ def undelete(
             ),
         ),
     ] = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -391,7 +434,7 @@ def undelete(
     topic never goes back. Records that retention or compaction deleted do not come back.
     """
     if records:
-        _undelete_records(bootstrap, name, new_name, output=output)
+        _undelete_records(bootstrap, name, new_name, output=output, dry_run=dry_run)
         return
     from deploy.clients.frozen_topics import find_deleted
     from deploy.clients.kafka import Kafka
@@ -399,6 +442,13 @@ def undelete(
 
     found = find_deleted(bootstrap, name)
     returned = new_name or found.name
+    if dry_run:
+        view = {"name": returned, "deleted_name": found.name, "topic_id": found.topic_id}
+        if output is not Format.TABLE:
+            print_document(output, {**view, "dry_run": True})
+        else:
+            print(f"would bring {found.name} back as {returned}, until {_until(found)}")
+        return
     kafka = Kafka(bootstrap)
     began = monotonic()
     kafka.create_topic(returned, -1, -1, {"penstock.undelete": str(found.topic_id)})
@@ -419,7 +469,9 @@ def undelete(
     print(f"undeleted {found.name}{was} with {len(found.partitions)} partitions in {took_ms:,} ms")
 
 
-def _undelete_records(bootstrap: str, name: str, new_name: str | None, *, output: Format) -> None:
+def _undelete_records(
+    bootstrap: str, name: str, new_name: str | None, *, output: Format, dry_run: bool
+) -> None:
     if new_name is None:
         raise UsageError("--records needs --as NEW: the log start of a topic never goes back")
     from deploy.clients.kafka import Kafka
@@ -427,6 +479,12 @@ def _undelete_records(bootstrap: str, name: str, new_name: str | None, *, output
 
     kafka = Kafka(bootstrap)
     partitions = [part.partition for part in kafka.topic(name).partitions]
+    if dry_run:
+        if output is not Format.TABLE:
+            print_document(output, {"name": new_name, "source": name, "dry_run": True})
+        else:
+            print(f"would create {new_name} with the deleted records of {name}")
+        return
     began = monotonic()
     kafka.create_topic(
         new_name,
@@ -467,7 +525,7 @@ def _list_deleted(bootstrap: str, *, output: Format) -> None:
             topic.name,
             "records" if topic.of_live_topic else "topic",
             str(topic.topic_id),
-            _utc(topic.since_ms),
+            iso_time(topic.since_ms),
             _until(topic),
             len(topic.partitions),
             size_bytes := sum(partition.size_bytes for partition in topic.partitions),
@@ -486,11 +544,7 @@ def _list_deleted(bootstrap: str, *, output: Format) -> None:
 
 def _until(topic: "FrozenTopicInfo") -> str:
     """Return when the grace of a deleted topic, or of deleted records, is over."""
-    return _utc(topic.since_ms + topic.keep_ms)
-
-
-def _utc(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return iso_time(topic.since_ms + topic.keep_ms)
 
 
 def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: Format) -> None:

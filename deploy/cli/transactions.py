@@ -8,7 +8,7 @@ import typer
 from deploy.cli.completing import complete_topics
 from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import KafkaFailed, UsageError
-from deploy.output import Format
+from deploy.output import Format, with_iso_times
 
 app = typer.Typer(
     help="List and describe transactions, find and abort hanging ones.", no_args_is_help=True
@@ -61,7 +61,7 @@ def describe(
     with TransactionsClient(bootstrap) as admin:
         view = admin.describe(transactional_id)
     if output is not Format.TABLE:
-        print_document(output, view)
+        print_document(output, with_iso_times(view, "started"))
         return
     age_s = None if view.started_ms is None else time.time() - view.started_ms / 1_000
     rows = [
@@ -114,7 +114,7 @@ def find_hanging(
     with TransactionsClient(bootstrap) as admin:
         found = admin.find_hanging(topic, partition, timeout_minutes * _MINUTE_MS, now_ms)
     if output is not Format.TABLE:
-        print_document(output, found)
+        print_document(output, with_iso_times(found, "last_timestamp"))
         return
     columns = ("topic", "partition", "start offset", "producer id", "epoch", "minutes")
     rows = [

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.cli.asking import confirm
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from deploy.errors import UsageError
 from deploy.output import Format
 
@@ -73,6 +74,8 @@ def delete(
     mechanism: Annotated[
         str | None, typer.Option(help="Only this mechanism.", show_default=False)
     ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Delete a user. Its open connections stay until their session ends
@@ -88,9 +91,14 @@ def delete(
         ]
         if not mechanisms:
             raise UsageError(f"there is no user {name!r}; `penstock users list` lists them")
+        shown = f"{name!r} ({', '.join(mechanisms)})"
+        if dry_run:
+            print(f"would delete {shown}")
+            return
+        confirm(f"delete {shown}?", yes=yes)
         for each in mechanisms:
             delete_credential(client, name, SCRAM_BY_NAME[each])
-    print(f"deleted {name!r} ({', '.join(mechanisms)})")
+    print(f"deleted {shown}")
 
 
 def _password(file: Path | None) -> str:

@@ -180,7 +180,7 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
         (("streams", "describe", "nope"), 1, "error: topic 'nope' does not exist"),
         (("consume", "nope"), 1, "error: topic 'nope' does not exist"),
         (
-            ("produce", "x", "--file", "/no/such/file"),
+            ("produce", "x", "--from-file", "/no/such/file"),
             2,
             "error: --file /no/such/file: No such file",
         ),

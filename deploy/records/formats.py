@@ -1,0 +1,305 @@
+"""Turn keys and values into text and back: text, JSON, hex, Base64, Avro, Protobuf.
+
+Avro and Protobuf are JSON as text. With a schema registry, bytes begin with Confluent's frame: a
+zero, the id of the schema in 4 bytes and, for Protobuf, the indexes of the message.
+
+Invariant: `decode(encode(text))` means the same as `text`. Bytes that are not in the format raise
+BadRecord.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from enum import StrEnum
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from base.extras import install_hint
+from deploy.errors import DeployError, UsageError
+
+if TYPE_CHECKING:
+    from deploy.records.registry import SchemaRegistry
+
+_MAGIC: Final = 0
+_FRAME_BYTES: Final = 5
+
+
+class RecordFormat(StrEnum):
+    """How a key or a value is shown and read."""
+
+    TEXT = "text"
+    JSON = "json"
+    HEX = "hex"
+    BASE64 = "base64"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class BadRecord(DeployError):
+    """A key or a value is not in its format."""
+
+
+class RecordCodec(Protocol):
+    """`decode` returns a text, or a value of JSON; `encode` takes a text. Both raise BadRecord."""
+
+    def decode(self, data: bytes) -> Any: ...  # noqa: ANN401 - a value of JSON
+
+    def encode(self, text: str) -> bytes: ...
+
+
+class TextCodec:
+    """UTF-8; other bytes are escaped."""
+
+    def decode(self, data: bytes) -> str:
+        return data.decode("utf-8", "backslashreplace")
+
+    def encode(self, text: str) -> bytes:
+        return text.encode("utf-8", "surrogateescape")
+
+
+class JsonCodec:
+    """JSON, stored as it is written."""
+
+    def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+        try:
+            return msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            raise BadRecord(f"it is not JSON: {error}") from None
+
+    def encode(self, text: str) -> bytes:
+        data = text.encode("utf-8", "surrogateescape")
+        self.decode(data)
+        return data
+
+
+class HexCodec:
+    """Hexadecimal digits; spaces between bytes are ignored when they are read."""
+
+    def decode(self, data: bytes) -> str:
+        return data.hex()
+
+    def encode(self, text: str) -> bytes:
+        try:
+            return bytes.fromhex(text)
+        except ValueError as error:
+            raise BadRecord(f"it is not hexadecimal: {error}") from None
+
+
+class Base64Codec:
+    """Base64 with `+` and `/`."""
+
+    def decode(self, data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    def encode(self, text: str) -> bytes:
+        try:
+            return base64.b64decode(text.strip(), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise BadRecord(f"it is not Base64: {error}") from None
+
+
+class AvroCodec:
+    """Avro's binary form by one schema, or by the schemas of a registry."""
+
+    def __init__(
+        self, schema: bytes | None, registry: "SchemaRegistry | None", subject: str
+    ) -> None:
+        """schema: the text of an .avsc file. subject: whose newest schema `encode` uses."""
+        try:
+            import fastavro
+        except ImportError as error:
+            raise _missing(error) from None
+        self._avro: Any = fastavro
+        self._given = None if schema is None else self._parsed(schema)
+        self._registry, self._subject = registry, subject
+        self._by_id: dict[int, Any] = {}
+        self._newest: tuple[int, Any] | None = None
+
+    def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+        schema = self._given
+        if self._registry is not None:
+            number, data = _unframed(data)
+            schema = self._schema(self._registry, number)
+        stream = BytesIO(data)
+        try:
+            value = self._avro.schemaless_reader(stream, schema, None)
+        except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad bytes
+            raise BadRecord(f"it is not Avro of this schema: {error}") from None
+        if stream.tell() != len(data):
+            raise BadRecord("bytes are left over: it is Avro of another schema")
+        return msgspec.to_builtins(value, builtin_types=(), str_keys=True)
+
+    def encode(self, text: str) -> bytes:
+        value = JsonCodec().decode(text.encode())
+        frame, schema = b"", self._given
+        if self._registry is not None:
+            if self._newest is None:
+                number, content = self._registry.newest(self._subject)
+                self._newest = number, self._parsed(content)
+            number, schema = self._newest
+            frame = _frame(number)
+        stream = BytesIO()
+        try:
+            self._avro.schemaless_writer(stream, schema, value)
+        except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad values
+            raise BadRecord(f"it does not match the Avro schema: {error!r}") from None
+        return frame + stream.getvalue()
+
+    def _schema(self, registry: "SchemaRegistry", number: int) -> Any:  # noqa: ANN401 - fastavro's
+        if number not in self._by_id:
+            self._by_id[number] = self._parsed(registry.by_id(number))
+        return self._by_id[number]
+
+    def _parsed(self, content: bytes) -> Any:  # noqa: ANN401 - fastavro has no type for schemas
+        try:
+            return self._avro.parse_schema(msgspec.json.decode(content))
+        except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad schemas
+            raise UsageError(f"the schema is not an Avro schema: {error}") from None
+
+
+class ProtobufCodec:
+    """Protobuf by a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`)."""
+
+    def __init__(
+        self, schema: bytes, message: str, registry: "SchemaRegistry | None", subject: str
+    ) -> None:
+        """message: full name. registry: where the id in the frame of `encode` comes from."""
+        try:
+            from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]
+            from google.protobuf.descriptor_pb2 import FileDescriptorSet  # type: ignore[import-untyped,unused-ignore]
+            from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[import-untyped,unused-ignore]
+            from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped,unused-ignore]
+        except ImportError as error:
+            raise _missing(error) from None
+        self._json: Any = json_format
+        pool: Any = DescriptorPool()
+        try:
+            for file in FileDescriptorSet.FromString(schema).file:
+                pool.Add(file)
+            descriptor: Any = pool.FindMessageTypeByName(message)
+        except KeyError:
+            raise UsageError(f"--message {message!r} is not in the descriptor set") from None
+        except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
+            raise UsageError(f"--schema is not a descriptor set: {error}") from None
+        self._class: Any = GetMessageClass(descriptor)
+        self._path = _path_of(descriptor)
+        self._registry, self._subject = registry, subject
+        self._id: int | None = None
+
+    def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+        if self._registry is not None:
+            _, data = _unframed(data)
+            data = data[_path_bytes(data) :]
+        try:
+            message = self._class.FromString(data)
+            return self._json.MessageToDict(message, preserving_proto_field_name=True)
+        except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
+            raise BadRecord(f"it is not Protobuf of this message: {error}") from None
+
+    def encode(self, text: str) -> bytes:
+        try:
+            data = bytes(self._json.Parse(text, self._class()).SerializeToString())
+        except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
+            raise BadRecord(f"it does not match the message: {error}") from None
+        if self._registry is None:
+            return data
+        if self._id is None:
+            self._id, _ = self._registry.newest(self._subject)
+        return _frame(self._id) + _encoded_path(self._path) + data
+
+
+_PLAIN: Final[dict[RecordFormat, Callable[[], RecordCodec]]] = {
+    RecordFormat.TEXT: TextCodec,
+    RecordFormat.JSON: JsonCodec,
+    RecordFormat.HEX: HexCodec,
+    RecordFormat.BASE64: Base64Codec,
+}
+
+
+def codec(
+    wanted: RecordFormat,
+    *,
+    schema: bytes | None = None,
+    message: str = "",
+    registry: "SchemaRegistry | None" = None,
+    subject: str = "",
+) -> RecordCodec:
+    """Return the codec of a format. Raises UsageError, DeployError if a package is missing."""
+    if wanted in _PLAIN:
+        return _PLAIN[wanted]()
+    if wanted is RecordFormat.AVRO:
+        if schema is None and registry is None:
+            raise UsageError("format avro needs --schema FILE.avsc or --schema-registry URL")
+        return AvroCodec(schema, registry, subject)
+    if schema is None or not message:
+        raise UsageError(
+            "format protobuf needs --schema FILE, a descriptor set of `protoc --include_imports"
+            " --descriptor_set_out=FILE`, and --message package.Name"
+        )
+    return ProtobufCodec(schema, message, registry, subject)
+
+
+def _frame(number: int) -> bytes:
+    return bytes([_MAGIC]) + number.to_bytes(4, "big")
+
+
+def _unframed(data: bytes) -> tuple[int, bytes]:
+    """Return the id of the schema, and what follows the frame."""
+    if len(data) < _FRAME_BYTES or data[0] != _MAGIC:
+        raise BadRecord("it does not begin with a zero and the id of a schema")
+    return int.from_bytes(data[1:_FRAME_BYTES], "big"), data[_FRAME_BYTES:]
+
+
+def _path_of(descriptor: Any) -> list[int]:  # noqa: ANN401 - generated at run time
+    """Return the index of a message in its file, by the messages that it is nested in."""
+    path: list[int] = []
+    while descriptor is not None:
+        outer = descriptor.containing_type
+        among = (
+            outer.nested_types
+            if outer is not None
+            else list(descriptor.file.message_types_by_name.values())
+        )
+        names = [item.name for item in among]
+        path.insert(0, names.index(descriptor.name))
+        descriptor = outer
+    return path
+
+
+def _encoded_path(path: list[int]) -> bytes:
+    """Return the indexes as zigzag varints; a single 0 stands for the first message."""
+    if path == [0]:
+        return b"\0"
+    return b"".join(_varint(number << 1) for number in (len(path), *path))
+
+
+def _path_bytes(data: bytes) -> int:
+    """Return how many bytes the indexes take."""
+    count, at = _read_varint(data, 0)
+    for _ in range(count >> 1):
+        _, at = _read_varint(data, at)
+    return at
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(found) + bytes([number])
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while at < len(data) and shift <= 28:
+        number |= (data[at] & 0x7F) << shift
+        at, shift, more = at + 1, shift + 7, data[at] & 0x80
+        if not more:
+            return number, at
+    raise BadRecord("it does not begin with the indexes of its message")
+
+
+def _missing(error: ImportError) -> DeployError:
+    return DeployError(f"the package {error.name} is missing: {install_hint('table')}")

@@ -1,0 +1,110 @@
+"""Read the records of `penstock produce` from lines.
+
+Invariant: only the codecs do I/O: they may ask a schema registry. A line that is no record raises
+BadRecord with its number.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from deploy.errors import UsageError
+from deploy.records.formats import BadRecord, RecordCodec
+
+Headers = list[tuple[str, str | bytes | None]]
+"""In order; the type that confluent-kafka takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """partition: -1 for any. timestamp_ms: since 1970, 0 for now."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = field(default_factory=lambda: list[tuple[str, str | bytes | None]]())
+    partition: int = -1
+    timestamp_ms: int = 0
+
+
+class _JsonRecord(msgspec.Struct, kw_only=True):
+    """A line of `penstock consume --json`; topic and offset are ignored."""
+
+    value: Any = None
+    key: Any = None
+    headers: list[tuple[str, str | None]] = []
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LineReader:
+    """Turns lines into records. key, headers, partition, timestamp_ms: of every record that does
+    not say otherwise.
+    """
+
+    keys: RecordCodec
+    values: RecordCodec
+    separator: str = ""
+    key: str | None = None
+    headers: Headers = field(default_factory=lambda: list[tuple[str, str | bytes | None]]())
+    partition: int = -1
+    timestamp_ms: int = 0
+    is_json: bool = False
+
+    def records(self, lines: Iterable[bytes]) -> Iterator[NewRecord]:
+        """Yield a record for each line. Raises BadRecord."""
+        for number, line in enumerate(lines, 1):
+            try:
+                yield self._from_json(line) if self.is_json else self._from_text(line)
+            except BadRecord as error:
+                raise BadRecord(f"line {number}: {error}") from None
+
+    def _from_text(self, line: bytes) -> NewRecord:
+        text = line.decode("utf-8", "surrogateescape")
+        key, found, value = text.partition(self.separator) if self.separator else ("", "", text)
+        return self._record(key if found else self.key, value if found else text)
+
+    def _record(self, key: str | None, value: str) -> NewRecord:
+        return NewRecord(
+            None if key is None else self.keys.encode(key),
+            self.values.encode(value),
+            self.headers,
+            self.partition,
+            self.timestamp_ms,
+        )
+
+    def _from_json(self, line: bytes) -> NewRecord:
+        try:
+            found = msgspec.json.decode(line, type=_JsonRecord)
+        except msgspec.DecodeError as error:
+            raise BadRecord(
+                f"it is not a record as `penstock consume --json` prints: {error}"
+            ) from None
+        key = self.key if found.key is None else _text(found.key)
+        return NewRecord(
+            None if key is None else self.keys.encode(key),
+            None if found.value is None else self.values.encode(_text(found.value)),
+            [
+                *self.headers,
+                *((name, None if text is None else text.encode()) for name, text in found.headers),
+            ],
+            self.partition if self.partition >= 0 or found.partition is None else found.partition,
+            self.timestamp_ms or max(0, found.timestamp_ms or 0),
+        )
+
+
+def parse_headers(texts: Iterable[str]) -> Headers:
+    """Read NAME=VALUE; NAME alone is a header with null. Raises UsageError."""
+    found: Headers = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise UsageError(f"--header {text!r} is not allowed: NAME=VALUE")
+        found.append((name, value.encode() if equals else None))
+    return found
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - a value of JSON
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

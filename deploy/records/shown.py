@@ -1,0 +1,51 @@
+"""Hold a record as commands show it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecord:
+    """key, value: texts, or values of JSON, by their formats; None for null. value_bytes,
+    key_bytes: lengths, -1 for null. timestamp_ms: since 1970, -1 for none.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: list[tuple[str, str | None]]
+    key_bytes: int
+    value_bytes: int
+
+    @property
+    def key_text(self) -> str:
+        return _text(self.key)
+
+    @property
+    def value_text(self) -> str:
+        return _text(self.value)
+
+    def json_line(self) -> bytes:
+        """Return one JSON object without a line break."""
+        return msgspec.json.encode(
+            {
+                "topic": self.topic,
+                "partition": self.partition,
+                "offset": self.offset,
+                "timestamp_ms": self.timestamp_ms,
+                "key": self.key,
+                "value": self.value,
+                "headers": self.headers,
+            }
+        )
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - a value of JSON
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
