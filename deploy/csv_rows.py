@@ -38,7 +38,7 @@ def rows_of(value: Any) -> Iterator[_Object]:  # noqa: ANN401 - any document
     plain fields of the document; its own fields win over those. Otherwise the document is a line.
     """
     if isinstance(value, list | tuple):
-        for item in value:
+        for item in cast("list[Any]", value):
             yield from rows_of(item)
         return
     if not isinstance(value, dict):

@@ -23,7 +23,7 @@ class NewRecord:
 
     key: bytes | None
     value: bytes | None
-    headers: Headers = field(default_factory=lambda: list[tuple[str, str | bytes | None]]())
+    headers: Headers = field(default_factory=list[tuple[str, str | bytes | None]])
     partition: int = -1
     timestamp_ms: int = 0
 
@@ -48,7 +48,7 @@ class LineReader:
     values: RecordCodec
     separator: str = ""
     key: str | None = None
-    headers: Headers = field(default_factory=lambda: list[tuple[str, str | bytes | None]]())
+    headers: Headers = field(default_factory=list[tuple[str, str | bytes | None]])
     partition: int = -1
     timestamp_ms: int = 0
     is_json: bool = False
@@ -86,10 +86,7 @@ class LineReader:
         return NewRecord(
             None if key is None else self.keys.encode(key),
             None if found.value is None else self.values.encode(_text(found.value)),
-            [
-                *self.headers,
-                *((name, None if text is None else text.encode()) for name, text in found.headers),
-            ],
+            [*self.headers, *found.headers],
             self.partition if self.partition >= 0 or found.partition is None else found.partition,
             self.timestamp_ms or max(0, found.timestamp_ms or 0),
         )

@@ -27,16 +27,18 @@ class Cli:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
         return str(path)
 
-    async def run(self, *arguments: str, code: int = 0) -> str:
+    async def run(self, *arguments: str, code: int = 0, given: bytes = b"") -> str:
+        """Return stdout. given: what the command reads from stdin."""
         environment = {
             "PENSTOCK_BOOTSTRAP": self._bootstrap,
             "PENSTOCK_CONTROLLER": self._controller,
+            "XDG_CONFIG_HOME": str(self._directory / "config"),
             "COLUMNS": "160",
         }
         # The nodes log in this process too: not into a stream that ends with the command.
         with patch("deploy.node.logs.to_stderr"):
             result = await asyncio.to_thread(
-                CliRunner().invoke, app, list(arguments), env=environment
+                CliRunner().invoke, app, list(arguments), input=given, env=environment
             )
         if isinstance(result.exception, DeployError):
             raise result.exception

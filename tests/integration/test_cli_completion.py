@@ -1,0 +1,115 @@
+"""Complete commands in a real bash with names from a real cluster, and parse every format."""
+
+import asyncio
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support.cli import Cli
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+
+SHELLS = {"bash": "complete -o default -F", "zsh": "compdef", "fish": "complete --command penstock"}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        for topic in ("orders", "ordinary", "other"):
+            await asyncio.to_thread(create_topic, cluster.bootstrap, topic)
+        yield cluster
+
+
+class Shell:
+    """Bash, with the script of `penstock completion bash`."""
+
+    def __init__(self, directory: Path, bootstrap: str) -> None:
+        self._environment = os.environ | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PENSTOCK_BOOTSTRAP": bootstrap,
+            "XDG_CACHE_HOME": str(directory / "cache"),
+            "XDG_CONFIG_HOME": str(directory / "config"),
+        }
+        script = subprocess.run(
+            ("penstock", "completion", "bash"),
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self._script = directory / "completion.bash"
+        self._script.write_text(script.stdout)
+
+    def complete(self, *words: str) -> list[str]:
+        """Return what bash offers for the last word."""
+        program = (
+            f'source {self._script}; COMP_WORDS=(penstock "$@"); COMP_CWORD=$#;'
+            ' _penstock_completion penstock; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        found = subprocess.run(
+            ("bash", "-c", program, "bash", *words),
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert not found.stderr, found.stderr
+        return found.stdout.split()
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+async def test_bash_completes_names_of_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    shell = await asyncio.to_thread(Shell, tmp_path, cluster.bootstrap)
+
+    async def completed(*words: str) -> list[str]:
+        return await asyncio.to_thread(shell.complete, *words)
+
+    assert await completed("trans") == ["transactions"]
+    assert await completed("topics", "des") == ["describe"]
+    assert await completed("topics", "describe", "ord") == ["orders", "ordinary"]
+    assert await completed("log-dirs", "describe", "--broker", "") == ["0"]
+    alter = ("configs", "alter", "--topic", "orders", "--set", "retention.b")
+    assert await completed(*alter) == ["retention.bytes="]
+    await asyncio.to_thread(create_topic, cluster.bootstrap, "ordered")
+    # The names are kept for some seconds.
+    assert await completed("consume", "ord") == ["orders", "ordinary"]
+    assert await completed("topics", "describe", "-b", "127.0.0.1:1", "ord") == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+async def test_every_shell_has_a_script(shell: str) -> None:
+    command = (sys.executable, "-m", "deploy.cli", "completion", shell)
+    found = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=True
+    )
+    assert SHELLS[shell] in found.stdout
+
+
+async def test_every_format_has_the_same_answer(cluster: Cluster, tmp_path: Path) -> None:
+    cli = Cli(cluster, tmp_path)
+    found = json.loads(await cli.run("topics", "list", "--json"))
+    assert found == [
+        {"name": name, "partitions": 1, "with_leader": 1}
+        for name in ("orders", "ordinary", "other")
+    ]
+    assert json.loads(await cli.run("topics", "list", "--output", "json")) == found
+    assert msgspec.yaml.decode(await cli.run("topics", "list", "-o", "yaml")) == found
+    rows = list(csv.DictReader(io.StringIO(await cli.run("topics", "list", "-o", "csv"))))
+    assert rows == [{key: str(value) for key, value in item.items()} for item in found]
+    assert "orders" in await cli.run("topics", "list")
+    (log_dir,) = json.loads(await cli.run("log-dirs", "describe", "--topic", "orders", "--json"))
+    assert [item["topic"] for item in log_dir["partitions"]] == ["orders"]
+    quorum = json.loads(await cli.run("quorum", "describe", "--json"))
+    assert "LeaderId" in await cli.run("quorum", "describe", "--status")
+    assert quorum["members"][0]["node_id"] == quorum["leader_id"]
+    assert "would delete orders" in await cli.run("topics", "delete", "orders", "--dry-run")
+    assert "orders" in await cli.run("topics", "list")

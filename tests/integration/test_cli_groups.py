@@ -1,0 +1,154 @@
+"""Run `penstock groups` against real brokers, for classic, consumer and share groups."""
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer
+
+from deploy.errors import KafkaFailed, UsageError
+from tests.support.cli import Cli
+from tests.support.clients import create_topic, produce, read_records
+from tests.support.cluster import Cluster
+from tests.support.share_client import ShareMember
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def cli(cluster: Cluster, tmp_path: Path) -> Cli:
+    await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 2)
+    values = [str(index).encode() for index in range(10)]
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values, (0, 1))
+    return Cli(cluster, tmp_path)
+
+
+async def offsets(cli: Cli, group: str) -> dict[int, tuple[int, int, int]]:
+    """Return current offset, end of the log and lag by partition."""
+    (found,) = json.loads(await cli.run("groups", "describe", group, "-o", "json"))
+    return {
+        item["partition"]: (item["current_offset"], item["log_end_offset"], item["lag"])
+        for item in found["offsets"]
+    }
+
+
+async def reset(cli: Cli, *options: str, topic: str = TOPIC) -> dict[int, int]:
+    """Return the new offsets by partition."""
+    command = ("groups", "reset-offsets", "billing", "--topic", topic)
+    found = json.loads(await cli.run(*command, *options, "--json"))
+    return {item["partition"]: item["new_offset"] for item in found}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_members_lag_resets_and_deletion(cluster: Cluster, cli: Cli, protocol: str) -> None:
+    settings = {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": "billing",
+        "group.protocol": protocol,
+        "client.id": "reader",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+    }
+
+    def read_some() -> Consumer:
+        consumer = Consumer(settings)
+        consumer.subscribe([TOPIC])
+        read_records(consumer, 10)
+        consumer.commit(asynchronous=False)
+        return consumer
+
+    consumer = await asyncio.to_thread(read_some)
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"late"], (1,))
+    (view,) = json.loads(await cli.run("groups", "describe", "billing", "--json"))
+    assert (view["type"], view["state"], view["lag"]) == (protocol, "Stable", 1)
+    assert await offsets(cli, "billing") == {0: (5, 5, 0), 1: (5, 6, 1)}
+    assert view["members"][0]["partitions"] == {TOPIC: [0, 1]}
+    assert {item["client_id"] for item in view["offsets"]} == {"reader"}
+    rows = csv.DictReader(io.StringIO(await cli.run("groups", "describe", "-o", "csv")))
+    assert [row["lag"] for row in rows] == ["0", "1"]
+    assert "reader" in await cli.run("groups", "describe", "billing")
+    with pytest.raises(KafkaFailed, match="is Stable: offsets can be set only while no member"):
+        await reset(cli, "--to-earliest", "--execute")
+    refused = await cli.run("groups", "delete", "billing", "--json", code=1)
+    assert "NON_EMPTY_GROUP" in json.loads(refused)[0]["error"]
+    await asyncio.to_thread(consumer.close)
+
+    assert await reset(cli, "--to-earliest") == {0: 0, 1: 0}
+    assert await offsets(cli, "billing") == {0: (5, 5, 0), 1: (5, 6, 1)}  # only shown
+    assert await reset(cli, "--to-offset", "2", "--execute", topic=f"{TOPIC}:1") == {1: 2}
+    assert await offsets(cli, "billing") == {0: (5, 5, 0), 1: (2, 6, 4)}
+    deleted = ("groups", "delete-offsets", "billing", "--topic", f"{TOPIC}:0")
+    await cli.run(*deleted, "--dry-run")
+    assert 0 in await offsets(cli, "billing")
+    await cli.run(*deleted)
+    assert list(await offsets(cli, "billing")) == [1]
+    assert "would delete billing" in await cli.run("groups", "delete", "billing", "--dry-run")
+    assert "deleted billing" in await cli.run("groups", "delete", "billing")
+    with pytest.raises(KafkaFailed, match="group 'billing' does not exist; `penstock groups list`"):
+        await cli.run("groups", "describe", "billing")
+
+
+async def test_every_form_of_reset(cluster: Cluster, cli: Cli, tmp_path: Path) -> None:
+    with pytest.raises(KafkaFailed, match="no committed offset in orders-0"):
+        await reset(cli, "--shift-by", "1")
+    assert await reset(cli, "--to-current", "--execute") == {0: 5, 1: 5}
+    listed = msgspec.yaml.decode(await cli.run("groups", "list", "-o", "yaml"))
+    assert [(item["group"], item["state"]) for item in listed] == [("billing", "Empty")]
+    assert await reset(cli, "--shift-by", "-3", "--execute") == {0: 2, 1: 2}
+    assert await reset(cli, "--shift-by", "-99") == {0: 0, 1: 0}
+    assert await reset(cli, "--to-offset", "99") == {0: 5, 1: 5}
+    assert await reset(cli, "--to-latest") == {0: 5, 1: 5}
+    assert await reset(cli, "--to-datetime", "2020-01-01T00:00:00.000") == {0: 0, 1: 0}
+    assert await reset(cli, "--to-datetime", "2199-01-01T00:00:00+01:00") == {0: 5, 1: 5}
+    assert await reset(cli, "--by-duration", "PT1H") == {0: 0, 1: 0}
+    command = ("groups", "reset-offsets", "billing")
+    exported = await cli.run(*command, "--all-topics", "--to-current", "--output", "csv")
+    path = cli.file("offsets.csv", exported)
+    await reset(cli, "--to-latest", "--execute")
+    await cli.run(*command, "--from-file", path, "--execute")
+    assert {at: found[0] for at, found in (await offsets(cli, "billing")).items()} == {0: 2, 1: 2}
+    with pytest.raises(UsageError, match="name one of --to-earliest"):
+        await reset(cli, "--to-earliest", "--to-latest")
+    with pytest.raises(UsageError, match="has no partition 7"):
+        await reset(cli, "--to-earliest", topic=f"{TOPIC}:7")
+    with pytest.raises(KafkaFailed, match="'order' does not exist; did you mean orders"):
+        await reset(cli, "--to-earliest", topic="order")
+    with pytest.raises(UsageError, match="--topic TOPIC, --topic TOPIC:0,1 or --all-topics"):
+        await cli.run(*command, "--to-earliest")
+
+
+async def test_a_share_group(cluster: Cluster, cli: Cli) -> None:
+    def share() -> ShareMember:
+        members = [ShareMember(address, "queue") for address in cluster.bootstrap.split(",")]
+        (here,) = (member for member in members if member.coordinates_here())
+        for other in members:
+            if other is not here:
+                other.close()
+        return here.join(TOPIC)
+
+    member = await asyncio.to_thread(share)
+    (view,) = json.loads(await cli.run("groups", "describe", "queue", "--json"))
+    assert (view["type"], view["state"]) == ("share", "Stable")
+    assert view["members"][0]["partitions"] == {TOPIC: [0, 1]}
+    await asyncio.to_thread(member.leave)
+    member.close()
+    command = ("groups", "reset-offsets", "queue", "--topic", TOPIC)
+    with pytest.raises(UsageError, match="a share group takes --to-earliest"):
+        await cli.run(*command, "--to-offset", "1")
+    await cli.run(*command, "--to-earliest", "--execute")
+    assert {at: found[0] for at, found in (await offsets(cli, "queue")).items()} == {0: 0, 1: 0}
+    await cli.run("groups", "delete-offsets", "queue", "--topic", TOPIC)
+    assert await offsets(cli, "queue") == {}
+    await cli.run("groups", "delete", "queue")
+    assert json.loads(await cli.run("groups", "list", "--type", "share", "--json")) == []

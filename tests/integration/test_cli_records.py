@@ -1,0 +1,113 @@
+"""Run `penstock produce` and `penstock consume` against real brokers: what goes in comes out."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import DeployError, UsageError
+from tests.support.cli import Cli
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+
+SCHEMA = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
+ALL = ("--from-beginning", "--until-end")
+
+
+@pytest.fixture
+async def cli(tmp_path: Path) -> AsyncIterator[Cli]:
+    async with Cluster(tmp_path) as cluster:
+        for topic, partitions in (("orders", 2), ("copy", 2)):
+            await asyncio.to_thread(create_topic, cluster.bootstrap, topic, partitions)
+        yield Cli(cluster, tmp_path)
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    """Return the address of a schema registry with one schema."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = {
+                "/schemas/ids/7": {"schema": SCHEMA},
+                "/subjects/orders-value/versions/latest": {"id": 7, "schema": SCHEMA},
+            }
+            body = json.dumps(known.get(self.path, {})).encode()
+            self.send_response(200 if self.path in known else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def test_records_go_in_and_come_out(cli: Cli) -> None:
+    send = ("produce", "orders", "-p", "0", "--timestamp", "2026-01-01T00:00:00")
+    await cli.run(*send, "--key-separator", ":", "-H", "from=cli", given=b"a:1\nb:2\n3\n")
+    await cli.run("produce", "orders", "-p", "1", "--value", "x", "--count", "3", "--key", "k")
+    first = json.loads(
+        (await cli.run("consume", "orders", *ALL, "-p", "0", "--json")).split("\n")[0]
+    )
+    assert first == {
+        "topic": "orders",
+        "partition": 0,
+        "offset": 0,
+        "timestamp_ms": 1_767_225_600_000,
+        "key": "a",
+        "value": "1",
+        "headers": [["from", "cli"]],
+    }
+    shown = await cli.run("consume", "orders", *ALL, "-p", "0", "-f", "%o:%k=%s;")
+    assert shown == "0:a=1;1:b=2;2:=3;"
+    assert await cli.run("consume", "orders", *ALL, "--key", "b") == "2\n"
+    assert await cli.run("consume", "orders", "--offset", "-1", "--until-end", "-p", "0") == "3\n"
+    assert await cli.run("consume", "orders", "--offset", "2", "--until-end", "-p", "0") == "3\n"
+    late = ("--from-time", "2026-06-01", "--until-end", "--format", "hex")
+    assert await cli.run("consume", "orders", *late) == "78\n" * 3
+    everything = await cli.run("consume", "orders", *ALL, "--json")
+    await cli.run("produce", "copy", "--json", given=everything.encode())
+    copied = await cli.run("consume", "copy", *ALL, "--json")
+    assert copied.replace('"copy"', '"orders"') == everything
+    by_group = ("consume", "orders", "--group", "g", "--from-beginning", "--max-messages", "6")
+    assert len((await cli.run(*by_group)).splitlines()) == 6
+    for wrong in (("--offset", "x"), ("--group", "g", "-p", "0"), ("-p", "9"), ("-f", "%z")):
+        with pytest.raises(UsageError):
+            await cli.run("consume", "orders", *wrong)
+
+
+async def test_a_transaction_has_all_records_or_none(cli: Cli) -> None:
+    send = ("produce", "orders", "-p", "0", "--transactional-id", "t", "--format", "json")
+    with pytest.raises(DeployError, match="line 2: it is not JSON"):
+        await cli.run(*send, given=b"1\n{\n")
+    assert await cli.run("consume", "orders", *ALL) == ""
+    await cli.run(*send, given=b'{"a":1}\n2\n')
+    assert await cli.run("consume", "orders", *ALL) == '{"a":1}\n2\n'
+    with pytest.raises(UsageError, match="--transactional-id needs --acks all"):
+        await cli.run(*send, "--acks", "1")
+
+
+async def test_avro_by_a_file_and_by_a_registry(cli: Cli, registry: str) -> None:
+    by_file = ("--format", "avro", "--schema", cli.file("order.avsc", SCHEMA))
+    await cli.run("produce", "copy", *by_file, given=b'{"id": 1}\n{"id": 2}\n')
+    assert set((await cli.run("consume", "copy", *ALL, *by_file)).split()) == {
+        '{"id":1}',
+        '{"id":2}',
+    }
+    framed = ("--format", "avro", "--schema-registry", registry)
+    await cli.run("produce", "orders", *framed, given=b'{"id": 3}\n')
+    assert await cli.run("consume", "orders", *ALL, *framed) == '{"id":3}\n'
+    assert await cli.run("consume", "orders", *ALL, "--format", "hex") == "000000000706\n"
+    with pytest.raises(DeployError, match=r"value at offset 0 of copy-.* begin with a zero"):
+        await cli.run("consume", "copy", *ALL, *framed)
+    with pytest.raises(DeployError, match="answers 404 to GET /subjects/copy-value"):
+        await cli.run("produce", "copy", *framed, given=b'{"id": 3}\n')

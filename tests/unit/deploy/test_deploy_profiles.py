@@ -1,0 +1,110 @@
+"""Test profiles: the file, which cluster a command means, and what `penstock profile` prints."""
+
+import json
+import os
+import stat
+from contextvars import copy_context
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli.app import app
+from deploy.clients import profiles, security, state_file
+from deploy.clients.target import find_brokers, find_store, no_broker
+from deploy.errors import DeployError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv(state_file.VARIABLE, str(tmp_path / "dev.json"))
+    for name in ("PENSTOCK_BOOTSTRAP", "PENSTOCK_PROFILE", "PENSTOCK_COMMAND_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*arguments: str) -> str:
+    result = copy_context().run(CliRunner().invoke, app, list(arguments))
+    if isinstance(result.exception, DeployError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_profiles_are_added_shown_used_and_removed(tmp_path: Path) -> None:
+    secrets = tmp_path / "prod.properties"
+    secrets.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nsasl.password=s3cret\n"
+    )
+    store = "s3://bucket?access_key=x&secret_key=s3cret"
+    assert "active now" in run(
+        "profile", "add", "prod", "-b", "k:1", "--store", store, "--command-config", str(secrets)
+    )
+    run("profile", "add", "dev", "--bootstrap", "k:2")
+    path = tmp_path / "config" / "penstock" / "profiles.toml"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [item["active"] for item in json.loads(run("profile", "list", "--json"))] == [
+        False,
+        True,
+    ]
+    shown = run("profile", "show", "-o", "json")
+    assert json.loads(shown)["command_config"] == str(secrets)
+    assert "s3cret" not in shown + run("profile", "list")
+    assert "dev is active" in run("profile", "use", "dev")
+    assert json.loads(run("profile", "show", "--json"))["bootstrap"] == "k:2"
+    run("profile", "remove", "dev")
+    assert profiles.read(path).active == ""
+    with pytest.raises(UsageError, match=r"no profile 'prd' in .*; did you mean prod?"):
+        run("topics", "list", "--profile", "prd")
+    with pytest.raises(UsageError, match="exists; --replace changes it"):
+        run("profile", "add", "prod", "-b", "k:3")
+    path.write_text("active = 1\n")
+    with pytest.raises(UsageError, match=r"file of profiles .* cannot be read"):
+        run("profile", "list")
+
+
+def dev_cluster(tmp_path: Path) -> None:
+    state = state_file.ClusterState(
+        pid=os.getpid(),
+        bootstrap="dev:1",
+        controller="dev:2",
+        store="file",
+        store_url="file:/dev-store",
+        processes=[],
+    )
+    state_file.write(tmp_path / "dev.json", state)
+
+
+def test_options_win_over_variables_profiles_and_dev(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_brokers("").bootstrap == "127.0.0.1:9092"
+    assert find_store() == ""
+    dev_cluster(tmp_path)
+    assert find_brokers("").bootstrap == "dev:1"
+    assert find_store() == "file:/dev-store"
+    profile = profiles.Profile(bootstrap="prod:1", store="s3://prod", command_config="/none")
+    found = profiles.Profiles(active="prod", profiles={"prod": profile})
+    profiles.write(profiles.default_path(os.environ), found)
+
+    def with_profile() -> None:
+        profiles.use("", os.environ)
+        assert find_brokers("").bootstrap == "prod:1"
+        assert find_store() == "s3://prod"
+        assert find_brokers("other:1").bootstrap == "other:1"
+        with pytest.raises(UsageError, match="--command-config /none"):
+            security.current_security()
+        assert "prod:1 (profile prod); `penstock dev` runs with brokers at dev:1" in str(
+            no_broker(find_brokers(""))
+        )
+
+    copy_context().run(with_profile)
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "env:1")
+    assert str(no_broker(find_brokers("env:1"))).startswith(
+        "no broker answers at env:1 ($PENSTOCK_BOOTSTRAP); "
+    )
+
+
+def test_a_cluster_that_does_not_answer_says_how_to_start_one() -> None:
+    with pytest.raises(DeployError, match=r"no broker answers at 127.0.0.1:1; start one with"):
+        run("topics", "list", "--bootstrap-server", "127.0.0.1:1")

@@ -1,0 +1,204 @@
+"""Test the formats, templates and lines of records, the rows of CSV, and times and durations."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+from deploy.csv_rows import encode_csv
+from deploy.errors import UsageError
+from deploy.groups.reset import parse_duration, parse_time, read_offsets
+from deploy.records.formats import (
+    BadRecord,
+    HexCodec,
+    RecordCodec,
+    RecordFormat,
+    TextCodec,
+    codec,
+)
+from deploy.records.lines import LineReader, NewRecord, parse_headers
+from deploy.records.shown import ShownRecord
+from deploy.records.template import parse_template
+
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": ["null", "string"]}],
+    }
+).encode()
+
+
+class Registry:
+    """Knows one Avro schema."""
+
+    def by_id(self, number: int) -> bytes:
+        assert number == 7
+        return AVRO
+
+    def newest(self, subject: str) -> tuple[int, bytes]:
+        assert subject == "orders-value"
+        return 7, AVRO
+
+
+def descriptor_set() -> bytes:
+    """Return two messages; the second one has a nested message."""
+    file = FileDescriptorProto(name="orders.proto", package="shop", syntax="proto3")
+    file.message_type.add(name="First")
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=3, label=1)
+    item = order.nested_type.add(name="Item")
+    item.field.add(name="name", number=1, type=9, label=1)
+    return FileDescriptorSet(file=[file]).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "data"),
+    [
+        (RecordFormat.TEXT, "grün", "grün".encode()),
+        (RecordFormat.JSON, '{"a":[1,null]}', b'{"a":[1,null]}'),
+        (RecordFormat.HEX, "00ff", b"\x00\xff"),
+        (RecordFormat.BASE64, "AP8=", b"\x00\xff"),
+    ],
+)
+def test_formats_go_both_ways(wanted: RecordFormat, text: str, data: bytes) -> None:
+    found = codec(wanted)
+    assert found.encode(text) == data
+    shown = found.decode(data)
+    assert (shown if isinstance(shown, str) else json.dumps(shown, separators=(",", ":"))) == text
+
+
+@pytest.mark.parametrize("wanted", [RecordFormat.JSON, RecordFormat.HEX, RecordFormat.BASE64])
+def test_what_is_not_in_the_format_is_refused(wanted: RecordFormat) -> None:
+    with pytest.raises(BadRecord, match="it is not"):
+        codec(wanted).encode("{no")
+
+
+@pytest.mark.parametrize("registry", [None, Registry()])
+def test_avro_goes_both_ways(registry: Registry | None) -> None:
+    found = codec(
+        RecordFormat.AVRO,
+        schema=None if registry else AVRO,
+        registry=registry,  # type: ignore[arg-type]
+        subject="orders-value",
+    )
+    data = found.encode('{"id": 3, "who": "ada"}')
+    assert data.startswith(b"\0\0\0\0\7") is bool(registry)
+    assert found.decode(data) == {"id": 3, "who": "ada"}
+    with pytest.raises(BadRecord):
+        found.decode(data + b"x")
+    with pytest.raises(BadRecord, match="does not match"):
+        found.encode('{"id": "three"}')
+
+
+@pytest.mark.parametrize("registry", [None, Registry()])
+@pytest.mark.parametrize(
+    ("message", "text"), [("shop.Order", {"id": "3"}), ("shop.Order.Item", {"name": "pen"})]
+)
+def test_protobuf_goes_both_ways(
+    registry: Registry | None, message: str, text: dict[str, str]
+) -> None:
+    found = codec(
+        RecordFormat.PROTOBUF,
+        schema=descriptor_set(),
+        message=message,
+        registry=registry,  # type: ignore[arg-type]
+        subject="orders-value",
+    )
+    data = found.encode(json.dumps(text))
+    assert data.startswith(b"\0\0\0\0\7") is bool(registry)
+    assert found.decode(data) == text
+    with pytest.raises(BadRecord):
+        found.encode('{"other": 1}')
+
+
+def test_a_schema_that_is_missing_or_wrong_is_named() -> None:
+    with pytest.raises(UsageError, match=r"--schema FILE.avsc or --schema-registry"):
+        codec(RecordFormat.AVRO)
+    with pytest.raises(UsageError, match="not an Avro schema"):
+        codec(RecordFormat.AVRO, schema=b"{}")
+    with pytest.raises(UsageError, match="descriptor set"):
+        codec(RecordFormat.PROTOBUF, schema=b"\xff", message="a.B")
+    with pytest.raises(UsageError, match="not in the descriptor set"):
+        codec(RecordFormat.PROTOBUF, schema=descriptor_set(), message="shop.None")
+
+
+def test_a_template_has_the_letters_of_kcat() -> None:
+    record = ShownRecord("t", 1, 2, 3, "k", {"a": 1}, [("h", "x"), ("n", None)], 1, 7)
+    shown = parse_template(r"%t/%p@%o %T %k=%s [%h] %K,%S 100%%\t\\\n")
+    assert shown(record) == 't/1@2 3 k={"a":1} [h=x,n=None] 1,7 100%\t\\\n'
+    with pytest.raises(UsageError, match="%x has no meaning"):
+        parse_template("%x")
+
+
+def lines(*texts: str, keys: RecordCodec | None = None, **options: object) -> list[NewRecord]:
+    reader = LineReader(keys or TextCodec(), TextCodec(), **options)  # type: ignore[arg-type]
+    return list(reader.records(text.encode() for text in texts))
+
+
+def test_lines_have_keys_values_and_defaults() -> None:
+    headers = parse_headers(["a=1", "b=x=y", "c"])
+    assert headers == [("a", b"1"), ("b", b"x=y"), ("c", None)]
+    first, second = lines("6b:v:w", "v", keys=HexCodec(), separator=":", key="00", headers=headers)
+    assert first == NewRecord(b"k", b"v:w", headers)
+    assert second == NewRecord(b"\0", b"v", headers)
+    (record,) = lines(
+        '{"key":"k","value":{"a":1},"headers":[["h","x"]],"partition":2,"timestamp_ms":5}',
+        '{"value":null}',
+        is_json=True,
+    )[:1]
+    assert record == NewRecord(b"k", b'{"a":1}', [("h", "x")], 2, 5)
+    with pytest.raises(BadRecord, match="line 2: "):
+        lines('{"value":"v"}', "[]", is_json=True)
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        parse_headers(["=x"])
+
+
+def test_csv_has_a_row_for_each_object_of_the_first_list() -> None:
+    document = [
+        {
+            "name": "a,b",
+            "size": {"bytes": 3, "known": True},
+            "parts": [{"id": 1, "ids": [1, 2], "none": None}, {"id": 2, "more": {"x": 1.5}}],
+        },
+        {"name": "empty", "parts": []},
+    ]
+    assert list(csv.DictReader(io.StringIO(encode_csv(document)))) == [
+        {"name": "a,b", "id": "1", "ids": "1;2", "none": "", "more.x": "", "parts": ""},
+        {"name": "a,b", "id": "2", "ids": "", "none": "", "more.x": "1.5", "parts": ""},
+        {"name": "empty", "id": "", "ids": "", "none": "", "more.x": "", "parts": ""},
+    ]
+    assert encode_csv([]) == ""
+    assert encode_csv({"size": {"bytes": 3, "known": True}}) == "size.bytes,size.known\n3,true\n"
+
+
+def test_times_and_durations_are_those_of_kafka() -> None:
+    assert parse_time("1970-01-01T00:00:01.500") == 1_500
+    assert parse_time("1970-01-01T01:00:00+01:00") == 0
+    assert parse_duration("P1DT2H3M4.5S") == 93_784_500
+    assert parse_duration("90m") == 5_400_000
+    for bad in ("", "P", "PT", "1 day", "P1Y"):
+        with pytest.raises(UsageError, match="is not allowed"):
+            parse_duration(bad)
+    with pytest.raises(UsageError, match="is not allowed"):
+        parse_time("yesterday")
+
+
+def test_offsets_come_from_the_files_of_kafka_and_from_our_own(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.csv"
+    for text in (
+        "orders,0,5\n",
+        "billing,orders,0,5\n",
+        "group,topic,partition,current_offset,new_offset\nbilling,orders,0,,5\n",
+    ):
+        path.write_text(text)
+        assert read_offsets(path) == {("orders", 0): 5}
+    path.write_text("orders,0,five\n")
+    with pytest.raises(UsageError, match="row 1 is not TOPIC,PARTITION,OFFSET"):
+        read_offsets(path)
+    path.write_text("")
+    with pytest.raises(UsageError, match="has no offsets"):
+        read_offsets(path)
