@@ -37,6 +37,8 @@ def balance(
 
     Goals, in this order: network in, network out, number of leaders. Brokers report their loads
     every 2 s.
+
+    For example: penstock balance --execute
     """
     from deploy.balance.admin import begin_moves, propose_moves
     from deploy.clients.metadata import find_controller

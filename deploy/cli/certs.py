@@ -28,6 +28,8 @@ def dev(
 
     ca.pem is the truststore of all; broker.pem and NAME.pem hold a key and its certificate. Do not
     use them in production.
+
+    For example: penstock certs dev certificates --host kafka.example.com
     """
     from deploy.local.certificates import Authority, write_private
 

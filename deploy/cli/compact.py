@@ -101,6 +101,8 @@ def compact(
     With --by-key, compact the log: only the newest record of each key stays, as when brokers do it.
 
     It is safe to run at any time, several times at once, and again after a kill.
+
+    For example: penstock compact orders --plan
     """
     if not 1 <= target_mib <= 1_024:
         raise UsageError(f"--target-mib {target_mib} is not allowed: 1 to 1024")

@@ -25,6 +25,8 @@ def show(
 
     Takes the flags of `penstock broker` or `penstock controller` (--config FILE, --set KEY=VALUE,
     --listeners ...).
+
+    For example: penstock config show --given
     """
     from deploy.errors import UsageError
     from deploy.node.config.definition import ROLES, Role
@@ -57,7 +59,10 @@ def show(
 
 @app.command()
 def docs() -> None:
-    """Print the reference of all settings as Markdown: docs/reference/configuration.md."""
+    """Print the reference of all settings as Markdown: docs/reference/configuration.md.
+
+    For example: penstock config docs
+    """
     from deploy.node.config.docs import markdown
 
     print(markdown(), end="")
@@ -65,7 +70,10 @@ def docs() -> None:
 
 @app.command()
 def schema() -> None:
-    """Print a JSON schema of `config.broker` and `config.controller`, for the values of a chart."""
+    """Print a JSON schema of `config.broker` and `config.controller`, for the values of a chart.
+
+    For example: penstock config schema
+    """
     import json
 
     from deploy.node.config.schema import schema as whole

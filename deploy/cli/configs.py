@@ -56,7 +56,10 @@ def describe(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the configs of one broker, of all brokers, of a group or of a topic."""
+    """Show the configs of one broker, of all brokers, of a group or of a topic.
+
+    For example: penstock configs describe --topic orders --all
+    """
     from deploy.clients import configs
     from deploy.output import print_document, print_table
 
@@ -96,7 +99,10 @@ def alter(
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Set configs and take configs away. Either all changes are made or none."""
+    """Set configs and take configs away. Either all changes are made or none.
+
+    For example: penstock configs alter --topic orders --set retention.ms=3600000
+    """
     from deploy.clients import configs
 
     changes: dict[str, str | None] = {}

@@ -71,6 +71,8 @@ def recover(
     record is lost.
 
     Stop all controllers and brokers first. It is safe to run this again.
+
+    For example: penstock controller recover --from s3://my-bucket --dry-run
     """
     import asyncio
 

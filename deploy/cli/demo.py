@@ -25,6 +25,8 @@ def demo(
     Starts its own cluster on free ports and stops it again. With --spark no broker runs while Spark
     computes the average delay of each carrier from the bucket. The last line is `demo: OK N
     records` if all records came back.
+
+    For example: penstock demo
     """
     from rich.console import Console
 

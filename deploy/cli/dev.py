@@ -127,6 +127,8 @@ def dev(
     the cluster runs in one process. --topics and --seed-from create topics and records; existing
     topics are not changed. With moto and memory all data are lost at the end; with file: and s3:
     the next start continues with them.
+
+    For example: penstock dev --brokers 3 --topics orders:6
     """
     from deploy.local.contents import FirstContents
     from deploy.local.dev_cluster import run_dev

@@ -89,6 +89,8 @@ def doctor(
 
     Prints each problem with a way to fix it. Exit code 0: no problem; 1: a finding needs action; 2:
     a check could not be made. With --store alone it checks what the store contains.
+
+    For example: penstock doctor --store s3://my-bucket
     """
     from deploy.doctor.examine import DoctorOptions
     from deploy.doctor.findings import KINDS

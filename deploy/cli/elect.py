@@ -26,7 +26,10 @@ def elect(
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Elect preferred leaders."""
+    """Elect preferred leaders.
+
+    For example: penstock elect --preferred
+    """
     if not preferred:
         raise UsageError(
             "--preferred is required: it is the only type of election; partitions without a"

@@ -20,7 +20,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the levels, and c
 
 @app.command("list")
 def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
-    """List the features with the levels that the asked broker supports, and the one in force."""
+    """List the features with the levels that the asked broker supports, and the one in force.
+
+    For example: penstock features list
+    """
     from deploy.clients.features import listed_features
     from deploy.clients.wire import WireClient
     from deploy.output import print_document, print_table
@@ -36,13 +39,19 @@ def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.T
 
 @app.command("upgrade")
 def upgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Raise levels, when every broker and controller runs software that supports them."""
+    """Raise levels, when every broker and controller runs software that supports them.
+
+    For example: penstock features upgrade transaction.version=2 --dry-run
+    """
     _set(levels, bootstrap, is_downgrade=False, dry_run=dry_run)
 
 
 @app.command("downgrade")
 def downgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Lower levels; 0 switches a feature off."""
+    """Lower levels; 0 switches a feature off.
+
+    For example: penstock features downgrade share.version=0 --dry-run
+    """
     _set(levels, bootstrap, is_downgrade=True, dry_run=dry_run)
 
 

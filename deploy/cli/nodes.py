@@ -92,6 +92,8 @@ def unregister(
 
     Refused while the broker is alive, while its WAL is not recovered, and while a move names it. No
     record is lost: its WAL objects stay as long as partitions refer to them.
+
+    For example: penstock nodes unregister 2 --dry-run
     """
     from base.ids import NodeId
     from controller.api.messages import RemoveBroker

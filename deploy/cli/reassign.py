@@ -43,7 +43,10 @@ ReassignmentFile = Annotated[
 def generate(
     *, topics_file: TopicsFile, broker_list: BrokerList, bootstrap: Bootstrap = BOOTSTRAP
 ) -> None:
-    """Propose an assignment of whole topics to a list of brokers. Changes nothing."""
+    """Propose an assignment of whole topics to a list of brokers. Changes nothing.
+
+    For example: penstock reassign generate --topics-to-move-json-file topics.json --broker-list 1,2
+    """
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import current_assignment
     from deploy.reassign.plan import parse_brokers, parse_topics, propose, to_json
@@ -71,6 +74,8 @@ def execute(
 ) -> None:
     """Start the moves of a file. The first broker of each list is the preferred leader; the leader
     moves only if it is not in its list.
+
+    For example: penstock reassign execute --reassignment-json-file moves.json
     """
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import current_assignment, ongoing, reassign
@@ -106,7 +111,10 @@ def execute(
 
 @app.command("verify")
 def verify(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Show the progress of each partition of a file. Exits with 1 unless all are completed."""
+    """Show the progress of each partition of a file. Exits with 1 unless all are completed.
+
+    For example: penstock reassign verify --reassignment-json-file moves.json
+    """
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import current_assignment, ongoing
     from deploy.reassign.plan import parse_reassignment, status_of
@@ -128,7 +136,10 @@ def verify(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTST
 
 @app.command("cancel")
 def cancel(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Cancel the running moves of a file; the previous leaders lead again."""
+    """Cancel the running moves of a file; the previous leaders lead again.
+
+    For example: penstock reassign cancel --reassignment-json-file moves.json
+    """
     from broker.wire.error_codes import ErrorCode
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import reassign
@@ -166,6 +177,8 @@ def trace(
 ) -> None:
     """Show the steps of a partition's last planned move, and the milliseconds that each step
     took.
+
+    For example: penstock reassign trace orders-0
     """
     from deploy.clients.metadata import find_controller
     from deploy.output import print_document, print_table

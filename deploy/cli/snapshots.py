@@ -46,6 +46,8 @@ def create(
 
     Without --topics it has all topics but internal ones. Nothing is copied: the snapshot keeps the
     objects from being deleted, whatever happens to the topics.
+
+    For example: penstock snapshots create nightly --topics orders,customers
     """
     from deploy.output import print_document, size, waiting
     from deploy.snapshots import create_snapshot, view_snapshots
@@ -67,7 +69,10 @@ def create(
 
 @app.command("list")
 def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
-    """List all snapshots, the oldest first."""
+    """List all snapshots, the oldest first.
+
+    For example: penstock snapshots list --output json
+    """
     from deploy.clients.frozen_topics import frozen_topics
     from deploy.output import print_document, print_table, size
     from deploy.snapshots import view_snapshots
@@ -100,7 +105,10 @@ def describe(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the partitions, configs and offsets of consumer groups of a snapshot."""
+    """Show the partitions, configs and offsets of consumer groups of a snapshot.
+
+    For example: penstock snapshots describe nightly
+    """
     from deploy.output import print_document, print_table, size
     from deploy.snapshots import find_snapshot
 
@@ -154,7 +162,10 @@ def delete(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Delete a snapshot. It cannot be brought back."""
+    """Delete a snapshot. It cannot be brought back.
+
+    For example: penstock snapshots delete nightly --dry-run
+    """
     from deploy.output import print_document, size, waiting
     from deploy.snapshots import delete_snapshot, find_snapshot, view_snapshots
 
@@ -201,7 +212,10 @@ def restore(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Make topics from a snapshot, with its records and configs. The snapshot stays."""
+    """Make topics from a snapshot, with its records and configs. The snapshot stays.
+
+    For example: penstock snapshots restore nightly --topics orders --as orders-yesterday
+    """
     from deploy.output import waiting
     from deploy.snapshots import find_snapshot, planned
     from deploy.snapshots import restore as restore_topics

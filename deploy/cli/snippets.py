@@ -39,6 +39,8 @@ def snippets(
 ) -> None:
     """Print a program that produces and consumes one record, with the addresses of the running
     cluster, and the security settings of it or of --command-config.
+
+    For example: penstock snippets kcat --topic orders
     """
     from deploy.clients import state_file as state_file_module
     from deploy.clients.profiles import current_profile

@@ -30,6 +30,8 @@ def describe(
 ) -> None:
     """Show the streams of a topic: owner and epoch, committed offsets, and the objects that hold
     them.
+
+    For example: penstock streams describe orders
     """
     from deploy.clients.metadata import find_controller, read_metadata
     from deploy.output import print_document

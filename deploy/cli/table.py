@@ -204,6 +204,8 @@ def sync(
     after restarts and on other machines.
 
     With --json each batch is one line. Records that cannot be decoded go to the table <table>__dlq.
+
+    For example: penstock table sync flights --warehouse ./warehouse --format json --once
     """
     with one_line_errors():
         from deploy.output import Progress
@@ -304,7 +306,10 @@ def compact(
     engine: EngineOptions,
     output: Output = Format.TABLE,
 ) -> None:
-    """Compact the small files of a table; safe while it is being written."""
+    """Compact the small files of a table; safe while it is being written.
+
+    For example: penstock table compact flights --warehouse ./warehouse
+    """
     with one_line_errors():
         from deploy.output import Progress, print_document
         from lake.table.compact import compact as join
@@ -333,7 +338,10 @@ def query(
     place: WarehouseOptions,
     output: Output = Format.TABLE,
 ) -> None:
-    """Query the tables of a warehouse with SQL (DuckDB). Tables are named as in the warehouse."""
+    """Query the tables of a warehouse with SQL (DuckDB). Tables are named as in the warehouse.
+
+    For example: penstock table query 'SELECT carrier, avg(delay) FROM flights GROUP BY 1'
+    """
     with one_line_errors():
         from deploy.output import print_document, print_table
         from lake.table.query import query as ask

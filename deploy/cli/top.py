@@ -38,6 +38,8 @@ def top(
     their cost, records of topics.
 
     The default prices are those of S3 Standard in us-east-1. Ctrl-C ends it.
+
+    For example: penstock top --once --output json
     """
     if not 0.1 <= interval <= 60:
         raise UsageError(f"--interval {interval} is not allowed: 0.1 to 60 seconds")

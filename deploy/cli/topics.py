@@ -52,7 +52,10 @@ def create(
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Create a topic."""
+    """Create a topic.
+
+    For example: penstock topics create orders --partitions 6 --config retention.ms=3600000
+    """
     configs = dict(_pair(text) for text in config or [])
     from deploy.clients.kafka import Kafka
 
@@ -110,6 +113,8 @@ def fork(
     Nothing is copied: both refer to the same objects. From then on each lives alone. No batch is
     cut: a partition ends at the last border of a batch at or before the wanted offset. Transactions
     that are open there are aborted in the new topic.
+
+    For example: penstock topics fork orders orders-test --at-time 2026-01-31T12:00:00
     """
     if sum(option is not None for option in (at_time, at_offsets, snapshot)) > 1:
         raise UsageError("name one of --at-time, --at-offsets and --snapshot")
@@ -158,7 +163,10 @@ def list_topics(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """List all topics."""
+    """List all topics.
+
+    For example: penstock topics list --output csv
+    """
     if deleted:
         _list_deleted(bootstrap, output=output)
         return
@@ -209,7 +217,12 @@ def describe(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show a topic's partitions, offsets and configs, or its size."""
+    """Show a topic's partitions, offsets and configs, or its size.
+
+    For example: penstock topics describe orders
+
+    penstock topics describe --size
+    """
     if name is None and not size:
         raise UsageError("name a topic, or add --size for the sizes of all topics")
     from deploy.clients.kafka import Kafka
@@ -272,6 +285,8 @@ def delete_records(
 
     They can come back, in a new topic, until their grace (`delete.grace.ms`, or the topic's
     `penstock.delete.grace.ms`) is over: see `penstock topics undelete --records`.
+
+    For example: penstock topics delete-records orders --before-time 2026-01-31 --dry-run
     """
     if (before_offset is not None) + (before_time is not None) + all_records != 1:
         raise UsageError("name one of --before-offset, --before-time and --all")
@@ -352,6 +367,8 @@ def delete(
 
     It can come back until its grace (`delete.grace.ms`, or its own `penstock.delete.grace.ms`) is
     over: see `penstock topics undelete`.
+
+    For example: penstock topics delete orders --dry-run
     """
     from deploy.clients.frozen_topics import delete_topic, deleted_topics, full_name
     from deploy.clients.kafka import Kafka
@@ -432,6 +449,8 @@ def undelete(
 
     With --records, create a topic that has the deleted records of another one: the log start of a
     topic never goes back. Records that retention or compaction deleted do not come back.
+
+    For example: penstock topics undelete orders --as orders-again
     """
     if records:
         _undelete_records(bootstrap, name, new_name, output=output, dry_run=dry_run)

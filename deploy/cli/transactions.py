@@ -34,7 +34,10 @@ def list_transactions(
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """List the transactional ids of all coordinators with their states."""
+    """List the transactional ids of all coordinators with their states.
+
+    For example: penstock transactions list --state Ongoing
+    """
     from deploy.output import print_document, print_table
     from deploy.transactions.admin import TransactionsClient
 
@@ -54,7 +57,10 @@ def list_transactions(
 def describe(
     transactional_id: str, *, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE
 ) -> None:
-    """Show the producer, the state and the partitions of one transactional id."""
+    """Show the producer, the state and the partitions of one transactional id.
+
+    For example: penstock transactions describe payments-1
+    """
     from deploy.output import print_document, print_table
     from deploy.transactions.admin import TransactionsClient
 
@@ -104,6 +110,8 @@ def find_hanging(
 
     They stop the last stable offset of their partition, so that consumers of committed records wait
     there. `penstock transactions abort` ends them.
+
+    For example: penstock transactions find-hanging --topic orders
     """
     if partition is not None and topic is None:
         raise UsageError("--partition needs --topic")
@@ -154,6 +162,8 @@ def abort(
 
     Refused for a transaction that its coordinator would end: its records in this partition would be
     lost even if the producer commits.
+
+    For example: penstock transactions abort --topic orders --partition 0 --start-offset 42
     """
     from deploy.transactions.admin import TransactionsClient
     from deploy.transactions.views import still_open

@@ -37,6 +37,8 @@ def create(
 
     The password comes from --password-file, from the variable PENSTOCK_USER_PASSWORD, or from a
     prompt; it is no option, because other processes can see options.
+
+    For example: penstock users create alice --password-file alice.txt
     """
     from deploy.clients.users import create_user
     from deploy.clients.wire import WireClient
@@ -51,7 +53,10 @@ def create(
 
 @app.command("list")
 def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
-    """List the users in the metadata. Users of the brokers' file of users are not among them."""
+    """List the users in the metadata. Users of the brokers' file of users are not among them.
+
+    For example: penstock users list --output json
+    """
     from deploy.clients.users import list_users
     from deploy.clients.wire import WireClient
     from deploy.output import print_document
@@ -80,6 +85,8 @@ def delete(
 ) -> None:
     """Delete a user. Its open connections stay until their session ends
     (connections.max.reauth.ms).
+
+    For example: penstock users delete alice --dry-run
     """
     from deploy.clients.users import delete_credential, list_users
     from deploy.clients.wire import WireClient

@@ -68,6 +68,8 @@ def repair(
     If you can, restore the objects from the versions of the bucket: recovery finds them within 30
     s, and nothing is lost. With --accept-loss each listed partition ends before the first of these
     slots that may concern it. This cannot be undone.
+
+    For example: penstock wal repair
     """
     import asyncio
 

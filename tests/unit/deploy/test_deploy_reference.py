@@ -2,10 +2,13 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import kio.schema
 import pytest
+import typer
 
 from broker.handlers.table import INLINE, make_handlers
 from broker.wire.apis import APIS
@@ -42,23 +45,26 @@ def test_every_field_of_a_metadata_record_has_a_meaning() -> None:
     assert [row for row in rows if not row.rpartition(" | ")[2].strip()] == []
 
 
-def test_every_command_has_a_heading() -> None:
+def commands_of(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every command with its name, without those that only have commands."""
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        full = f"{path} {name}".strip()
+        if hasattr(command, "list_commands"):
+            yield from commands_of(command, full)
+        else:
+            yield full, command
+
+
+def test_every_command_has_a_heading_and_an_example() -> None:
     headings = set(
         re.findall(r"^#+ `penstock (.+)`$", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
     )
-    names = {
-        command.name or command.callback.__name__
-        for command in app.registered_commands
-        if command.callback
-    }
-    for group in app.registered_groups:
-        assert group.name is not None
-        assert group.typer_instance is not None
-        names.add(group.name)
-        for command in group.typer_instance.registered_commands:
-            assert command.callback is not None
-            names.add(f"{group.name} {command.name or command.callback.__name__.replace('_', '-')}")
-    assert headings == names
+    found = dict(commands_of(typer.main.get_command(app)))
+    assert len(found) > 60
+    assert found.keys() - headings == set()
+    without = {name for name, command in found.items() if "For example" not in command.help}
+    assert without == {"broker"}  # its help is that of the node
 
 
 def test_every_error_code_that_brokers_send_has_advice() -> None:

@@ -1,0 +1,110 @@
+"""Let `penstock groups` and Kafka's own tool plan the same resets, and show the same lag, of a group
+of Apache Kafka 4.2.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from typer.testing import CliRunner
+
+from deploy.cli.app import app
+from tests.interop.commands import TOOLS
+from tests.support.clients import create_topic, produce
+from tests.support.java import JavaHome
+from tests.support.java_tools import ToolRunner, tool_runner
+
+TOPIC, GROUP = "cli-groups", "cli-group"
+Offsets = dict[tuple[str, int], int]
+
+
+@pytest.fixture(scope="module")
+def tools(java: JavaHome) -> Iterator[ToolRunner]:
+    with tool_runner(java) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def group(peer: str) -> str:
+    """Return the address of Kafka, where the group has committed 3 of 6 and 3 of 4 records, and
+    nothing in a third partition.
+    """
+    create_topic(peer, TOPIC, 3)
+    produce(peer, TOPIC, [b"v"] * 8, (0, 1))
+    produce(peer, TOPIC, [b"v"] * 2, (0,))
+    consumer = Consumer({"bootstrap.servers": peer, "group.id": GROUP})
+    consumer.commit(
+        offsets=[TopicPartition(TOPIC, index, 3) for index in (0, 1)], asynchronous=False
+    )
+    consumer.close()
+    return peer
+
+
+def ours(peer: str, *arguments: str) -> str:
+    result = CliRunner().invoke(app, ["groups", *arguments, "-b", peer])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def planned(peer: str, *options: str) -> Offsets:
+    found = json.loads(ours(peer, "reset-offsets", GROUP, *options, "--json"))
+    return {(item["topic"], item["partition"]): item["new_offset"] for item in found}
+
+
+def planned_by_kafka(tools: ToolRunner, peer: str, *options: str) -> Offsets:
+    arguments = ("--bootstrap-server", peer, "--reset-offsets", "--group", GROUP, *options)
+    done = tools.run(TOOLS["kafka-consumer-groups"], (*arguments, "--export", "--dry-run"))
+    assert done.exit_code == 0, done.output
+    rows = [row for row in csv.reader(done.output.splitlines()) if len(row) == 3]
+    return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "--to-earliest",
+        "--to-latest",
+        "--to-current",
+        "--to-offset 2",
+        "--to-offset 5",
+        "--to-offset 99",
+        "--to-datetime 2020-01-01T00:00:00.000",
+        "--to-datetime 2190-01-01T00:00:00.000",
+        "--by-duration P1D",
+        "--by-duration PT0S",
+    ],
+)
+def test_resets_have_the_outcomes_of_kafka(tools: ToolRunner, group: str, goal: str) -> None:
+    options = ("--topic", TOPIC, *goal.split())
+    found = planned(group, *options)
+    assert len(found) == 3
+    assert found == planned_by_kafka(tools, group, *options)
+
+
+@pytest.mark.parametrize("shift", ["1", "2", "99", "-2", "-99"])
+def test_shifts_have_the_outcomes_of_kafka(tools: ToolRunner, group: str, shift: str) -> None:
+    options = ("--topic", f"{TOPIC}:0,1", "--shift-by", shift)
+    assert planned(group, *options) == planned_by_kafka(tools, group, *options)
+
+
+def test_files_go_both_ways(tools: ToolRunner, group: str, tmp_path: Path) -> None:
+    path = tmp_path / "offsets.csv"
+    path.write_text(f"{TOPIC},0,99\n{TOPIC},1,1\n")
+    options = ("--from-file", str(path))
+    assert planned(group, *options) == {(TOPIC, 0): 6, (TOPIC, 1): 1}
+    assert planned(group, *options) == planned_by_kafka(tools, group, *options)
+
+
+def test_lag_is_that_of_kafka(tools: ToolRunner, group: str) -> None:
+    arguments = ("--bootstrap-server", group, "--describe", "--group", GROUP)
+    done = tools.run(TOOLS["kafka-consumer-groups"], arguments)
+    lines = [line.split()[1:6] for line in done.output.splitlines() if line.startswith(GROUP)]
+    rows = csv.DictReader(io.StringIO(ours(group, "describe", GROUP, "-o", "csv")))
+    columns = ("topic", "partition", "current_offset", "log_end_offset", "lag")
+    assert sorted(lines) == sorted([row[column] for column in columns] for row in rows)
+    assert lines
