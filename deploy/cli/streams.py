@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deploy.cli.options import Controller, Output, StateFile
+from deploy.cli.options import Controller, Output, StateFile, TopicName
 from deploy.errors import DeployError
 from deploy.output import Format
 
@@ -22,7 +22,7 @@ def streams() -> None:
 
 @app.command("describe")
 def describe(
-    topic: str,
+    topic: TopicName,
     *,
     controller: Controller = None,
     state_file: StateFile = None,

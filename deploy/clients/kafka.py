@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from deploy.clients.security import ClientSecurity, current_security
-from deploy.clients.target import find_brokers, no_broker
+from deploy.clients.target import check_reachable, find_brokers, no_broker
 from deploy.errors import KafkaFailed, near_hint
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Kafka:
 
     def brokers(self) -> dict[int, str]:
         """Return host:port of the brokers by id."""
+        check_reachable(self._target)
         metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
         return {
             node_id: f"{broker.host}:{broker.port}" for node_id, broker in metadata.brokers.items()
@@ -100,6 +101,7 @@ class Kafka:
 
     def topics(self) -> list[TopicView]:
         """Return all topics, sorted by name."""
+        check_reachable(self._target)
         metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
         views = [
             TopicView(

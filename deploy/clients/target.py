@@ -5,6 +5,7 @@ profile gives what the options leave open, one by one.
 """
 
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from deploy.clients import profiles, security, state_file
 from deploy.errors import DeployError, KafkaFailed
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+_CONNECT_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,20 @@ def find_store(state_path: Path | None = None) -> str:
     if state is None or state.store_url.startswith("memory:"):
         return ""
     return state.store_url
+
+
+def check_reachable(target: Target) -> None:
+    """Raise KafkaFailed if nothing listens at any of the addresses, at once where the connection is
+    refused. librdkafka would try for as long as its timeout.
+    """
+    for address in target.bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S):
+                return
+        except (OSError, ValueError, OverflowError):
+            continue
+    raise no_broker(target)
 
 
 def no_broker(target: Target) -> KafkaFailed:

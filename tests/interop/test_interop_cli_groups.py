@@ -1,5 +1,5 @@
-"""Let `penstock groups` and Kafka's own tool plan the same resets, and show the same lag, of a group
-of Apache Kafka 4.2.
+"""Let `penstock groups` and Kafka's own tool plan the same resets of a group of Apache Kafka 4.2,
+and show the same lag.
 """
 
 import csv
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
 from deploy.cli.app import app
@@ -36,11 +35,7 @@ def group(peer: str) -> str:
     create_topic(peer, TOPIC, 3)
     produce(peer, TOPIC, [b"v"] * 8, (0, 1))
     produce(peer, TOPIC, [b"v"] * 2, (0,))
-    consumer = Consumer({"bootstrap.servers": peer, "group.id": GROUP})
-    consumer.commit(
-        offsets=[TopicPartition(TOPIC, index, 3) for index in (0, 1)], asynchronous=False
-    )
-    consumer.close()
+    ours(peer, "reset-offsets", GROUP, "--topic", f"{TOPIC}:0,1", "--to-offset", "3", "--execute")
     return peer
 
 
