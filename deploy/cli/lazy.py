@@ -28,6 +28,15 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+class Group(TyperGroup):
+    """A command that has commands, and can answer by itself."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        if any(option.name == "output" for option in self.params):
+            args = _with_output(args)
+        return super().parse_args(ctx, args)
+
+
 class LazyCommands(TyperGroup):
     """The commands, by the module and the name of what runs them. Options of GLOBAL_OPTIONS can be
     anywhere, as in Kafka's tools.
@@ -71,6 +80,7 @@ def _prepare(commands: typer.Typer) -> None:
         command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
         command.cls = Command
     for group in commands.registered_groups:
+        group.cls = Group
         if group.typer_instance is not None:
             _prepare(group.typer_instance)
 

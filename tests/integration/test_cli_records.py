@@ -77,7 +77,8 @@ async def test_records_go_in_and_come_out(cli: Cli) -> None:
     everything = await cli.run("consume", "orders", *ALL, "--json")
     await cli.run("produce", "copy", "--json", given=everything.encode())
     copied = await cli.run("consume", "copy", *ALL, "--json")
-    assert copied.replace('"copy"', '"orders"') == everything
+    copied = copied.replace('"copy"', '"orders"')
+    assert sorted(copied.splitlines()) == sorted(everything.splitlines())
     by_group = ("consume", "orders", "--group", "g", "--from-beginning", "--max-messages", "6")
     assert len((await cli.run(*by_group)).splitlines()) == 6
     for wrong in (("--offset", "x"), ("--group", "g", "-p", "0"), ("-p", "9"), ("-f", "%z")):

@@ -19,6 +19,7 @@ from controller.config import ControllerConfig
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.cli.app import app
+from deploy.cli.lazy import GLOBAL_OPTIONS
 from deploy.doctor.findings import KINDS
 from deploy.local.client_snippets import SNIPPETS
 from deploy.node.config.definition import ROLES, Role, settings_of
@@ -47,7 +48,13 @@ CLIENT_SETTINGS = {
     "security.protocol",
     "share.acquire.mode",
 }
-OTHER_NAMES = {"docker-compose", "kafka-configs", "kafka-python", "confluent-kafka"}
+OTHER_NAMES = {
+    "confluent-kafka",
+    "docker-compose",
+    "kafka-configs",
+    "kafka-consumer-groups",
+    "kafka-python",
+}
 ACTIONS = {
     "get_object": {"s3:GetObject"},
     "head_object": {"s3:GetObject"},
@@ -102,27 +109,27 @@ def check_command(words: list[str]) -> None:
         return
     command: Any = get_command(app)
     for word in words:
-        if not hasattr(command, "commands"):
+        if not hasattr(command, "list_commands"):
             break
         if not word.startswith("-"):
-            assert word in command.commands, f"there is no command {word}"
-            command = command.commands[word]
+            assert word in command.list_commands(None), f"there is no command {word}"
+            command = command.get_command(None, word)
     assert {word for word in words if re.match(r"--?[a-z]", word)} <= flags(command), words
 
 
 def flags(command: Any) -> set[str]:
-    return {
+    found = {
         option
         for parameter in command.params
         for option in [*parameter.opts, *parameter.secondary_opts]
-    } | {"-h", "--help"}
+    } | {"-h", "--help", *GLOBAL_OPTIONS}
+    return found | {"--json"} if "--output" in found else found
 
 
 def all_flags(command: Any) -> set[str]:
     """Return the flags of a command and of all commands below it."""
-    return flags(command).union(
-        *(all_flags(child) for child in getattr(command, "commands", {}).values())
-    )
+    names = command.list_commands(None) if hasattr(command, "list_commands") else ()
+    return flags(command).union(*(all_flags(command.get_command(None, name)) for name in names))
 
 
 def chart_values(path: str = "", node: Any = None) -> set[str]:
