@@ -48,6 +48,7 @@ class SchemaRegistry:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
                 return msgspec.json.decode(answer.read(SCHEMA_BYTES_MAX), type=dict[str, object])
         except urllib.error.HTTPError as error:
+            error.close()
             raise DeployError(
                 f"the schema registry at {self._base} answers {error.code} to GET {path}"
             ) from None

@@ -66,6 +66,9 @@ def send(
         raise kafka.failure(
             error.args[0], f"transactional id {sending.transactional_id!r} failed"
         ) from None
+    finally:
+        producer.purge()  # after a failure
+        producer.close()
     return sent
 
 

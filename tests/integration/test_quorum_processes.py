@@ -165,19 +165,19 @@ async def _scenario(cluster: LocalCluster) -> tuple[list[float], Writes]:
 
 
 class Cli:
-    """Run `penstock controller ...` as a user does."""
+    """Run `penstock quorum ...` as a user does."""
 
     def __init__(self, controllers: str) -> None:
         self._environment = os.environ | {"PENSTOCK_CONTROLLER": controllers}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-P", "-m", "deploy.cli", "controller", *arguments)
+        command = (sys.executable, "-P", "-m", "deploy.cli", "quorum", *arguments)
         return subprocess.run(
             command, env=self._environment, capture_output=True, text=True, timeout=90, check=False
         )
 
     def status(self) -> dict[str, Any]:
-        done = self.run("status", "--json")
+        done = self.run("describe", "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
