@@ -41,6 +41,11 @@ class Cli:
                 CliRunner().invoke, app, list(arguments), input=given, env=environment
             )
         if isinstance(result.exception, DeployError):
-            raise result.exception
+            # Without the frames of the command: their clients would go on to connect while the
+            # cluster stops.
+            error = result.exception.with_traceback(None)
+            error.__context__ = None
+            del result
+            raise error
         assert result.exit_code == code, result.output
         return result.stdout
