@@ -125,7 +125,7 @@ def _within_deadline(ask: Callable[[], list[str]]) -> list[str]:
 
 
 def _ask(brokers: str, kind: str) -> list[str]:
-    from deploy.clients.names import ask_names
+    from deploy.names import ask_names
 
     return ask_names(brokers, kind)[:NAMES_MAX]
 

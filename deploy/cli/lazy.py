@@ -118,3 +118,8 @@ def _replaced(items: Iterator[str]) -> Iterator[str]:
 def completion_module() -> Any:  # noqa: ANN401 - Typer declares no export of its completion
     """Return Typer's module of shell completion, which is not loaded otherwise."""
     return import_module("typer.completion")
+
+
+def commands_of(group: Any) -> dict[str, Any]:  # noqa: ANN401 - click's group
+    """Return the commands of a group by name; loads them all. For documents and checks."""
+    return {name: group.get_command(None, name) for name in group.list_commands(None)}

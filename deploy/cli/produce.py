@@ -16,7 +16,7 @@ from deploy.errors import UsageError
 
 if TYPE_CHECKING:
     from deploy.records.lines import LineReader
-    from deploy.records.sending import Sending
+    from deploy.records.sending import SendOptions
 
 _ACKS = ("all", "1", "0")
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -146,9 +146,9 @@ def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":
     )
 
 
-def _sending(topic: str, delivery: _Delivery) -> "Sending":
+def _sending(topic: str, delivery: _Delivery) -> "SendOptions":
     """Raises UsageError."""
-    from deploy.records.sending import Sending
+    from deploy.records.sending import SendOptions
 
     if delivery.acks not in _ACKS:
         raise UsageError(f"--acks {delivery.acks!r}: one of {', '.join(_ACKS)}")
@@ -158,7 +158,7 @@ def _sending(topic: str, delivery: _Delivery) -> "Sending":
         )
     if delivery.transactional_id and delivery.acks != "all":
         raise UsageError("--transactional-id needs --acks all")
-    return Sending(
+    return SendOptions(
         topic, delivery.acks, delivery.compression, delivery.transactional_id, delivery.rate
     )
 

@@ -63,6 +63,15 @@ def create(
     print(f"created {name}")
 
 
+AtTime = Annotated[
+    datetime | None,
+    typer.Option(
+        help="Leave out the first record that is not older, and all behind it: a time in UTC.",
+        formats=TIME_FORMATS,
+    ),
+]
+
+
 @app.command("fork")
 def fork(
     source: Annotated[
@@ -70,13 +79,7 @@ def fork(
     ],
     name: Annotated[str, typer.Argument(help="The new topic.")],
     *,
-    at_time: Annotated[
-        datetime | None,
-        typer.Option(
-            help="Leave out the first record that is not older, and all behind it: a time in UTC.",
-            formats=TIME_FORMATS,
-        ),
-    ] = None,
+    at_time: AtTime = None,
     at_offsets: Annotated[
         str | None,
         typer.Option(

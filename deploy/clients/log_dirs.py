@@ -9,7 +9,7 @@ from deploy.clients.brokers import Brokers, check
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionBytes:
+class LogDirPartitionView:
     topic: str
     partition: int
     size_bytes: int
@@ -21,7 +21,7 @@ class LogDirView:
 
     broker: int
     log_dir: str
-    partitions: list[PartitionBytes]
+    partitions: list[LogDirPartitionView]
 
 
 def describe_log_dirs(
@@ -57,7 +57,7 @@ def describe_log_dirs(
 
 def _view(node_id: int, result: wire.DescribeLogDirsResult) -> LogDirView:
     partitions = [
-        PartitionBytes(topic.name, part.partition_index, part.partition_size)
+        LogDirPartitionView(topic.name, part.partition_index, part.partition_size)
         for topic in result.topics
         for part in topic.partitions
         if not part.is_future_key

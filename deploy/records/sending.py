@@ -22,7 +22,7 @@ _FLUSH_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class SendOptions:
     """rate: records in a second, 0 for no limit. transactional_id: empty for no transaction."""
 
     topic: str
@@ -33,7 +33,7 @@ class Sending:
 
 
 def send(
-    bootstrap: str, records: Iterable[NewRecord], sending: Sending, progress: "Progress"
+    bootstrap: str, records: Iterable[NewRecord], sending: SendOptions, progress: "Progress"
 ) -> int:
     """Send records; return how many. Raises KafkaFailed, BadRecord."""
     from confluent_kafka import KafkaException
@@ -76,7 +76,7 @@ class _Run:
     """Sends the records of one command."""
 
     def __init__(
-        self, kafka: Kafka, producer: "Producer", sending: Sending, progress: "Progress"
+        self, kafka: Kafka, producer: "Producer", sending: SendOptions, progress: "Progress"
     ) -> None:
         self._kafka, self._producer = kafka, producer
         self._sending, self._progress = sending, progress

@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.cli.app import app
+from deploy.cli.lazy import commands_of
 from deploy.node.config.definition import (
     ROLES,
     flag_of,
@@ -313,7 +314,7 @@ def leaves(command: Command) -> Iterator[Command]:
     """Yield the command and all below it."""
     yield command
     if isinstance(command, TyperGroup):
-        for below in command.commands.values():
+        for below in commands_of(command).values():
             assert isinstance(below, Command)
             yield from leaves(below)
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from broker.config import listener_field
+from deploy.cli.lazy import commands_of
 from tests.tidy import names
 from tests.tidy.markdown import Code, code
 from tests.tidy.repository import ROOT, files, listed, packages, shown, text
@@ -246,14 +247,14 @@ def problems(arguments: list[str], report: Callable[[str, str, Collection[str]],
     rest = list(arguments)
     while isinstance(command, names.TyperGroup) and rest and WORD.fullmatch(rest[0]):
         word = rest.pop(0)
-        if word not in command.commands:
+        if word not in commands_of(command):
             report(
                 "command",
                 " ".join([*path, word]),
-                [" ".join([*path, known]) for known in command.commands],
+                [" ".join([*path, known]) for known in commands_of(command)],
             )
             return
-        below = command.commands[word]
+        below = commands_of(command)[word]
         assert isinstance(below, names.Command)
         command = below
         path.append(word)
