@@ -138,19 +138,17 @@ def fork(
     from deploy.clients.kafka import Kafka
     from deploy.output import print_document, print_table
 
-    kafka = Kafka(bootstrap)
-    began = monotonic()
+    kafka, began = Kafka(bootstrap), monotonic()
     kafka.create_topic(name, -1, -1, configs)
     took_ms = round((monotonic() - began) * 1_000)
-    offsets = kafka.offsets(name, [part.partition for part in kafka.topic(name).partitions])
+    offsets = kafka.offsets(name, [at.partition for at in kafka.topic(name).partitions])
     if output is not Format.TABLE:
         partitions = [
             {"partition": at, "earliest": earliest, "latest": latest}
             for at, (earliest, latest) in offsets.items()
         ]
-        print_document(
-            output, {"name": name, "source": source, "took_ms": took_ms, "partitions": partitions}
-        )
+        view = {"name": name, "source": source, "took_ms": took_ms, "partitions": partitions}
+        print_document(output, view)
         return
     rows = [(at, *bounds, bounds[1] - bounds[0]) for at, bounds in offsets.items()]
     print_table(name, ["partition", "earliest", "latest", "offsets"], rows)

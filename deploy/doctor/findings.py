@@ -190,7 +190,7 @@ CONTROLLER_AWAY: Final = Kind(
     "controller-unreachable",
     Level.FAIL,
     "Controller {node_id} at {address} does not answer{last_fetch}.",
-    "Start it again with its data directory. If its disk is lost, run `penstock controller"
+    "Start it again with its data directory. If its disk is lost, run `penstock quorum"
     " remove {node_id}` and let a new controller join.",
 )
 CONTROLLER_LAGS: Final = Kind(
@@ -363,8 +363,8 @@ BACKUP_LAGS: Final = Kind(
     Level.WARN,
     "The metadata backup ends {count:,} records before the committed offset, and nothing"
     " was written to it for {age_s:.0f} s.",
-    "Look for backup_failed in the log of the leading controller (`penstock controller"
-    " status`): it cannot write to the store.",
+    "Look for backup_failed in the log of the leading controller (`penstock quorum"
+    " describe`): it cannot write to the store.",
 )
 SNAPSHOT_OVERDUE: Final = Kind(
     "snapshot-overdue",
@@ -384,8 +384,8 @@ MANIFEST_STALE: Final = Kind(
     Level.WARN,
     "The newest manifest is {age_s:.0f} s old and lacks later metadata: readers of the"
     " bucket see an old state.",
-    "Look for manifest_not_published in the log of the leading controller (`penstock controller"
-    " status`).",
+    "Look for manifest_not_published in the log of the leading controller (`penstock quorum"
+    " describe`).",
 )
 LEASES_MANY: Final = Kind(
     "leases-many",

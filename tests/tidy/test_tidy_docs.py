@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from broker.config import listener_field
-from deploy.cli.lazy import commands_of
+from deploy.cli.lazy import GLOBAL_OPTIONS, commands_of
 from tests.tidy import names
 from tests.tidy.markdown import Code, code
 from tests.tidy.repository import ROOT, files, listed, packages, shown, text
@@ -261,8 +261,9 @@ def problems(arguments: list[str], report: Callable[[str, str, Collection[str]],
     known = (
         names.node_flags(path[1])
         if path in (["penstock", "broker"], ["penstock", "controller"])
-        else names.flags_of(command)
+        else {*names.flags_of(command), *GLOBAL_OPTIONS}
     )
+    known = {*known, "--json"} if "--output" in known else known
     for word in rest:
         if word == "--":
             return
