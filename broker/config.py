@@ -117,6 +117,15 @@ class BrokerConfig:
     exits, and other brokers recover its WAL.
     """
 
+    shutdown_redirect_ms: Annotated[
+        int, Setting("shutdown.redirect.ms", Kind.DURATION, 0, 600_000)
+    ] = 0
+    """How long a stopping broker that has moved its partitions away still answers clients, naming
+    the new leaders. A client that learns of them only by a closed connection connects to this
+    address again. Where the address vanishes with the broker, as that of a pod does, that attempt
+    blocks the client for 30 s (librdkafka). Comes on top of `shutdown.timeout.ms`.
+    """
+
     request_bytes_max: Annotated[
         int, Setting("socket.request.max.bytes", Kind.BYTES, 1_024, _INT32_MAX)
     ] = 100 * 1024 * 1024

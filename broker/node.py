@@ -750,8 +750,8 @@ class Broker:
             log.info("move_report_lost", partitions=len(report.items), error=str(error))
 
     async def stop(self) -> None:
-        """Stop gracefully within `shutdown_timeout_ms`: move partitions away, close the rest,
-        unregister.
+        """Stop gracefully within `shutdown_timeout_ms`, and `shutdown_redirect_ms` on top: move
+        partitions away, redirect clients, close the rest, unregister.
 
         The broker serves clients until it leads nothing, so that they learn the new leaders. What
         is not done in time is left to recovery, as after a crash. Acknowledged records are never
@@ -759,9 +759,10 @@ class Broker:
         """
         self._is_stopping = True
         timeout_s = self.config.shutdown_timeout_ms / 1_000
+        redirect_s = self.config.shutdown_redirect_ms / 1_000
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._leave(timeout_s)
+            async with asyncio.timeout(timeout_s + redirect_s):
+                await self._leave(timeout_s, redirect_s)
         except (TimeoutError, ControllerError, StreamError) as error:
             log.warning(
                 "broker_stopped_unclean",
@@ -773,12 +774,13 @@ class Broker:
             log.info("broker_stopped", node_id=self.node_id, node_epoch=self.node_epoch)
         await self._abandon()
 
-    async def _leave(self, timeout_s: float) -> None:
+    async def _leave(self, timeout_s: float, redirect_s: float) -> None:
         await self._stop_compaction()
         if self.storage.fenced or self.follower.fenced:
             return
-        async with asyncio.timeout(timeout_s * _DRAIN_SHARE):
+        async with asyncio.timeout(timeout_s * _DRAIN_SHARE + redirect_s):
             await self._drain(timeout_s * _DRAIN_SHARE)
+            await asyncio.sleep(redirect_s)
             await self.server.stop_accepting()
             await self.partitions.close()
         await self.storage.close(timeout_s=timeout_s * (1 - _DRAIN_SHARE) / 2)

@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -228,6 +228,23 @@ async def test_every_broker_is_restarted_under_load_and_no_produce_fails(tmp_pat
             for wal in cluster.broker.image.nodes.running_wals()
             if not cluster.broker.image.nodes.is_alive(wal.writer)
         ]
+
+
+async def test_a_stopping_broker_redirects_clients_after_its_partitions_have_moved(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(tmp_path, brokers=2, shutdown_redirect_ms=60_000) as cluster:
+        await create(cluster, "t", 1, 0)
+        leaving = cluster.brokers.pop(1)
+        stopping = asyncio.create_task(leaving.stop())
+        await until(lambda: cluster.leader_of("t") == 0)
+        async with AIOKafkaProducer(bootstrap_servers=f"127.0.0.1:{leaving.port}") as producer:
+            sent = await producer.send_and_wait("t", b"0")
+        assert sent.offset == 0
+        assert not stopping.done()
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        await leaving.abandon()
 
 
 async def test_moves_survive_a_restart_of_the_controller(tmp_path: Path) -> None:
