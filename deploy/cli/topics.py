@@ -12,6 +12,7 @@ import typer
 from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
+from deploy.cli.topics_apply import apply
 from deploy.errors import UsageError
 from deploy.output import Format, iso_time
 
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 app = typer.Typer(
-    help="Create, fork, list, describe, delete and undelete topics; delete records.",
+    help="Create, apply, fork, list, describe, delete and undelete topics; delete records.",
     no_args_is_help=True,
 )
+
+app.command("apply")(apply)
 
 
 @app.command("create")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from deploy.clients.security import ClientSecurity, current_security
 from deploy.clients.target import check_reachable, find_brokers, no_broker
@@ -130,6 +130,15 @@ class Kafka:
         self._result(
             self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name],
             f"topic {name!r} was not created",
+        )
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Give a topic more partitions. total: the new number."""
+        self._result(
+            self._admin.create_partitions([NewPartitions(name, total)], request_timeout=TIMEOUT_S)[
+                name
+            ],
+            f"topic {name!r} did not get {total} partitions",
         )
 
     def delete_topic(self, name: str) -> None:

@@ -1,0 +1,78 @@
+"""Run `penstock topics apply`: make the topics of a cluster those of a file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun
+from deploy.errors import UsageError
+
+
+def apply(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help=(
+                'JSON or TOML: {"topics": [{"name", "partitions", "configs"}]}; - for JSON on'
+                " standard input."
+            ),
+        ),
+    ],
+    *,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Create the topics of a file, add missing partitions, and set configs.
+
+    Nothing is deleted: other topics, and configs that the file does not name, stay. Applying a file
+    again changes nothing.
+
+    For example: penstock topics apply topics.json --dry-run
+    """
+    from controller.metadata.configs import TOPIC_RESOURCE
+    from deploy.clients import configs
+    from deploy.clients.kafka import Kafka
+    from deploy.topic_plan import TopicFound, plan, read_wanted
+
+    wanted = read_wanted(_content(file), "standard input" if file == "-" else file)
+    kafka = Kafka(bootstrap)
+    there = {view.name: len(view.partitions) for view in kafka.topics()}
+    found = {
+        topic.name: TopicFound(
+            there[topic.name],
+            {
+                config.name: config.value
+                for config in configs.describe(bootstrap, (TOPIC_RESOURCE, topic.name))
+                if config.source == "topic"
+            }
+            if topic.configs
+            else {},
+        )
+        for topic in wanted
+        if topic.name in there
+    }
+    changes = plan(wanted, found)
+    for change in changes:
+        if not dry_run:
+            if change.is_new:
+                kafka.create_topic(change.name, change.partitions or -1, -1, change.configs)
+            else:
+                if change.partitions is not None:
+                    kafka.add_partitions(change.name, change.partitions)
+                if change.configs:
+                    configs.alter(bootstrap, (TOPIC_RESOURCE, change.name), change.configs)
+        print(f"{'would ' if dry_run else ''}{change.shown}")
+    unchanged = len(wanted) - len(changes)
+    print(f"{unchanged} of {len(wanted)} topics need no change")
+
+
+def _content(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from None

@@ -1,0 +1,110 @@
+"""Plan what makes the topics of a cluster those of a file: topics to create, partitions to add,
+configs to set.
+
+Invariants: pure. A plan deletes nothing: neither topics, nor partitions, nor configs that the file
+does not name. A plan for a cluster that has everything is empty, so applying a file again changes
+nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from deploy.errors import UsageError
+
+
+class TopicWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic of the file. partitions: -1 for the cluster's default, and no change if it exists."""
+
+    name: str
+    partitions: int = -1
+    configs: dict[str, str | int | float | bool] = {}
+
+
+class TopicsWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file: `{"topics": [{"name": "orders", "partitions": 3, "configs": {}}]}`."""
+
+    topics: list[TopicWanted]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFound:
+    """A topic of the cluster. configs: those that were set for it."""
+
+    partitions: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """What one topic needs. partitions: to create, or the new total; None for no change."""
+
+    name: str
+    is_new: bool
+    partitions: int | None
+    configs: dict[str, str]
+
+    @property
+    def shown(self) -> str:
+        parts = [] if self.partitions is None else [f"partitions={self.partitions}"]
+        parts += [f"{name}={value}" for name, value in self.configs.items()]
+        return f"{'create' if self.is_new else 'change'} {self.name}: {', '.join(parts)}"
+
+
+def read_wanted(text: bytes, source: str) -> list[TopicWanted]:
+    """Read a file: TOML if its name ends with .toml, else JSON. Raises UsageError."""
+    try:
+        if source.endswith(".toml"):
+            wanted = msgspec.toml.decode(text, type=TopicsWanted)
+        else:
+            wanted = msgspec.json.decode(text, type=TopicsWanted)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f'{source}: {error}; expected is {{"topics": [{{"name": "orders", "partitions": 3,'
+            ' "configs": {"retention.ms": 3600000}}]}'
+        ) from None
+    seen: set[str] = set()
+    for topic in wanted.topics:
+        if topic.name in seen:
+            raise UsageError(f"{source}: topic {topic.name!r} is there twice; merge the two")
+        if topic.partitions == 0 or topic.partitions < -1:
+            raise UsageError(
+                f"{source}: topic {topic.name!r} has partitions={topic.partitions}; allowed is 1"
+                " or more, or -1 for the cluster's default"
+            )
+        seen.add(topic.name)
+    return wanted.topics
+
+
+def plan(wanted: Sequence[TopicWanted], found: Mapping[str, TopicFound]) -> list[TopicChange]:
+    """Return the changes in the order of the file. Raises UsageError, before anything changes, if
+    one of them is impossible.
+    """
+    changes: list[TopicChange] = []
+    for topic in wanted:
+        configs = {name: _text(value) for name, value in topic.configs.items()}
+        there = found.get(topic.name)
+        if there is None:
+            changes.append(TopicChange(topic.name, True, topic.partitions, configs))
+            continue
+        if 0 < topic.partitions < there.partitions:
+            raise UsageError(
+                f"topic {topic.name!r} has {there.partitions} partitions, and partitions cannot be"
+                f" removed: {topic.partitions} is not possible; nothing was changed"
+            )
+        partitions = topic.partitions if topic.partitions > there.partitions else None
+        altered = {
+            name: value for name, value in configs.items() if there.configs.get(name) != value
+        }
+        if partitions is not None or altered:
+            changes.append(TopicChange(topic.name, False, partitions, altered))
+    return changes
+
+
+def _text(value: str | float | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,40 @@
+"""Run `penstock topics apply` against a cluster."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import UsageError
+from tests.support.cli import Cli
+from tests.support.cluster import Cluster
+
+
+async def test_topics_of_a_file_are_made_once(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        cli = Cli(cluster, tmp_path)
+        first = cli.file(
+            "topics.json",
+            {"topics": [{"name": "orders", "partitions": 2}, {"name": "events"}]},
+        )
+        assert "would create orders: partitions=2" in await cli.run(
+            "topics", "apply", first, "--dry-run"
+        )
+        assert cluster.leader_of("orders") == -1
+        said = await cli.run("topics", "apply", first)
+        assert "create orders: partitions=2" in said
+        assert "2 of 2 topics need no change" in await cli.run("topics", "apply", first)
+        second = cli.file(
+            "more.toml",
+            '[[topics]]\nname = "orders"\npartitions = 3\nconfigs = {"retention.ms" = 60000}\n',
+        )
+        assert "change orders: partitions=3, retention.ms=60000" in await cli.run(
+            "topics", "apply", second
+        )
+        topic = cluster.broker.image.topics.by_name("orders")
+        assert topic is not None
+        assert len(topic.partitions) == 3
+        described = await cli.run("configs", "describe", "--topic", "orders")
+        assert "60000" in described
+        assert "1 of 1 topics need no change" in await cli.run("topics", "apply", second)
+        with pytest.raises(UsageError, match="2 is not possible; nothing was changed"):
+            await cli.run("topics", "apply", first)

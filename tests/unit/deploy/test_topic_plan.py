@@ -1,0 +1,66 @@
+"""Check the plan that makes the topics of a cluster those of a file."""
+
+import pytest
+
+from deploy.errors import UsageError
+from deploy.topic_plan import TopicChange, TopicFound, TopicWanted, plan, read_wanted
+
+FOUND = {"orders": TopicFound(3, {"retention.ms": "1000"})}
+
+
+def test_json_and_toml_are_read_alike() -> None:
+    configs = {"retention.ms": 3_600_000, "compression.type": "zstd", "preallocate": False}
+    expected = [TopicWanted("orders", 3, configs), TopicWanted("events")]
+    assert (
+        read_wanted(
+            b'{"topics": [{"name": "orders", "partitions": 3, "configs": {"retention.ms": 3600000,'
+            b' "compression.type": "zstd", "preallocate": false}}, {"name": "events"}]}',
+            "topics.json",
+        )
+        == expected
+    )
+    assert (
+        read_wanted(
+            b'[[topics]]\nname = "orders"\npartitions = 3\n[topics.configs]\n"retention.ms" ='
+            b' 3600000\n"compression.type" = "zstd"\npreallocate = false\n[[topics]]\nname ='
+            b' "events"\n',
+            "topics.toml",
+        )
+        == expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"orders", "malformed"),
+        (b"[]", "expected is"),
+        (b'{"topics": [{"partitions": 3}]}', "name"),
+        (b'{"topics": [{"name": "a", "partition": 3}]}', "partition"),
+        (b'{"topics": [{"name": "a", "partitions": 0}]}', "partitions=0"),
+        (b'{"topics": [{"name": "a"}, {"name": "a"}]}', "is there twice"),
+        (b'{"topics": [{"name": "\xff"}]}', "topics.json"),
+    ],
+)
+def test_wrong_files_are_refused(text: bytes, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_wanted(text, "topics.json")
+
+
+def test_only_what_differs_changes() -> None:
+    wanted = [
+        TopicWanted("orders", 6, {"retention.ms": 1000, "min.compaction.lag.ms": 2.0}),
+        TopicWanted("events", -1, {"cleanup.policy": "compact", "preallocate": True}),
+    ]
+    assert plan(wanted, FOUND) == [
+        TopicChange("orders", False, 6, {"min.compaction.lag.ms": "2"}),
+        TopicChange("events", True, -1, {"cleanup.policy": "compact", "preallocate": "true"}),
+    ]
+    assert plan([TopicWanted("orders", 3, {"retention.ms": 1000})], FOUND) == []
+    assert plan([TopicWanted("orders")], FOUND) == []
+
+
+def test_partitions_are_never_removed() -> None:
+    wanted = [TopicWanted("events"), TopicWanted("orders", 2)]
+    with pytest.raises(UsageError, match="cannot be removed: 2 is not possible"):
+        plan(wanted, FOUND)
