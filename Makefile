@@ -124,6 +124,11 @@ helm: venv ## the chart, the image's steps and compose; compiles helm once if Go
 	@deploy/ensure-helm.sh --if-possible
 	$(BIN)/pytest -q tests/helm $(ARGS)
 
+.PHONY: kubernetes
+kubernetes: venv ## the chart on a real API server with real controllers; compiles them once, half an hour
+	@deploy/ensure-helm.sh > /dev/null
+	PENSTOCK_KUBERNETES=$$(deploy/ensure-kubernetes.sh) $(BIN)/pytest -q tests/kubernetes $(ARGS)
+
 .PHONY: unit
 unit: venv ## the fast tests alone
 	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/property tests/scenarios $(ARGS)

@@ -45,6 +45,7 @@ COMPUTED: Final = frozenset(
         "authorizer.class.name",
         "super.users",
         "allow.everyone.if.no.acl.found",
+        "shutdown.redirect.ms",
         "shutdown.timeout.ms",
     }
 )

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from controller.api.callers import CallerRole
 from controller.config import ControllerConfig
 from deploy.node.config.exposure import insecure_listeners
 from deploy.node.config.load import load
+from stream.config import StreamConfig
 from tests.support.chart import (
     CHART,
     NAMESPACE,
@@ -48,6 +50,17 @@ EXTERNAL = {
     },
     "OWN": {"type": "None", "port": 9096, "host": "{pod}.example.com"},
 }
+OWN_CONTAINER: Object = {
+    "image": "busybox:1.36",
+    "resources": {"limits": {"memory": "64Mi"}},
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}
 EVERYTHING: Object = {
     **BUCKET,
     "externalListeners": EXTERNAL,
@@ -65,7 +78,34 @@ EVERYTHING: Object = {
     "serviceAccount.annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/penstock"},
     "nodeTls.controllerSecret": "controller-certificate",
     "nodeTls.brokerSecret": "broker-certificate",
-    "controllers.extraEnv": [{"name": "AWS_CA_BUNDLE", "value": "/ca.pem"}],
+    "controllers.extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "store.caSecret": "store-ca",
+    "bindAddress": "[::]",
+    "topics": [{"name": "orders", "partitions": 3, "configs": {"retention.ms": 60000}}],
+    "extraObjects": [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "{{ .Release.Name }}-own"},
+            "data": {"a": "b"},
+        }
+    ],
+    **{
+        f"{role}.{name}": value
+        for role in ("brokers", "controllers")
+        for name, value in {
+            "envFrom": [{"secretRef": {"name": "more"}}],
+            "extraVolumes": [{"name": "own", "emptyDir": {"sizeLimit": "1Mi"}}],
+            "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
+            "initContainers": [OWN_CONTAINER | {"name": "before"}],
+            "sidecars": [OWN_CONTAINER | {"name": "beside"}],
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+            ],
+            "updateStrategy": {"type": "OnDelete"},
+            "probes.startup": {"failureThreshold": 300},
+        }.items()
+    },
 }
 CUSTOM = {"ServiceMonitor", "PrometheusRule", "Certificate"}
 SECURE: Object = {
@@ -83,6 +123,7 @@ SECURE: Object = {
         "superUsers": ["User:admin"],
         "first": [["--topic", "orders", "--principal", "User:shop", "--operation", "write"]],
     },
+    "security.sasl.scramUsersSecret": "clerks",
     "nodeTls.certManager": {"enabled": True, "issuerRef": {"name": "nodes", "kind": "Issuer"}},
     "networkPolicy.enabled": True,
 }
@@ -197,6 +238,32 @@ def test_objects_are_valid_for_the_oldest_supported_kubernetes() -> None:
             {**BUCKET, "brokers.autoscaling.enabled": True, "brokers.autoscaling.cpuPercent": 0},
             "needs a measure",
         ),
+        ({**BUCKET, "fullnameOverride": "Kafka_1"}, "fullnameOverride"),
+        (
+            {**BUCKET, "brokers.podLabels": {"app.kubernetes.io/component": "x"}},
+            "app.kubernetes.io/component",
+        ),
+        ({**BUCKET, "brokers.podLabels": {"team": "data platform"}}, "team"),
+        ({**BUCKET, "commonLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name"),
+        ({**BUCKET, "externalListeners": {"A__B": EXTERNAL["OWN"]}}, "A__B"),
+        ({**BUCKET, "externalListeners": {"A_": EXTERNAL["OWN"]}}, "A_"),
+        (
+            {**BUCKET, "externalListeners": {"OWN": {**EXTERNAL["OWN"], "port": 9404}}},
+            "externalListeners.OWN.port=9404 is taken by the health listener",
+        ),
+        (
+            {**BUCKET, "externalListeners": {"OWN": {**EXTERNAL["OWN"], "port": 9092}}},
+            "externalListeners.OWN.port=9092 is taken by listener.port",
+        ),
+        ({**BUCKET, "listener.port": 9404}, "the port of the health listener"),
+        ({**BUCKET, "controllers.storage.size": "2 GB"}, "size"),
+        ({**BUCKET, "security.sasl.scramUsersSecret": "s"}, "needs a listener with SASL"),
+        ({**BUCKET, "topics": [{"partitions": 3}]}, "name"),
+        ({**BUCKET, "recover.enabled": True, "moto.enabled": True}, "does not go with moto"),
+        (
+            {**BUCKET, "brokers.resources": {"limits": {"memory": "4GB"}}},
+            "brokers.resources.limits.memory=4GB",
+        ),
     ],
 )
 def test_wrong_values_are_refused(values: Object, said: str) -> None:
@@ -256,6 +323,65 @@ def test_brokers_have_no_volume_and_controllers_a_small_one() -> None:
         named(objects, "Service", "penstock-controllers")["spec"]["publishNotReadyAddresses"]
         is True
     )
+
+
+def test_metadata_do_not_outlive_an_s3_server_in_memory() -> None:
+    controller = named(render({}, DEV), "StatefulSet", "penstock-controller")
+    assert "volumeClaimTemplates" not in controller["spec"]
+    assert {"name": "metadata", "emptyDir": {"sizeLimit": "256Mi"}} in pod_of(controller)["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "own", "expected"),
+    [
+        ("4Gi", {}, (1_225_575_628, 612_787_814, 1_225_575_628)),
+        ("1Gi", {}, (259_207_987, 129_603_993, 259_207_987)),
+        ("512Mi", {}, (134_217_728, 49_073_356, 104_857_600)),
+        ("4Gi", {"log.cache.max.bytes": 200 << 20}, (200 << 20, 612_787_814, 1_225_575_628)),
+    ],
+)
+def test_brokers_use_their_memory(
+    tmp_path: Path, limit: str, own: Object, expected: tuple[int, int, int]
+) -> None:
+    """The settings are those of a node that reads them."""
+    objects = render(
+        {**BUCKET, "brokers.resources": {"limits": {"memory": limit}}, "config.broker": own}
+    )
+    file = tmp_path / "penstock.toml"
+    file.write_text(named(objects, "ConfigMap", "penstock-config")["data"]["penstock.toml"])
+    given = variables_of(objects, "broker", 0) | {"PENSTOCK_CONFIG": str(file)}
+    given = {name: text for name, text in given.items() if name.startswith("PENSTOCK_")}
+    broker = load("broker", [], given)
+    stream = broker.part(StreamConfig)
+    assert (
+        stream.log_cache_bytes_max,
+        stream.block_cache_bytes_max,
+        broker.part(BrokerConfig).buffered_request_bytes_max,
+    ) == expected
+
+
+def test_ids_of_users_may_be_left_to_openshift() -> None:
+    ids = {f"podSecurityContext.{name}": None for name in ("runAsUser", "runAsGroup", "fsGroup")}
+    for pod, _ in containers(render({**BUCKET, **ids})):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod["securityContext"])
+
+
+def test_recovery_runs_alone() -> None:
+    objects = render({**BUCKET, "recover.enabled": True, "brokers.autoscaling.enabled": True})
+    assert {it["spec"]["replicas"] for it in of_kind(objects, "StatefulSet")} == {0}
+    job = named(objects, "Job", "penstock-recover-1")
+    words = pod_of(job)["containers"][0]["args"]
+    assert words[:2] == ["controller", "recover"]
+    assert "--voters=0,1,2" in words
+    assert f"--cluster-id={NAMESPACE}-penstock" in words
+
+
+def test_the_pod_of_the_test_stays_for_its_logs() -> None:
+    pod = next(
+        it for it in of_kind(render(BUCKET), "Pod") if it["metadata"]["name"] == "penstock-test"
+    )
+    assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
 
 
 def variables_of(objects: list[Object], role: str, ordinal: int, **pod: Any) -> dict[str, str]:
@@ -340,8 +466,9 @@ def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
         "/etc/penstock-listener-tls": "penstock-listener-tls",
         "/etc/penstock-users": "first-users",
         "/etc/penstock-tls": "penstock-broker-tls",
+        "/etc/penstock-scram-users": "clerks",
     }
-    for kind, name in (("StatefulSet", "penstock-broker"), ("Job", "penstock-first-acls")):
+    for kind, name in (("StatefulSet", "penstock-broker"), ("Job", "penstock-setup")):
         pod = pod_of(named(objects, kind, name))
         secrets = {
             volume["name"]: volume["secret"]["secretName"]
@@ -354,7 +481,7 @@ def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
             if mount["name"] in secrets
         }
         assert found.items() <= mounts.items()
-        assert len(found) == (3 if kind == "StatefulSet" else 2)
+        assert len(found) == 3
 
 
 def test_certificates_name_all_addresses_of_their_servers() -> None:
@@ -390,7 +517,7 @@ def test_only_nodes_and_operators_reach_the_port_of_controllers() -> None:
     assert all(set(peer) == {"podSelector"} for peer in rule["from"]), "of this namespace alone"
     labels = {
         kind: named(objects, kind, name)["metadata"]["labels"]
-        for kind, name in (("Pod", "penstock-test"), ("Job", "penstock-first-acls"))
+        for kind, name in (("Pod", "penstock-test"), ("Job", "penstock-setup"))
     }
     for own in labels.values():
         assert not any(peer.items() <= own.items() for peer in peers)
@@ -481,7 +608,7 @@ def test_monitoring_finds_every_node_once() -> None:
     dashboards = [
         it
         for it in of_kind(objects, "ConfigMap")
-        if it["metadata"]["labels"].get("grafana_dashboard") == "1"
+        if it["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
     ]
     assert [json.loads(text)["title"] for it in dashboards for text in it["data"].values()]
 

@@ -17,6 +17,7 @@ VALUES = {
     "security.allowInsecure": True,
     "moto.enabled": True,
     "brokers.replicas": 2,
+    "brokers.redirectSeconds": 1,
     "config.broker": {"group.initial.rebalance.delay.ms": 0},
     "externalListeners": {"NODES": {"type": "NodePort", "port": 9094, "firstNodePort": 31001}},
 }

@@ -27,6 +27,8 @@ VALUES = {
     },
     "security.tls.secret": "listeners",
     "security.sasl.usersSecret": "users",
+    "security.sasl.scramUsersSecret": "scram-users",
+    "topics": [{"name": "invoices", "partitions": 2, "configs": {"cleanup.policy": "compact"}}],
     "security.acls": {
         "enabled": True,
         "first": [["--topic", "orders", "--principal", "User:shop", "--operation", "write"]],
@@ -38,7 +40,7 @@ VALUES = {
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Make the secrets as cert-manager and an operator do."""
-    names = ("listeners", "users", "controller", "broker", "admin", "client")
+    names = ("listeners", "users", "scram-users", "controller", "broker", "admin", "client")
     found = {name: tmp_path_factory.mktemp(name) for name in names}
     clients, nodes = Authority.make("clients"), Authority.make("nodes")
     for name in ("listeners", "client"):
@@ -51,6 +53,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (found[role] / "tls.key").write_bytes(issued.key)
         (found[role] / "ca.crt").write_bytes(nodes.pem)
     (found["users"] / "users").write_text("broker:of the brokers\nshop:of the shop\n")
+    (found["scram-users"] / "clerk").write_text("of the clerk")
     return found
 
 
@@ -84,16 +87,20 @@ def failure(settings: dict[str, Any], topic: str) -> str:
     return told[0]
 
 
-def test_clients_have_the_rights_of_the_chart_s_acls(
+def test_clients_have_the_rights_and_topics_of_the_chart(
     cluster: ChartCluster, secrets: dict[str, Path]
 ) -> None:
     assert "three records came back" in cluster.run_test()
-    for _ in range(2):  # an upgrade runs it again
-        cluster.run_job("penstock-first-acls")
+    for _ in range(2):  # an upgrade runs the job again
+        cluster.run_job("penstock-setup")
     shop = as_user(cluster, secrets, "shop", "of the shop")
     assert failure(as_user(cluster, secrets, "broker", "of the brokers"), "orders") == ""
     assert failure(shop, "orders") == ""
     assert "uthoriz" in failure(shop, "secrets")
+    clerk = AdminClient(as_user(cluster, secrets, "clerk", "of the clerk"))
+    assert "invoices" not in clerk.list_topics(timeout=10).topics
+    admin = AdminClient(as_user(cluster, secrets, "broker", "of the brokers"))
+    assert len(admin.list_topics("invoices", timeout=10).topics["invoices"].partitions) == 2
     wrong = as_user(cluster, secrets, "shop", "of someone else")
     with pytest.raises(KafkaException):
         AdminClient(wrong).list_topics(timeout=3)

@@ -111,10 +111,14 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 - name: AWS_SECRET_ACCESS_KEY
   valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $.Values.store.credentials.secretAccessKeyKey }}}}
 {{- end }}
+{{- if .Values.store.caSecret }}
+- name: AWS_CA_BUNDLE
+  value: /etc/penstock-store-ca/ca.crt
+{{- end }}
 - name: PENSTOCK_CONFIG
   value: /etc/penstock/penstock.toml
 - name: PENSTOCK_HEALTH_LISTENER
-  value: "0.0.0.0:9404"
+  value: "{{ .Values.bindAddress }}:9404"
 - name: PENSTOCK_ALLOW_INSECURE
   value: {{ .Values.security.allowInsecure | quote }}
 {{- end -}}
@@ -143,49 +147,53 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{- /* A quantity of Kubernetes, as 1.5Gi, in bytes. */ -}}
+{{- define "penstock.bytes" -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $text := toString . -}}
+{{- $unit := regexFind "[A-Za-z]*$" $text -}}
+{{- if not (hasKey $units $unit) -}}
+{{- fail (printf "brokers.resources.limits.memory=%s: use a unit of %s, or set brokers.memorySettings=false" $text (keys $units | sortAlpha | join " ")) -}}
+{{- end -}}
+{{- mulf (trimSuffix $unit $text | float64) (get $units $unit) | int64 -}}
+{{- end -}}
+
+{{- /* Settings of brokers for their memory limit, as JSON: 200 MiB are for the process; of the rest a quarter stays free. */ -}}
+{{- define "penstock.memorySettings" -}}
+{{- $found := dict -}}
+{{- $limit := dig "limits" "memory" "" .Values.brokers.resources -}}
+{{- if and .Values.brokers.memorySettings $limit -}}
+{{- $rest := max 0 (sub (include "penstock.bytes" $limit) 209715200) -}}
+{{- $_ := set $found "log.cache.max.bytes" (div (mul $rest 30) 100 | max 134217728) -}}
+{{- $_ := set $found "block.cache.max.bytes" (div (mul $rest 15) 100 | max 16777216) -}}
+{{- $request := get .Values.config.broker "socket.request.max.bytes" | default 104857600 -}}
+{{- if not (kindIs "string" $request) -}}
+{{- $_ := set $found "queued.max.request.bytes" (div (mul $rest 30) 100 | max (int64 $request)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
 {{- define "penstock.configFile" -}}
 {{- range $role := list "broker" "controller" }}
 [{{ $role }}]
-{{- range $name, $value := index $.Values.config $role }}
+{{- $settings := index $.Values.config $role }}
+{{- if eq $role "broker" }}
+{{- $settings = merge (dict) $settings (include "penstock.memorySettings" $ | fromJson) }}
+{{- end }}
+{{- range $name, $value := $settings }}
 {{ toJson $name }} = {{ include "penstock.toml" $value }}
 {{- end }}
 {{ end -}}
 {{- end -}}
 
-{{- define "penstock.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
-{{- define "penstock.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-runAsNonRoot: true
-capabilities: {drop: [ALL]}
-seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
 {{- /* Probes: /startz has started, /livez works, /readyz may serve clients (controller/main.py, broker/health.py). */ -}}
 {{- define "penstock.probes" -}}
-startupProbe:
-  httpGet: {path: /startz, port: health}
-  periodSeconds: 2
-  timeoutSeconds: 5
-  failureThreshold: 60
-livenessProbe:
-  httpGet: {path: /livez, port: health}
-  periodSeconds: 10
-  timeoutSeconds: 10
-  failureThreshold: 6
-readinessProbe:
-  httpGet: {path: /readyz, port: health}
-  periodSeconds: 3
-  timeoutSeconds: 5
-  failureThreshold: 3
+{{- range $name, $path := dict "startup" "/startz" "liveness" "/livez" "readiness" "/readyz" }}
+{{ $name }}Probe:
+  httpGet: {path: {{ $path }}, port: health}
+  {{- toYaml (get $.probes $name) | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- /* Placement of the pods of a role. `soft` prefers one node per pod, `hard` requires it. */ -}}
@@ -220,7 +228,12 @@ affinity:
           labelSelector:
             matchLabels: {{- include "penstock.selector" (dict "root" .root "role" $role) | nindent 14 }}
 {{- end }}
-{{- if ne $values.zoneSpread "none" }}
+{{- if $values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range $constraint := $values.topologySpreadConstraints }}
+  - {{- mergeOverwrite (dict "labelSelector" (dict "matchLabels" (include "penstock.selector" (dict "root" $.root "role" $role) | fromYaml))) $constraint | toYaml | nindent 4 }}
+  {{- end }}
+{{- else if ne $values.zoneSpread "none" }}
 topologySpreadConstraints:
   - maxSkew: 1
     topologyKey: topology.kubernetes.io/zone
@@ -237,5 +250,43 @@ enableServiceLinks: false
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
-securityContext: {{- include "penstock.podSecurity" . | nindent 2 }}
+securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- end -}}
+
+{{- /* Volumes of a role: .values are those of the role. */ -}}
+{{- define "penstock.commonVolumes" -}}
+- name: config
+  configMap: {name: {{ include "penstock.fullname" .root }}-config}
+- name: tmp
+  emptyDir: {sizeLimit: 64Mi}
+{{- with .root.Values.store.caSecret }}
+- name: store-ca
+  secret: {secretName: {{ . }}}
+{{- end }}
+{{- with include "penstock.nodeTlsSecret" . }}
+- name: node-tls
+  secret: {secretName: {{ . }}}
+{{- end }}
+{{- with .values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.commonMounts" -}}
+- {name: tmp, mountPath: /tmp}
+{{- if .root.Values.store.caSecret }}
+- {name: store-ca, mountPath: /etc/penstock-store-ca, readOnly: true}
+{{- end }}
+{{- if include "penstock.nodeTlsSecret" . }}
+- {name: node-tls, mountPath: /etc/penstock-tls, readOnly: true}
+{{- end }}
+{{- with .values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* What restarts the pods of a role when it changes: settings, and credentials that the chart made. */ -}}
+{{- define "penstock.checksum" -}}
+{{- $credentials := .root.Values.store.credentials -}}
+{{- toJson (list (index .root.Values.config .role) (eq .role "broker" | ternary (include "penstock.memorySettings" .root) "") (include "penstock.credentialsSecret" .root) $credentials.accessKeyId $credentials.secretAccessKey) | sha256sum -}}
 {{- end -}}

@@ -4,9 +4,9 @@
 
 {{- /* The first listener: brokers connect to each other by it. Its name is its protocol. */ -}}
 {{- define "penstock.listeners" -}}
-{{- $listeners := list (printf "%s://0.0.0.0:%d" .Values.listener.security (int .Values.listener.port)) -}}
+{{- $listeners := list (printf "%s://%s:%d" .Values.listener.security .Values.bindAddress (int .Values.listener.port)) -}}
 {{- range $name, $listener := .Values.externalListeners -}}
-{{- $listeners = append $listeners (printf "%s://0.0.0.0:%d" $name (int $listener.port)) -}}
+{{- $listeners = append $listeners (printf "%s://%s:%d" $name $.Values.bindAddress (int $listener.port)) -}}
 {{- end -}}
 {{- join "," $listeners -}}
 {{- end -}}
@@ -38,4 +38,33 @@
 {{- define "penstock.brokersMax" -}}
 {{- $brokers := .Values.brokers -}}
 {{- ternary $brokers.autoscaling.maxReplicas $brokers.replicas $brokers.autoscaling.enabled -}}
+{{- end -}}
+
+{{- /* Ports of the pods of brokers differ. */ -}}
+{{- define "penstock.checkPorts" -}}
+{{- $taken := dict "9404" "the health listener" (toString .Values.listener.port) "listener.port" -}}
+{{- if eq (int .Values.listener.port) 9404 -}}
+{{- fail "listener.port=9404 is the port of the health listener: choose another one" -}}
+{{- end -}}
+{{- range $name, $listener := .Values.externalListeners -}}
+{{- $port := toString (int $listener.port) -}}
+{{- with get $taken $port -}}
+{{- fail (printf "externalListeners.%s.port=%s is taken by %s: choose another one" $name $port .) -}}
+{{- end -}}
+{{- $_ := set $taken $port (printf "externalListeners.%s" $name) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* `replicas` of the brokers. While an autoscaler decides, an upgrade keeps the number that it chose; rendering without a cluster leaves it out, so that tools which compare do not fight the autoscaler. */ -}}
+{{- define "penstock.brokerReplicas" -}}
+{{- $brokers := .Values.brokers -}}
+{{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-broker" (include "penstock.fullname" .)) -}}
+{{- if .Values.recover.enabled -}}
+replicas: 0
+{{- else if not $brokers.autoscaling.enabled -}}
+replicas: {{ $brokers.replicas }}
+{{- else if $live -}}
+{{- /* 0 after a recovery, and an autoscaler leaves 0 alone. */ -}}
+replicas: {{ $live.spec.replicas | default $brokers.autoscaling.minReplicas }}
+{{- end -}}
 {{- end -}}

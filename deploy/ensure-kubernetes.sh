@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# `make kubernetes` installs the chart on a real API server with real controllers: compile them with Go, and install etcd.
+# Compiled once, into the user's cache; half an hour on 2 cores. Prints the directory; exits 1 with the way out if it cannot.
+set -euo pipefail
+cd "$(dirname "$0")/../tests/kubernetes"
+
+version=$(sed -n 's/^require k8s.io\/kubernetes //p' go.mod)
+bin="${XDG_CACHE_HOME:-$HOME/.cache}/penstock/kubernetes-$version"
+go=$(command -v go || echo /usr/local/go/bin/go)
+[ -x "$go" ] || { echo "Go is missing; it compiles the API server of Kubernetes for the tests of the chart." >&2; exit 1; }
+
+if ! command -v etcd >/dev/null; then
+    echo "installing etcd-server ..." >&2
+    { [ "$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq etcd-server; } >&2 \
+        || { echo "etcd is missing and could not be installed; install the package etcd-server." >&2; exit 1; }
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp go.mod "$work"
+for server in kube-apiserver kube-controller-manager kube-scheduler; do
+    [ ! -x "$bin/$server" ] || continue
+    echo "compiling $server $version, once ..." >&2
+    mkdir -p "$bin"
+    # Sums are checked by the proxy's database; go.sum is written anew in the copy.
+    (cd "$work" && CGO_ENABLED=0 nice "$go" build -mod=mod -trimpath -ldflags '-s -w' -o "$bin/$server.new" "k8s.io/kubernetes/cmd/$server") >&2
+    mv "$bin/$server.new" "$bin/$server"
+done
+echo "$bin"

@@ -1,0 +1,137 @@
+"""Install, upgrade, scale and uninstall the chart on a real API server with real controllers:
+`make kubernetes`. Pods need no nodes: they are admitted and stay pending.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helm.test_helm_objects import EVERYTHING, SECURE
+from tests.support.kubernetes import Kubernetes
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+BINARIES = os.environ.get("PENSTOCK_KUBERNETES", "")
+BUCKET = {
+    "store.bucket": "records",
+    "store.credentials.accessKeyId": "key",
+    "store.credentials.secretAccessKey": "secret",
+    "security.allowInsecure": True,
+}
+SETS = "apps/v1/statefulsets"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
+    if not BINARIES:
+        pytest.skip("the servers of Kubernetes are missing: make kubernetes compiles them")
+    with Kubernetes(Path(BINARIES), tmp_path_factory.mktemp("kubernetes")) as running:
+        yield running
+
+
+@pytest.fixture
+def kubernetes(servers: Kubernetes) -> Iterator[Kubernetes]:
+    yield servers
+    servers.helm("uninstall", None, "--ignore-not-found")
+    servers.until(lambda: not servers.names("v1/pods") and not servers.names(SETS), "it is gone")
+    for claim in servers.names("v1/persistentvolumeclaims"):
+        servers.ask("DELETE", f"/api/v1/namespaces/streams/persistentvolumeclaims/{claim}")
+
+
+def pods_of(kubernetes: Kubernetes, role: str) -> int:
+    return sum(name.startswith(f"penstock-{role}-") for name in kubernetes.names("v1/pods"))
+
+
+def replicas(kubernetes: Kubernetes, role: str) -> int:
+    return int(kubernetes.get(SETS, f"penstock-{role}")["spec"]["replicas"])
+
+
+def template_of(kubernetes: Kubernetes, role: str) -> Any:
+    return kubernetes.get(SETS, f"penstock-{role}")["spec"]["template"]
+
+
+def refusal(kubernetes: Kubernetes, values: dict[str, Any]) -> str:
+    done: subprocess.CompletedProcess[str] = kubernetes.helm("upgrade", values, check=False)
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_restricted_namespaces_admit_all_pods(kubernetes: Kubernetes) -> None:
+    kubernetes.helm("install", BUCKET)
+    for role in ("broker", "controller"):
+        kubernetes.until(lambda role=role: pods_of(kubernetes, role) == 3, f"3 {role}s")  # type: ignore[misc]
+    kubernetes.helm("uninstall")
+    kubernetes.until(lambda: not kubernetes.names("v1/pods"), "the pods are gone")
+    assert len(kubernetes.names("v1/persistentvolumeclaims")) == 3, "the journals stay"
+
+
+@pytest.mark.parametrize("values", [EVERYTHING, SECURE], ids=["everything", "secure"])
+def test_the_api_server_accepts_what_the_chart_renders(
+    kubernetes: Kubernetes, values: dict[str, Any]
+) -> None:
+    """Custom resources are left out: their definitions belong to other projects."""
+    own = {
+        key: value
+        for key, value in values.items()
+        if not key.startswith(("monitoring.", "security.tls.certManager", "nodeTls.certManager"))
+    }
+    if values is SECURE:
+        own |= {
+            "security.tls.secret": "listeners",
+            "nodeTls.controllerSecret": "controller",
+            "nodeTls.brokerSecret": "broker",
+            "security.acls": {"enabled": True},
+        }
+    kubernetes.helm("install", own)
+    kubernetes.until(lambda: pods_of(kubernetes, "controller") == 3, "3 controllers")
+
+
+def test_controllers_are_not_added_to_a_quorum_that_is_being_founded(
+    kubernetes: Kubernetes,
+) -> None:
+    kubernetes.helm("install", BUCKET)
+    five = {**BUCKET, "controllers.replicas": 5}
+    assert "cannot change from 3 to 5 while controllers.founding=true" in refusal(kubernetes, five)
+    kubernetes.helm("upgrade", {**five, "controllers.founding": False})
+    kubernetes.until(lambda: pods_of(kubernetes, "controller") == 5, "5 controllers")
+
+
+def test_the_size_of_volumes_cannot_change(kubernetes: Kubernetes) -> None:
+    kubernetes.helm("install", BUCKET)
+    larger = {**BUCKET, "controllers.storage.size": "4Gi"}
+    assert "cannot change from 2Gi to 4Gi" in refusal(kubernetes, larger)
+
+
+def test_autoscaling_begins_with_the_brokers_that_run(kubernetes: Kubernetes) -> None:
+    kubernetes.helm("install", BUCKET)
+    kubernetes.scale("penstock-broker", 6)
+    automatic = {**BUCKET, "brokers.autoscaling.enabled": True}
+    kubernetes.helm("upgrade", automatic)
+    assert replicas(kubernetes, "broker") == 6
+    kubernetes.scale("penstock-broker", 5)
+    kubernetes.helm("upgrade", {**automatic, "brokers.podAnnotations": {"a": "b"}})
+    assert replicas(kubernetes, "broker") == 5
+
+
+def test_changed_credentials_restart_pods(kubernetes: Kubernetes) -> None:
+    kubernetes.helm("install", BUCKET)
+    before = {role: template_of(kubernetes, role) for role in ("broker", "controller")}
+    kubernetes.helm("upgrade", {**BUCKET, "store.credentials.secretAccessKey": "another"})
+    for role, template in before.items():
+        assert template_of(kubernetes, role) != template
+
+
+def test_recovery_stops_all_nodes_and_runs_as_a_job(kubernetes: Kubernetes) -> None:
+    kubernetes.helm("install", BUCKET)
+    kubernetes.until(lambda: pods_of(kubernetes, "broker") == 3, "3 brokers")
+    kubernetes.helm("upgrade", {**BUCKET, "recover.enabled": True})
+    kubernetes.until(
+        lambda: pods_of(kubernetes, "broker") + pods_of(kubernetes, "controller") == 0, "no node"
+    )
+    kubernetes.until(lambda: pods_of(kubernetes, "recover") == 1, "the job has a pod")
+    kubernetes.helm("upgrade", BUCKET)
+    kubernetes.until(lambda: pods_of(kubernetes, "controller") == 3, "3 controllers")
+    assert not kubernetes.names("batch/v1/jobs")
