@@ -182,7 +182,7 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
         (
             ("produce", "x", "--from-file", "/no/such/file"),
             2,
-            "error: --file /no/such/file: No such file",
+            "error: --from-file /no/such/file: No such file",
         ),
         (("dev", "--store", "ftp://x"), 2, "error: --store ftp://x is not allowed: moto, memory"),
         (("dev", "--brokers", "0"), 2, "error: --brokers 0 is not allowed"),
