@@ -10,7 +10,7 @@ Example:
     1000
 
 Every name is imported on first use, so `import penstock` is fast and needs no extra. `scan` needs
-the extra `reader`, `penstock.spark` the extra `spark`, and `Cluster(store="moto")` the extra
+the extra `reader`, `sql` the extra `sql`, `penstock.spark` the extra `spark`, and `Cluster(store="moto")` the extra
 `local`. The other packages of this distribution are internal, and their names may change.
 """
 
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from lake.manifest.errors import SeveralClusters as SeveralClusters
     from lake.manifest.errors import TopicReplaced as TopicReplaced
     from lake.manifest.errors import UnknownPartition as UnknownPartition
+    from lake.sql.api import sql as sql
+    from lake.sql.errors import SqlError as SqlError
+    from lake.sql.errors import SqlStopped as SqlStopped
+    from lake.sql.result import SqlResult as SqlResult
+    from lake.table.values import ValueFormat as ValueFormat
     from objectstore.errors import ObjectStoreError as ObjectStoreError
     from penstock.local_cluster import Cluster as Cluster
     from penstock.topic_list import Topic as Topic
@@ -52,11 +57,16 @@ _MODULES: Final = {
     "ReadError": "lake.fetch.errors",
     "Scan": "lake.arrow.topic_scan",
     "SeveralClusters": "lake.manifest.errors",
+    "SqlError": "lake.sql.errors",
+    "SqlResult": "lake.sql.result",
+    "SqlStopped": "lake.sql.errors",
     "StreamError": "stream.errors",
     "Topic": "penstock.topic_list",
     "TopicReplaced": "lake.manifest.errors",
     "UnknownPartition": "lake.manifest.errors",
+    "ValueFormat": "lake.table.values",
     "scan": "lake.arrow.topic_scan",
+    "sql": "lake.sql.api",
     "topics": "penstock.topic_list",
 }
 """The module that each public name comes from."""
@@ -74,17 +84,22 @@ __all__ = [
     "ReadError",
     "Scan",
     "SeveralClusters",
+    "SqlError",
+    "SqlResult",
+    "SqlStopped",
     "StreamError",
     "Topic",
     "TopicReplaced",
     "UnknownPartition",
+    "ValueFormat",
     "__version__",
     "scan",
+    "sql",
     "topics",
 ]
 
-_READER: Final = frozenset({"numpy", "pyarrow"})
-"""Packages of the extra `reader` that its modules cannot work without."""
+_EXTRAS: Final = {"numpy": "reader", "pyarrow": "reader", "duckdb": "sql"}
+"""The extra of each package that modules of these names cannot work without."""
 
 
 if not TYPE_CHECKING:  # type checkers see only the names above
@@ -100,12 +115,13 @@ if not TYPE_CHECKING:  # type checkers see only the names above
             return getattr(import_module(_MODULES[name]), name)
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
-            if package not in _READER:
+            if package not in _EXTRAS:
                 raise
             from base.extras import install_hint
 
+            extra = "sql" if _MODULES[name].startswith("lake.sql") else _EXTRAS[package]
             raise ImportError(
-                f"penstock.{name} needs the package {package}: {install_hint('reader')}",
+                f"penstock.{name} needs the package {package}: {install_hint(extra)}",
                 name=package,
             ) from error
 

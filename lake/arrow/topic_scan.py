@@ -240,6 +240,52 @@ class Scan:
             bodies=self._cluster.bodies(slices),
         )
 
+    def counts(self) -> dict[int, int]:
+        """Return the number of records of each partition, read as `count` reads them. Raise as it
+        does.
+        """
+        slices = self._plan()
+        plain, bodies = self._cluster.plain(ranges_of(slices)), self._cluster.bodies(slices)
+        return {
+            partition: count_records(
+                self._cluster,
+                [part for part in slices if part.partition == partition],
+                plain,
+                self._config,
+                committed=self._committed,
+                times=self._times,
+                bodies=bodies,
+            )
+            for partition in sorted({part.partition for part in slices})
+        }
+
+    def narrowed(
+        self,
+        offsets: Mapping[int, tuple[int, int]],
+        columns: Sequence[str],
+        times: TimeBounds = ALL_TIMES,
+        config: ReadConfig | None = None,
+    ) -> "Scan":
+        """Return a scan of other columns of a part of this one: a range of offsets of each
+        partition, and of those the records within `times`.
+        """
+        config = config or self._config or ReadConfig()
+        ranges: list[OffsetRange] = []
+        for item in self._ranges:
+            start, end = offsets.get(item.partition, (0, 0))
+            low, high = max(start, item.start_offset), min(end, item.end_offset)
+            if low < high:
+                ranges.append(item._replace(start_offset=low, end_offset=high))
+        return Scan(
+            self._cluster,
+            ranges,
+            self._streams,
+            arrow_schema(columns, views=config.views),
+            config,
+            committed=self._committed,
+            times=times,
+        )
+
     def _plan(self) -> list[Slice]:
         ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
         if not ranges:

@@ -1,0 +1,79 @@
+"""Implement `penstock.sql`."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from threading import Event
+
+from lake.sql.result import SqlResult
+from lake.sql.session import Session, SessionOptions
+from lake.table.values import ValueFormat
+
+
+def sql(
+    query: str,
+    *,
+    store: str,
+    as_of: datetime | None = None,
+    snapshot: str = "",
+    strict: bool = False,
+    max_rows: int | None = None,
+    max_seconds: float | None = None,
+    cancel: Event | None = None,
+    formats: Mapping[str, ValueFormat] | None = None,
+    memory_limit: str = "",
+    temp_directory: str = "",
+    cluster_id: str = "",
+) -> SqlResult:
+    """Run one SQL statement on the topics of a store. No broker is contacted.
+
+    Topics are tables, and fields of JSON values are columns; `_partition`, `_offset`, `_timestamp`
+    and `_key` are columns of every topic, `_headers` and `_value` of those statements that name
+    them. Committed records are read, up to the newest. The statement cannot read or write files.
+
+    Args:
+        query: One statement of DuckDB's SQL. `FROM orders AS OF TIMESTAMP '2026-03-01'` and
+            `FROM orders AS OF SNAPSHOT 'nightly'` read earlier states. `SHOW TABLES` lists topics.
+        store: The object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
+        as_of: Read all topics up to their first record that is not older than this time.
+        snapshot: Read all topics from this snapshot.
+        strict: Fail if a value does not fit its column, instead of a NULL and a warning.
+        max_rows: Rows to return at most; `SqlResult.is_truncated` tells whether there were more.
+        max_seconds: Stop after this time.
+        cancel: Stop soon after this event is set, from any thread.
+        formats: How to decode values of topics that are not JSON, by topic.
+        memory_limit: Memory of DuckDB, such as `2GB`; beyond that it spills or fails.
+        temp_directory: Where DuckDB may spill; by default in the system's temporary directory.
+        cluster_id: The cluster, needed only if the store holds several.
+
+    Returns:
+        A `SqlResult`: call `rows`, `arrow`, `pandas`, `polars`, or iterate `batches`.
+
+    Raises:
+        ValueError: `as_of` has no time zone.
+        SqlError: The statement is invalid, or names unknown topics or columns.
+        SqlStopped: It was canceled, or took longer than `max_seconds`.
+        ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
+
+    Example:
+        >>> import penstock
+        >>> query = "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"
+        >>> penstock.sql(query, store="s3://my-bucket").rows()
+        [('UA', 12.1), ('AA', 8.6)]
+    """
+    options = SessionOptions(
+        cluster_id=cluster_id,
+        as_of=as_of,
+        snapshot=snapshot,
+        formats=formats or {},
+        strict=strict,
+        memory_limit=memory_limit,
+        temp_directory=temp_directory,
+    )
+    session = Session(store, options)
+    try:
+        result = session.run(query, max_rows=max_rows, max_seconds=max_seconds, cancel=cancel)
+    except BaseException:
+        session.close()
+        raise
+    result.owns(session.close)
+    return result

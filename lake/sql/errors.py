@@ -1,0 +1,34 @@
+"""Define the errors of SQL on topics. The message names the value, what exists and what to do."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
+
+_LISTED_MAX: Final = 20
+
+
+class SqlError(Exception):
+    """A statement is invalid, or a value does not fit its column and `strict` was given."""
+
+
+class SqlStopped(SqlError):
+    """A statement was canceled, or took longer than `max_seconds`."""
+
+
+def unknown_topic(name: str, known: Sequence[str], listed: str = "topics") -> SqlError:
+    """Return the error for a table that does not exist. It names the nearest topics."""
+    by_lower = {topic.lower(): topic for topic in known}
+    near = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
+    if near:
+        hint = f"did you mean {', '.join(by_lower[item] for item in near)}?"
+    elif known:
+        hint = f"{listed} are: {shortened(sorted(known))}"
+    else:
+        hint = "the cluster has no topics; a new one appears within about 1 s"
+    return SqlError(f"no topic or view is named {name!r}; {hint}")
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Join names for a message, and say how many are left out."""
+    left = len(names) - _LISTED_MAX
+    return ", ".join(names[:_LISTED_MAX]) + (f" and {left:,} more" if left > 0 else "")

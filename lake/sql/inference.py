@@ -1,0 +1,166 @@
+"""Infer columns from sampled JSON values.
+
+Invariants: depends on the samples alone. Types that conflict become VARCHAR, which holds the text
+of any JSON value, so a column never gets a type that a sample does not fit. Must not do I/O.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+COLUMNS_MAX: Final = 1_000
+"""Columns of a topic. Fields beyond are in `_value`."""
+
+NESTED_FIELDS_MAX: Final = 200
+"""Fields of an object that becomes a STRUCT. One with more is rather a map with data as keys, and
+becomes VARCHAR.
+"""
+
+DEPTH_MAX: Final = 8
+"""Levels of STRUCT and list in a column; what lies deeper is VARCHAR."""
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+_TIMESTAMP: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(Z|[+-]\d\d(?::?\d\d)?)?"
+)
+
+
+class ListOf(NamedTuple):
+    """The type of a list."""
+
+    item: "JsonType"
+
+
+class StructOf(NamedTuple):
+    """The type of an object: names and types of its fields."""
+
+    fields: tuple[tuple[str, "JsonType"], ...]
+
+
+JsonType: TypeAlias = str | ListOf | StructOf
+"""NULL (only nulls so far), BOOLEAN, BIGINT, DOUBLE, TIMESTAMP, TIMESTAMPTZ, VARCHAR, or a
+nested type.
+"""
+
+
+class Inferred(NamedTuple):
+    """The fields of the sampled values, and how many samples are objects, other JSON, and no JSON.
+    """
+
+    fields: tuple[tuple[str, JsonType], ...]
+    objects: int
+    others: int
+    invalid: int
+
+
+def infer(values: Iterable[bytes]) -> Inferred:
+    """Return the fields of JSON objects, in the order of their first appearance."""
+    fields: dict[str, JsonType] = {}
+    objects = others = invalid = 0
+    for value in values:
+        try:
+            parsed: Any = json.loads(value)
+        except (ValueError, RecursionError):
+            invalid += 1
+            continue
+        if not isinstance(parsed, dict):
+            others += 1
+            continue
+        objects += 1
+        for name, item in cast("dict[str, Any]", parsed).items():
+            if name in fields or len(fields) < COLUMNS_MAX:
+                fields[name] = _joined(fields.get(name, "NULL"), _type_of(item, 1))
+    return Inferred(
+        tuple((name, _final(kind)) for name, kind in fields.items()), objects, others, invalid
+    )
+
+
+def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
+    """Return whether values with a structure, as DuckDB's `json_structure` gives it, lose nothing
+    in a column of this type.
+    """
+    if structure == "NULL" or kind == "VARCHAR":
+        return True
+    if isinstance(kind, ListOf):
+        return isinstance(structure, list) and all(
+            structure_fits(item, kind.item) for item in cast("list[Any]", structure)
+        )
+    if isinstance(kind, StructOf):
+        known = dict(kind.fields)
+        return isinstance(structure, dict) and all(
+            name not in known or structure_fits(item, known[name])
+            for name, item in cast("dict[str, Any]", structure).items()
+        )
+    return structure in _FITTING.get(kind, ())
+
+
+_FITTING: Final = {
+    "BOOLEAN": ("BOOLEAN",),
+    "BIGINT": ("BIGINT", "UBIGINT", "HUGEINT"),
+    "DOUBLE": ("DOUBLE", "BIGINT", "UBIGINT", "HUGEINT"),
+}
+
+
+def _type_of(value: Any, depth: int) -> JsonType:  # noqa: ANN401 - parsed JSON
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "BOOLEAN"
+    if isinstance(value, int):
+        return "BIGINT" if value in _INT64 else "VARCHAR"
+    if isinstance(value, float):
+        return "DOUBLE"
+    if isinstance(value, str):
+        return _type_of_text(value) if depth == 1 else "VARCHAR"
+    if depth > DEPTH_MAX:
+        return "VARCHAR"
+    if isinstance(value, list):
+        item: JsonType = "NULL"
+        for one in cast("list[Any]", value):
+            item = _joined(item, _type_of(one, depth + 1))
+        return ListOf(item)
+    fields = cast("dict[str, Any]", value)
+    return _struct([(name, _type_of(item, depth + 1)) for name, item in fields.items()])
+
+
+def _type_of_text(text: str) -> JsonType:
+    found = _TIMESTAMP.fullmatch(text)
+    if found is None:
+        return "VARCHAR"
+    return "TIMESTAMPTZ" if found[1] else "TIMESTAMP"
+
+
+def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
+    """Return a STRUCT, or VARCHAR if DuckDB could not hold it."""
+    names = {name.lower() for name, _ in fields}
+    if not fields or len(names) < len(fields) or len(fields) > NESTED_FIELDS_MAX or "" in names:
+        return "VARCHAR"
+    return "VARCHAR" if any("\0" in name for name in names) else StructOf(tuple(fields))
+
+
+def _joined(one: JsonType, other: JsonType) -> JsonType:
+    """Return the type that holds both."""
+    if one == other or other == "NULL":
+        return one
+    if one == "NULL":
+        return other
+    if {one, other} == {"BIGINT", "DOUBLE"}:
+        return "DOUBLE"
+    if isinstance(one, ListOf) and isinstance(other, ListOf):
+        return ListOf(_joined(one.item, other.item))
+    if isinstance(one, StructOf) and isinstance(other, StructOf):
+        fields = dict(one.fields)
+        for name, kind in other.fields:
+            fields[name] = _joined(fields.get(name, "NULL"), kind)
+        return _struct(list(fields.items()))
+    return "VARCHAR"
+
+
+def _final(kind: JsonType) -> JsonType:
+    """Return the type of a column: what was only null is VARCHAR."""
+    if isinstance(kind, ListOf):
+        return ListOf(_final(kind.item))
+    if isinstance(kind, StructOf):
+        return StructOf(tuple((name, _final(item)) for name, item in kind.fields))
+    return "VARCHAR" if kind == "NULL" else kind

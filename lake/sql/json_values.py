@@ -1,0 +1,262 @@
+"""Parse JSON values to columns: DuckDB's own vectorized parser, in a database of its own, on the
+Arrow buffers of the scan.
+
+Invariants: only the fields that a statement needs become columns. A value that does not fit its
+column is NULL and is reported; nothing is rounded: 1.5 does not fit BIGINT. As in DuckDB, text that
+is a number fits a number, and everything fits VARCHAR. What does not fit depends on the value and
+the column alone. Cost: one pass over the values, and one more over those of a batch that need a
+closer look: of rows with NULLs, and of integers beyond 53 bits.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import duckdb
+
+from lake.arrow.pyarrow_untyped import Array, DataType, Table, pa, pc
+from lake.sql.inference import JsonType, ListOf, StructOf, structure_fits
+from lake.sql.tokens import text_literal
+
+NOT_JSON: Final = "_value"
+"""The column to which values that are no JSON objects are reported."""
+
+_EXACT_MAX: Final = float(1 << 53)
+_PIECES: Final = 4
+"""Pieces of a batch that DuckDB parses in parallel."""
+
+
+class JsonColumn(NamedTuple):
+    """A column: its name, the name of the field, and its type."""
+
+    name: str
+    field: str
+    kind: JsonType
+
+
+class Misfit(NamedTuple):
+    """Rows of a batch whose value does not fit the column, by their numbers in the batch."""
+
+    column: str
+    rows: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Columns in the requested order, and what did not fit."""
+
+    arrays: list[Array]
+    misfits: list[Misfit]
+
+
+class JsonParser:
+    """A parser for chosen columns. Serves one thread at a time; `close` it."""
+
+    def __init__(self, columns: Sequence[JsonColumn]) -> None:
+        self._columns = columns
+        self._groups = _groups(columns)
+        self._connection: Any = duckdb.connect()
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self.types: list[DataType] = self._types()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def parse(self, values: Array) -> Parsed:
+        """Parse a batch of `string_view` values; a null gives nulls."""
+        misfits: list[Misfit] = []
+        source, table = values, self._select(values)
+        if table is None:
+            source = self._valid_only(values)
+            table = self._select(source)
+            assert table is not None, "DuckDB parses what it calls valid"
+        found = [_one(column) for column in table.columns]
+        others = self._others(values, source, found)
+        if others:
+            misfits.append(Misfit(NOT_JSON, others))
+        arrays = [
+            self._checked(column, source, array, misfits)
+            for column, array in zip(self._columns, found, strict=True)
+        ]
+        return Parsed(arrays, misfits)
+
+    # --- one pass over the batch ------------------------------------------------------------------
+
+    def _select(self, values: Array) -> Table | None:
+        """Return the columns as parsed; None if a value is no JSON."""
+        parsed = ", ".join(
+            f"from_json(v, {text_literal(json.dumps(_first_pass(group)))}) AS s{number}"
+            for number, group in enumerate(self._groups)
+        )
+        fields = ", ".join(
+            f"struct_extract(s{self._group_of(column)}, {text_literal(column.field)}) AS c{number}"
+            for number, column in enumerate(self._columns)
+        )
+        try:
+            return self._run(f"SELECT {fields} FROM (SELECT {parsed} FROM batch)", values)
+        except (duckdb.Error, UnicodeDecodeError):  # its message may quote bytes that are no UTF-8
+            return None
+
+    def _run(self, sql: str, values: Array, wanted: Array | None = None) -> Table:
+        """Run SQL on the batch `v`, and on the mask `wanted`."""
+        rows = len(values)
+        step = max(1, -(-rows // _PIECES))
+        batch = {"v": values} if wanted is None else {"v": values, "wanted": wanted}
+        pieces = [pa.record_batch(batch).slice(at, step) for at in range(0, rows, step)]
+        table = pa.Table.from_batches(pieces) if pieces else pa.table(batch)
+        self._connection.register("batch", table)
+        return self._connection.sql(sql).to_arrow_table()
+
+    def _column(self, sql: str, values: Array, wanted: Array | None = None) -> Array:
+        return _one(self._run(sql, values, wanted).column(0))
+
+    def _valid_only(self, values: Array) -> Array:
+        return self._column("SELECT CASE WHEN json_valid(v) THEN v END AS v FROM batch", values)
+
+    def _others(self, values: Array, source: Array, found: Sequence[Array]) -> list[int]:
+        """Return the rows whose value is not a JSON object. Only rows without any field can be."""
+        empty = pc.is_valid(values)
+        for array in found:
+            empty = pc.and_(empty, pc.is_null(array))
+        if not pc.any(empty, min_count=0).as_py():
+            return []
+        is_object = self._column(
+            "SELECT coalesce(json_type(v) = 'OBJECT', false) FROM batch WHERE wanted", source, empty
+        )
+        rows = _numbers(empty)
+        return [row for row, has in zip(rows, is_object.to_pylist(), strict=True) if not has]
+
+    def _group_of(self, column: JsonColumn) -> int:
+        return next(n for n, group in enumerate(self._groups) if column in group)
+
+    def _types(self) -> list[DataType]:
+        table = self._select(pa.array([], pa.string()))
+        assert table is not None, "no value is invalid"
+        return [
+            pa.int64() if column.kind == "BIGINT" else field.type
+            for column, field in zip(self._columns, table.schema, strict=True)
+        ]
+
+    # --- a closer look ----------------------------------------------------------------------------
+
+    def _checked(
+        self, column: JsonColumn, values: Array, found: Array, misfits: list[Misfit]
+    ) -> Array:
+        """Return the final column, and add the rows that do not fit."""
+        if column.kind == "VARCHAR":
+            return found
+        if not isinstance(column.kind, str):
+            return self._checked_nested(column, values, found, misfits)
+        if column.kind == "BIGINT":
+            exact = _as_integers(found)
+            found = self._as_bigint(column, values) if exact is None else exact
+        unknown = pc.and_(pc.is_null(found), pc.is_valid(values))
+        if not pc.any(unknown, min_count=0).as_py():
+            return found
+        exists = pc.is_valid(self._raw(column, values, unknown)).to_pylist()
+        lost = [row for row, has in zip(_numbers(unknown), exists, strict=True) if has]
+        if lost:
+            misfits.append(Misfit(column.name, lost))
+        return found
+
+    def _as_bigint(self, column: JsonColumn, values: Array) -> Array:
+        """Parse as integer and as double, and keep the integers that are not rounded."""
+        specs = [text_literal(json.dumps({column.field: kind})) for kind in ("BIGINT", "DOUBLE")]
+        return self._column(
+            f"SELECT CASE WHEN b::DOUBLE = d THEN b END AS b FROM (SELECT"
+            f" struct_extract(from_json(v, {specs[0]}), {text_literal(column.field)}) AS b,"
+            f" struct_extract(from_json(v, {specs[1]}), {text_literal(column.field)}) AS d"
+            " FROM batch)",
+            values,
+        )
+
+    def _raw(self, column: JsonColumn, values: Array, wanted: Array | None = None) -> Array:
+        """Return the JSON of the field in the wanted rows; null if it is missing or null."""
+        spec = text_literal(json.dumps({column.field: "JSON"}))
+        return self._column(
+            f"SELECT struct_extract(from_json(v, {spec}), {text_literal(column.field)})::VARCHAR"
+            f" FROM batch{'' if wanted is None else ' WHERE wanted'}",
+            values,
+            wanted,
+        )
+
+    def _checked_nested(
+        self, column: JsonColumn, values: Array, found: Array, misfits: list[Misfit]
+    ) -> Array:
+        """Compare the structure of each value with the type; a value that has another one is NULL
+        as a whole.
+        """
+        raw = self._raw(column, values)
+        structures = self._column("SELECT json_structure(v)::VARCHAR FROM batch", raw)
+        unfit = [
+            text
+            for text in pc.unique(structures).to_pylist()
+            if text is not None and not structure_fits(json.loads(text), column.kind)
+        ]
+        if not unfit:
+            return found
+        lost = pc.is_in(structures, value_set=pa.array(unfit, structures.type))
+        misfits.append(Misfit(column.name, _numbers(lost)))
+        return pc.if_else(lost, pa.scalar(None, found.type), found)
+
+
+def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
+    """Split columns so that no group has two fields whose names differ in case only: DuckDB's
+    structs cannot hold both.
+    """
+    groups: list[list[JsonColumn]] = []
+    for column in columns:
+        for group in groups:
+            if all(column.field.lower() != other.field.lower() for other in group):
+                group.append(column)
+                break
+        else:
+            groups.append([column])
+    return groups
+
+
+def _first_pass(group: Sequence[JsonColumn]) -> dict[str, Any]:
+    """Return the structure for `from_json`. Integers are parsed as doubles, which shows fractions:
+    DuckDB would round them.
+    """
+    return {
+        column.field: "DOUBLE" if column.kind == "BIGINT" else _spec(column.kind)
+        for column in group
+    }
+
+
+def _spec(kind: JsonType) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(kind, ListOf):
+        return [_spec(kind.item)]
+    if isinstance(kind, StructOf):
+        return {name: _spec(item) for name, item in kind.fields}
+    return kind
+
+
+def _as_integers(found: Array) -> Array | None:
+    """Return doubles as integers, or None if one is not certainly the number in the text."""
+    extremes = pc.min_max(found).as_py()
+    low, high = extremes["min"], extremes["max"]
+    if low is None:
+        return found.cast(pa.int64())
+    if not (-_EXACT_MAX < low and high < _EXACT_MAX):
+        return None
+    try:
+        return found.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _numbers(mask: Array) -> list[int]:
+    """Return the numbers of the rows where the mask is true."""
+    found: list[int] = pc.indices_nonzero(mask).to_pylist()
+    return found
+
+
+def _one(column: Any) -> Array:  # noqa: ANN401 - pyarrow is untyped
+    """Return a column of a table as one array."""
+    found = column.combine_chunks()
+    if isinstance(found, pa.ChunkedArray):
+        return found.chunk(0) if found.num_chunks else pa.array([], found.type)
+    return found

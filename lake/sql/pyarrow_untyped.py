@@ -1,0 +1,16 @@
+"""The modules of pyarrow that `lake.arrow.pyarrow_untyped` does not have. They have no types, so
+type checkers see Any.
+
+Must not contain anything else.
+"""
+
+from typing import Any, TypeAlias
+
+import pyarrow.dataset as _dataset  # type: ignore[import-untyped]
+import pyarrow.fs as _fs  # type: ignore[import-untyped]
+
+ds: Any = _dataset
+local_files: Any = _fs.LocalFileSystem
+Dataset: Any = _dataset.Dataset
+
+Expression: TypeAlias = Any

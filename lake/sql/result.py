@@ -1,0 +1,116 @@
+"""The result of a statement: batches as they are made, or all rows in the form a program wants."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from lake.arrow.pyarrow_untyped import RecordBatch, Schema, Table, pa
+from lake.sql.errors import SqlError
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+    from lake.sql.running import Running
+
+ROWS_KEPT: Final = "the rows were read by batches(), which reads them once"
+
+
+class SqlResult:
+    """The rows of a statement, read when they are asked for.
+
+    Close it, use it in a `with` block, or read it to its end: the statement runs until then.
+
+    Attributes:
+        schema: The `pyarrow.Schema` of the rows.
+        is_truncated: Whether `max_rows` left out rows; known when the rows have been read.
+    """
+
+    def __init__(self, running: "Running", max_rows: int | None) -> None:
+        """Programs call `penstock.sql` instead."""
+        self._running = running
+        self._max_rows = max_rows
+        self._table: Table | None = None
+        self._is_begun = False
+        self._also: Callable[[], object] | None = None
+        self.schema: Schema = running.schema
+        self.is_truncated = False
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the reader should know of the rows that have been read so far: values that did not
+        fit their column, by column, with their count and the offset of one.
+        """
+        return self._running.warnings()
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yield `pyarrow.RecordBatch`es as DuckDB makes them, once.
+
+        Raises:
+            SqlStopped: The statement was canceled or took longer than `max_seconds`.
+            SqlError: It failed.
+            ReadError, ObjectStoreError, StreamError: As `scan` does.
+        """
+        if self._is_begun:
+            raise SqlError(ROWS_KEPT)
+        self._is_begun = True
+        left = self._max_rows
+        try:
+            for batch in self._running.batches():
+                if left is not None and batch.num_rows > left:
+                    self.is_truncated = True
+                    if left:
+                        yield batch.slice(0, left)
+                    return
+                if batch.num_rows:
+                    yield batch
+                left = None if left is None else left - batch.num_rows
+        finally:
+            self.close()
+
+    def arrow(self) -> Table:
+        """Return all rows as a `pyarrow.Table`. Raise as `batches` does."""
+        if self._table is None:
+            self._table = pa.Table.from_batches(self.batches(), self.schema)
+        return self._table
+
+    def pandas(self) -> "pandas.DataFrame":
+        """Return all rows as a pandas data frame. Raise as `batches` does."""
+        frame: Any = self.arrow().to_pandas()
+        return frame
+
+    def polars(self) -> "polars.DataFrame":
+        """Return all rows as a Polars data frame. Raise as `batches` does."""
+        import polars
+
+        frame: Any = polars.from_arrow(self.arrow())
+        return frame
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return all rows as tuples of Python values. Raise as `batches` does."""
+        columns = [column.to_pylist() for column in self.arrow().columns]
+        return list(zip(*columns, strict=True))
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows())
+
+    def owns(self, close: Callable[[], None]) -> None:
+        """Call `close` when the result is closed or no longer used."""
+        self._also = weakref.finalize(self, close)
+
+    def close(self) -> None:
+        """Stop the statement if it runs. Do nothing otherwise."""
+        self._running.close()
+        if self._also is not None:
+            self._also()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

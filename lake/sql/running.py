@@ -1,0 +1,97 @@
+"""A statement that DuckDB runs: its batches, its end, and its errors in Penstock's words."""
+
+from collections.abc import Callable, Iterator
+from threading import Timer
+from typing import Any
+
+import duckdb
+
+from lake.arrow.pyarrow_untyped import RecordBatch, Schema, pa
+from lake.sql.errors import SqlError, SqlStopped
+from lake.sql.statement import Statement
+
+ROWS_PER_BATCH = 65_536
+
+OnClose = Callable[[], None]
+Explain = Callable[[duckdb.Error], SqlError]
+"""Turns an error of DuckDB into one that names topics and columns."""
+
+
+class Running:
+    """A running statement. `close` it, or read it to its end."""
+
+    def __init__(
+        self, connection: Any, sql: str, statement: Statement, explain: Explain, seconds: float | None  # noqa: ANN401 - DuckDB's connection
+    ) -> None:
+        """Raise SqlError, or what reading a topic raises."""
+        self._connection = connection
+        self._statement = statement
+        self._explain = explain
+        self._timer = Timer(seconds, self._interrupt) if seconds is not None else None
+        self._reader: Any = None
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+        try:
+            relation = connection.sql(sql)
+            self._reader = relation.to_arrow_reader(ROWS_PER_BATCH) if relation is not None else None
+        except duckdb.Error as error:
+            self.close()
+            raise self._error(error) from None
+        except BaseException:
+            self.close()
+            raise
+        self.schema: Schema = pa.schema([]) if self._reader is None else self._reader.schema
+
+    def warnings(self) -> list[str]:
+        return [str(item) for item in self._statement.misfits.values()]
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yield the rows. Raise as the constructor does, or SqlStopped."""
+        while self._reader is not None:
+            try:
+                self._statement.check()
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                break
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                raise self._error(error) from None
+            yield batch
+        self.close()
+
+    def close(self) -> None:
+        """Stop the statement. It may be closed more than once."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._statement.is_closed = True
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            # DuckDB reads on until its buffers are full; an interrupt ends that.
+            self._interrupt()
+            try:
+                reader.close()
+            except (duckdb.Error, pa.ArrowException, OSError):
+                return
+
+    def interrupt(self) -> None:
+        """Stop the statement from another thread; reading raises SqlStopped."""
+        if self._statement.cancel is not None:
+            self._statement.cancel.set()
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        self._connection.interrupt()
+
+    def _error(self, error: Exception) -> BaseException:
+        """Return what a reader of a topic raised, why the statement was stopped, or the error in
+        our words.
+        """
+        if self._statement.failure is not None:
+            return self._statement.failure
+        try:
+            self._statement.check()
+        except SqlStopped as stopped:
+            return stopped
+        if isinstance(error, duckdb.InterruptException) or "INTERRUPT" in str(error):
+            return SqlStopped("the statement was interrupted")
+        return self._explain(error) if isinstance(error, duckdb.Error) else SqlError(str(error))

@@ -1,0 +1,303 @@
+"""Run SQL on the topics of a store: find the topics of a statement, give them to DuckDB as tables,
+and run it.
+
+Invariants: DuckDB reads no file, writes none but temporary ones in a directory of its own, loads no
+extension, and its configuration is locked, so a statement can reach nothing but the topics of this
+store. A statement sees what was acknowledged when it first read a topic: committed records, WAL
+tails included. Serves one statement at a time; a new one closes the last one.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, Self
+
+import duckdb
+
+from lake.arrow.cluster import StoreCluster
+from lake.arrow.pyarrow_untyped import pa
+from lake.arrow.topic_scan import Scan, scan
+from lake.manifest.errors import UnknownPartition
+from lake.sql.errors import SqlError, shortened, unknown_topic
+from lake.sql.result import SqlResult
+from lake.sql.running import Running
+from lake.sql.shape import HIDDEN, Shape, shape_of
+from lake.sql.statement import OnProgress, Statement
+from lake.sql.tokens import TableName, names_in, quoted, replace_as_of, statements_of, table_names, tokens_of
+from lake.sql.topic_table import TopicTable
+from lake.table.values import ValueFormat
+from stream.format.manifest.model import split_name
+
+_PLAIN: Final = str.isidentifier
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionOptions:
+    """as_of: read topics up to the first record that is not older. snapshot: read topics from it.
+
+    formats: how to decode the values of topics that are not JSON. memory_limit: as DuckDB's
+    setting, such as `2GB`; by default that of DuckDB. temp_directory: where DuckDB may spill; by
+    default in the system's temporary directory.
+    """
+
+    cluster_id: str = ""
+    as_of: datetime | None = None
+    snapshot: str = ""
+    formats: Mapping[str, ValueFormat] = field(default_factory=dict[str, ValueFormat])
+    strict: bool = False
+    memory_limit: str = ""
+    temp_directory: str = ""
+
+
+class Session:
+    """Statements on one store, with their views. Use it in a `with` block."""
+
+    def __init__(self, store: str, options: SessionOptions | None = None) -> None:
+        """Raise SqlError for an invalid option. The store is not contacted yet."""
+        self._options = options or SessionOptions()
+        self._store = store
+        self._cluster = StoreCluster(store, self._options.cluster_id)
+        self._temp = Path(
+            tempfile.mkdtemp(prefix="penstock-sql-", dir=self._options.temp_directory or None)
+        )
+        self._shapes: dict[str, Shape] = {}
+        self._tables: dict[str, TableName] = {}
+        self._hidden: dict[str, frozenset[str]] = {}
+        self._running: Running | None = None
+        self._statement: Statement | None = None
+        try:
+            self._connection: Any = _connect(self._temp, self._options.memory_limit)
+        except BaseException:
+            shutil.rmtree(self._temp, ignore_errors=True)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._stop()
+        self._connection.close()
+        shutil.rmtree(self._temp, ignore_errors=True)
+
+    def interrupt(self) -> None:
+        """Stop the running statement, from any thread."""
+        running = self._running
+        if running is not None:
+            running.interrupt()
+
+    def topics(self) -> dict[str, int]:
+        """Return the topics and their numbers of partitions, without internal ones; with a
+        snapshot, those that are in it. Raise ManifestNotFound, SeveralClusters or ObjectStoreError.
+        """
+        found: dict[str, int] = {}
+        for topic in self._cluster.newest_root().topics:
+            name, snapshot = split_name(topic.name)
+            if snapshot == self._options.snapshot and not topic.is_internal:
+                found[name] = topic.partition_count
+        return dict(sorted(found.items()))
+
+    def columns(self, topic: str) -> list[str]:
+        """Return the columns of a topic, which reads a sample of it if no statement has yet."""
+        return [*self._shape(TableName(topic, topic)).schema.names, *HIDDEN]
+
+    def run(
+        self,
+        sql: str,
+        *,
+        max_rows: int | None = None,
+        max_seconds: float | None = None,
+        cancel: Event | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> SqlResult:
+        """Run one statement, and return its result. Raise SqlError, SqlStopped, or what reading
+        topics raises.
+        """
+        self._stop()
+        given = statements_of(sql)
+        if len(given) != 1:
+            raise SqlError(
+                f"give one statement; there are {len(given)}" if given else "the statement is empty"
+            )
+        text, as_of = replace_as_of(given[0])
+        tokens = tokens_of(text)
+        statement = Statement(
+            self._open,
+            self._options.strict,
+            cancel or Event(),
+            None if max_seconds is None else time.monotonic() + max_seconds,
+            on_progress,
+        )
+        self._statement = statement
+        if [token.word for token in tokens] == ["SHOW", "TABLES"]:
+            text = self._show_tables()
+        tables = {table.known_as.lower(): table for table in as_of}
+        named = [tables.get(item.known_as.lower(), item) for item in table_names(tokens)]
+        known = self.topics() if named else {}
+        self._register(named, known, names_in(tokens))
+
+        def explained(error: duckdb.Error) -> SqlError:
+            return self._explained(error, text, named, known)
+
+        self._running = Running(self._connection, text, statement, explained, max_seconds)
+        return SqlResult(self._running, max_rows)
+
+    # --- tables -----------------------------------------------------------------------------------
+
+    def _register(
+        self, named: Sequence[TableName], known: Mapping[str, int], words: frozenset[str]
+    ) -> None:
+        """Make tables of the topics that a statement names, with the hidden columns that it names."""
+        views = self._views()
+        by_name: dict[str, str] = {}
+        for table in named:
+            topic = self._topic_of(table, known)
+            if topic is None or table.known_as.lower() in views:
+                continue
+            other = by_name.setdefault(table.known_as.lower(), topic)
+            if other != topic:
+                raise SqlError(
+                    f"{other} and {topic} differ in case only, which SQL does not tell apart: name"
+                    " one of them in a statement"
+                )
+            self._register_one(table._replace(topic=topic), words)
+
+    def _register_one(self, table: TableName, words: frozenset[str]) -> None:
+        key = table.known_as.lower()
+        hidden = self._hidden.get(key, frozenset()) | (words & set(HIDDEN))
+        if self._tables.get(key) == table and self._hidden.get(key) == hidden:
+            return
+        self._tables[key], self._hidden[key] = table, hidden
+        shape = self._shape(table)
+        self._connection.register(
+            table.known_as,
+            TopicTable(key, shape, shape.with_hidden(sorted(hidden)), self._current),
+        )
+
+    def _current(self) -> Statement:
+        assert self._statement is not None, "tables are read by statements"
+        return self._statement
+
+    def _topic_of(self, table: TableName, known: Mapping[str, int]) -> str | None:
+        """Return the topic of a name: the same one, or the only one that differs in case."""
+        if table.topic in known or table.snapshot:
+            return table.topic
+        near = [name for name in known if name.lower() == table.topic.lower()]
+        return near[0] if len(near) == 1 else None
+
+    def _shape(self, table: TableName) -> Shape:
+        key = f"{table.topic}\0{table.known_as.lower()}"
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = shape_of(self._scan(table), self._options.formats.get(table.topic))
+            self._shapes[key] = shape
+        return shape
+
+    def _open(self, name: str) -> Scan:
+        return self._scan(self._tables[name])
+
+    def _scan(self, table: TableName) -> Scan:
+        as_of = table.as_of or (None if table.snapshot else self._options.as_of)
+        try:
+            return scan(
+                self._store,
+                table.topic,
+                end="latest" if as_of is None else as_of,
+                columns=("offset",),
+                isolation_level="read_committed",
+                snapshot=table.snapshot or self._options.snapshot,
+                cluster_id=self._options.cluster_id,
+            )
+        except UnknownPartition as error:
+            raise SqlError(f"{error}; `penstock snapshots list` lists snapshots") from None
+
+    def _views(self) -> dict[str, str]:
+        """Return the views and tables that statements created, by their names in lower case."""
+        rows = self._connection.execute(
+            "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+            " UNION ALL SELECT table_name FROM duckdb_tables() WHERE NOT internal"
+        ).fetchall()
+        return {name.lower(): name for (name,) in rows if name.lower() not in self._tables}
+
+    def _show_tables(self) -> str:
+        """Return a statement that lists topics and views."""
+        rows = [(name, "topic", count) for name, count in self.topics().items()]
+        rows += [(name, "view", None) for name in self._views().values()]
+        names, kinds, counts = zip(*rows, strict=True) if rows else ((), (), ())
+        self._connection.register(
+            "penstock tables",
+            pa.table(
+                {
+                    "name": pa.array(names, pa.string()),
+                    "kind": pa.array(kinds, pa.string()),
+                    "partitions": pa.array(counts, pa.int32()),
+                }
+            ),
+        )
+        return 'SELECT * FROM "penstock tables"'
+
+    # --- errors -----------------------------------------------------------------------------------
+
+    def _explained(
+        self,
+        error: duckdb.Error,
+        text: str,
+        named: Sequence[TableName],
+        known: Mapping[str, int],
+    ) -> SqlError:
+        """Return the error of DuckDB with what exists and what to do."""
+        message = str(error).partition("\n\n")[0].strip()
+        unquoted = [name for name in known if not _PLAIN(name) and name in text and quoted(name) not in text]
+        if unquoted:
+            return SqlError(
+                f"{message}; names with dots or dashes need quotes:"
+                f" {', '.join(quoted(name) for name in unquoted)}"
+            )
+        if isinstance(error, duckdb.CatalogException) and "Table" in message:
+            views = self._views()
+            for table in named:
+                is_known = self._topic_of(table, known) or table.topic.lower() in views
+                if table.is_certain and not is_known:
+                    return unknown_topic(table.topic, [*known, *views.values()])
+        if isinstance(error, duckdb.BinderException):
+            columns = [
+                f"columns of {table.topic}: {shortened(self._shapes[key].schema.names)}"
+                for table in dict.fromkeys(named)
+                for key in [f"{self._topic_of(table, known)}\0{table.known_as.lower()}"]
+                if key in self._shapes
+            ]
+            return SqlError("; ".join([message.partition("\n")[0], *columns]))
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return SqlError(f"{message.partition(chr(10))[0]}; raise memory_limit")
+        return SqlError(message)
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+
+def _connect(temp: Path, memory_limit: str) -> Any:  # noqa: ANN401 - DuckDB's connection
+    config = {
+        "enable_external_access": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "python_enable_replacements": "false",
+        "temp_directory": str(temp),
+    }
+    if memory_limit:
+        config["memory_limit"] = memory_limit
+    try:
+        connection: Any = duckdb.connect(config=config)
+    except duckdb.Error as error:
+        raise SqlError(f"memory_limit {memory_limit!r}: {error}; give a size such as 2GB") from None
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection

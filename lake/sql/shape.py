@@ -1,0 +1,151 @@
+"""Derive the columns of a topic, from its schema or from a sample of its records.
+
+Invariant: a sample is bounded, and has the oldest and the newest records of the fullest partitions.
+System columns begin with `_` and win over fields of the same name, which remain in `_value`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from lake.arrow.columns import FIELDS, HEADER
+from lake.arrow.pyarrow_untyped import DataType, Schema, pa
+from lake.arrow.topic_scan import Scan
+from lake.sql.inference import JsonType, infer
+from lake.sql.json_values import JsonColumn, JsonParser
+from lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
+from lake.table.values import RAW, ValueDecoder, ValueFormat
+
+KEY: Final = "_key"
+HEADERS: Final = "_headers"
+VALUE: Final = "_value"
+HIDDEN: Final = (HEADERS, VALUE)
+"""System columns that are columns only of statements that name them."""
+
+SAMPLED_PARTITIONS_MAX: Final = 4
+SAMPLED_RECORDS_MAX: Final = 250
+"""Records of each end of a partition."""
+
+_WIDE_OFFSETS: Final = 100_000
+"""Offsets at each end if the nearest ones have no record with a value, as after compaction."""
+
+SOURCES: Final = {
+    PARTITION: "partition",
+    OFFSET: "offset",
+    TIMESTAMP: "timestamp",
+    KEY: "key",
+    HEADERS: "headers",
+    VALUE: "value",
+}
+"""The column of the scan for each system column."""
+
+_TYPES: Final = {field.name: field.type for field in FIELDS} | {
+    "headers": pa.list_(pa.field("element", HEADER))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a topic, without hidden ones."""
+
+    schema: Schema
+    json: Mapping[str, JsonColumn]
+    """The columns that are fields of JSON values."""
+
+    value_format: ValueFormat = RAW
+    """The format of the other columns that are no system columns. RAW: `value` is the value."""
+
+    def with_hidden(self, names: Sequence[str]) -> Schema:
+        """Return the schema with those hidden columns."""
+        fields = [
+            pa.field(name, pa.binary() if name == VALUE else _TYPES[SOURCES[name]])
+            for name in HIDDEN
+            if name in names
+        ]
+        return pa.schema([*self.schema, *fields])
+
+
+def shape_of(scan: Scan, value_format: ValueFormat | None = None) -> Shape:
+    """Return the columns of a topic. Raise InvalidSchema, or as reading does."""
+    keys, values = _sample(scan)
+    system = [
+        pa.field(PARTITION, _TYPES["partition"]),
+        pa.field(OFFSET, _TYPES["offset"]),
+        pa.field(TIMESTAMP, _TYPES["timestamp"]),
+        pa.field(KEY, _text_type(keys)),
+    ]
+    if value_format is not None:
+        fields = list(ValueDecoder(value_format).schema)
+        return Shape(pa.schema([*system, *fields]), {}, value_format)
+    found = infer(values)
+    columns = _json_columns(found.fields) if found.objects else []
+    # A few broken lines do not hide the columns of a topic; mostly other bytes do.
+    if not columns or found.objects < found.others + found.invalid:
+        return Shape(pa.schema([*system, pa.field("value", _text_type(values))]), {})
+    with closing(JsonParser(columns)) as parser:
+        types = parser.types
+    fields = [pa.field(column.name, kind) for column, kind in zip(columns, types, strict=True)]
+    return Shape(pa.schema([*system, *fields]), {column.name: column for column in columns})
+
+
+def _json_columns(fields: Sequence[tuple[str, JsonType]]) -> list[JsonColumn]:
+    """Name the columns: DuckDB does not distinguish names by case, so later ones get a number."""
+    taken = set(SOURCES)
+    columns: list[JsonColumn] = []
+    for field, kind in fields:
+        if not field or "\0" in field or field.lower() in SOURCES:
+            continue
+        name, number = field, 0
+        while name.lower() in taken:
+            number += 1
+            name = f"{field}_{number}"
+        taken.add(name.lower())
+        columns.append(JsonColumn(name, field, kind))
+    return columns
+
+
+def _sample(scan: Scan) -> tuple[list[bytes], list[bytes]]:
+    """Return keys and values of the oldest and the newest records."""
+    fullest = sorted(scan.offsets.items(), key=lambda item: item[1][0] - item[1][1])
+    chosen = [item for item in fullest[:SAMPLED_PARTITIONS_MAX] if item[1][0] < item[1][1]]
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for width in (SAMPLED_RECORDS_MAX, _WIDE_OFFSETS):
+        for partition, (start, end) in chosen:
+            middle = min(start + width, end)
+            for part in ((start, middle), (max(middle, end - width), end)):
+                for key, value in _records(scan, partition, part):
+                    if key is not None:
+                        keys.append(key)
+                    if value is not None:
+                        values.append(value)
+        if values:
+            break
+    return keys, values
+
+
+def _records(
+    scan: Scan, partition: int, offsets: tuple[int, int]
+) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Yield key and value of a bounded number of records in a range."""
+    if offsets[0] == offsets[1]:
+        return
+    left = SAMPLED_RECORDS_MAX
+    with closing(iter(scan.narrowed({partition: offsets}, ("key", "value")))) as batches:
+        for batch in batches:
+            rows = batch.slice(0, left)
+            yield from zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True)
+            left -= rows.num_rows
+            if not left:
+                return
+
+
+def _text_type(sample: Sequence[bytes]) -> DataType:
+    """Return VARCHAR if all bytes are UTF-8, else BLOB."""
+    try:
+        for item in sample:
+            item.decode()
+    except UnicodeDecodeError:
+        return pa.binary()
+    return pa.string()

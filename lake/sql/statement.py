@@ -1,0 +1,121 @@
+"""What belongs to one statement while it runs: the offsets it reads, progress, values that do not
+fit, and the reason why it was stopped.
+
+Invariant: DuckDB's threads read topics one at a time for each table, and several tables at once, so
+what they share is behind a lock.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Any
+
+from lake.arrow.topic_scan import Scan
+from lake.sql.errors import SqlError, SqlStopped
+
+OnProgress = Callable[[int, int], None]
+"""Called with the numbers of records that were read, and that the plan has so far."""
+
+
+@dataclass(slots=True)
+class Misfits:
+    """Values of one column that became NULL because they do not fit its type."""
+
+    topic: str
+    column: str
+    kind: str
+    count: int
+    place: tuple[int, int]
+    """Partition and offset of the first one that was seen."""
+
+    reason: str = ""
+
+    def __str__(self) -> str:
+        partition, offset = self.place
+        where = f"the first at partition {partition}, offset {offset}"
+        because = f": {self.reason}" if self.reason else ""
+        if self.column == "_value":
+            return f"{self.topic}: {self.count:,} values cannot be decoded and have NULL in all columns, {where}{because}"
+        return f"{self.topic}: {self.count:,} values of {self.column} do not fit {self.kind} and are NULL, {where}{because}"
+
+
+@dataclass
+class Statement:
+    """A running statement."""
+
+    open_scan: Callable[[str], Scan]
+    """Opens a table by the name that DuckDB knows, and fixes its offsets."""
+
+    strict: bool = False
+    cancel: Event | None = None
+    deadline_s: float | None = None
+    """On the clock of `time.monotonic`."""
+
+    on_progress: OnProgress | None = None
+    is_closed: bool = False
+    failure: BaseException | None = None
+    """What a reader raised. DuckDB would pass on only its text."""
+
+    misfits: dict[tuple[str, str], Misfits] = field(default_factory=dict[tuple[str, str], Misfits])
+    _scans: dict[str, Scan] = field(default_factory=dict[str, Scan])
+    _planned: int = 0
+    _read: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def scan_of(self, name: str) -> Scan:
+        """Return the scan of a table, the same one each time."""
+        with self._lock:
+            scan = self._scans.get(name)
+            if scan is None:
+                scan = self._scans[name] = self.open_scan(name)
+        return scan
+
+    def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches until the statement is stopped, and keep what reading raises."""
+        try:
+            with closing(batches) as source:  # type: ignore[type-var]
+                for batch in source:
+                    if self.is_closed:
+                        return
+                    self.check()
+                    yield batch
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
+
+    def check(self) -> None:
+        """Raise SqlStopped if the statement is canceled or takes too long."""
+        if self.cancel is not None and self.cancel.is_set():
+            raise SqlStopped("the statement was canceled")
+        if self.deadline_s is not None and time.monotonic() > self.deadline_s:
+            raise SqlStopped("the statement took longer than its limit of time; filter by _partition, _offset or _timestamp, or raise the limit")
+
+    def plan(self, records: int) -> None:
+        with self._lock:
+            self._planned += records
+
+    def advance(self, records: int) -> None:
+        with self._lock:
+            self._read += records
+        if self.on_progress is not None:
+            self.on_progress(self._read, self._planned)
+
+    def report(
+        self,
+        topic: str,
+        column: str,
+        kind: str,
+        count: int,
+        place: tuple[int, int],
+        reason: str,
+    ) -> None:
+        """Count values that do not fit. Raise SqlError if `strict`."""
+        with self._lock:
+            known = self.misfits.get((topic, column))
+            if known is None:
+                known = self.misfits[topic, column] = Misfits(topic, column, kind, 0, place, reason)
+            known.count += count
+        if self.strict:
+            raise SqlError(f"{known}; without strict this is a warning")

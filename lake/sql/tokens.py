@@ -1,0 +1,177 @@
+"""Split SQL into statements, find the tables that a statement may name, and replace `AS OF`.
+
+Invariant: works on DuckDB's tokens, so strings and comments are never mistaken for SQL. Text that
+is no SQL passes through unchanged, and DuckDB says what is wrong with it. Must not do I/O.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import duckdb
+
+from lake.sql.errors import SqlError
+
+_BEFORE_TABLES: Final = frozenset(
+    {"FROM", "JOIN", "TABLE", "DESCRIBE", "DESC", "SUMMARIZE", "PIVOT", "UNPIVOT", "SHOW", ",", "("}
+)
+_SURELY_BEFORE_TABLES: Final = frozenset({"FROM", "JOIN", "DESCRIBE", "DESC", "SUMMARIZE"})
+_NO_ALIAS: Final = frozenset({"ASOF", "POSITIONAL", "ANTI", "SEMI"})
+
+
+class Token(NamedTuple):
+    """A token. `text` is as written; `start` and `end` are positions in the bytes of the SQL."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+    @property
+    def word(self) -> str:
+        """Return the text of a keyword or of an identifier without quotes, in capitals."""
+        return self.text.upper()
+
+    @property
+    def name(self) -> str:
+        """Return the name that the token means as an identifier; empty if it cannot be one."""
+        if self.kind not in {"identifier", "keyword"}:
+            return ""
+        if self.text.startswith('"'):
+            return self.text[1:-1].replace('""', '"')
+        return self.text
+
+
+class TableName(NamedTuple):
+    """A table that a statement names: a topic as of a time or snapshot, if the statement says so.
+
+    `known_as` is its name in the statement that DuckDB gets.
+    """
+
+    known_as: str
+    topic: str
+    as_of: datetime | None = None
+    snapshot: str = ""
+    is_certain: bool = False
+    """Whether the name can be nothing but a table."""
+
+
+def tokens_of(sql: str) -> list[Token]:
+    """Return all tokens but comments."""
+    data = sql.encode()
+    marks = [(int(at), kind.name) for at, kind in duckdb.tokenize(sql)]
+    found: list[Token] = []
+    for number, (start, kind) in enumerate(marks):
+        end = marks[number + 1][0] if number + 1 < len(marks) else len(data)
+        text = data[start:end].decode("utf-8", "replace").rstrip()
+        if kind != "comment":
+            found.append(Token(kind, text, start, start + len(text.encode())))
+    return found
+
+
+def statements_of(sql: str) -> list[str]:
+    """Split SQL at its semicolons. Empty statements are left out."""
+    data, start = sql.encode(), 0
+    found: list[str] = []
+    ends = [token.start for token in tokens_of(sql) if _is_semicolon(token)]
+    for end in [*ends, len(data)]:
+        text = data[start:end].decode("utf-8", "replace").strip()
+        if tokens_of(text):
+            found.append(text)
+        start = end + 1
+    return found
+
+
+def is_complete(sql: str) -> bool:
+    """Return whether the text ends with a semicolon that ends a statement."""
+    tokens = tokens_of(sql)
+    return bool(tokens) and _is_semicolon(tokens[-1])
+
+
+def table_names(tokens: Sequence[Token]) -> Iterator[TableName]:
+    """Yield the names at places where a table may be. Some are columns or functions."""
+    for number, token in enumerate(tokens):
+        before = tokens[number - 1].word if number else ""
+        after = tokens[number + 1].text if number + 1 < len(tokens) else ""
+        if token.name and before in _BEFORE_TABLES and after not in {".", "("}:
+            is_certain = before in _SURELY_BEFORE_TABLES and token.kind == "identifier"
+            yield TableName(token.name, token.name, is_certain=is_certain)
+
+
+def names_in(tokens: Sequence[Token]) -> frozenset[str]:
+    """Return all names of a statement, in lower case."""
+    return frozenset(token.name.lower() for token in tokens if token.name)
+
+
+def replace_as_of(sql: str) -> tuple[str, list[TableName]]:
+    """Replace `NAME AS OF TIMESTAMP '...'` and `NAME AS OF SNAPSHOT '...'` by names of tables.
+
+    Return the statement and those tables. Raise SqlError for an invalid time.
+    """
+    data, tokens = sql.encode(), tokens_of(sql)
+    parts: list[bytes] = []
+    found: list[TableName] = []
+    at, number = 0, 0
+    while number < len(tokens):
+        group = tokens[number : number + 5]
+        if not _is_as_of(group):
+            number += 1
+            continue
+        table = _table_as_of(group)
+        found.append(table)
+        following = tokens[number + 5] if number + 5 < len(tokens) else None
+        alias = "" if _is_alias(following) else f" AS {quoted(table.topic)}"
+        parts += [data[at : group[0].start], f"{quoted(table.known_as)}{alias}".encode()]
+        at, number = group[4].end, number + 5
+    return b"".join([*parts, data[at:]]).decode(), found
+
+
+def quoted(name: str) -> str:
+    """Return a name as a quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text_literal(text: str) -> str:
+    """Return text as a literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def moment_of(text: str) -> datetime:
+    """Parse a time; without a zone it is UTC. Raise SqlError."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise SqlError(
+            f"{text!r} is not a time: give ISO 8601, such as 2026-03-01 or 2026-03-01T12:30:00Z"
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _is_semicolon(token: Token) -> bool:
+    return token.kind == "operator" and token.text == ";"
+
+
+def _is_as_of(group: Sequence[Token]) -> bool:
+    return (
+        len(group) == 5
+        and bool(group[0].name)
+        and [token.word for token in group[1:3]] == ["AS", "OF"]
+        and group[3].word in {"TIMESTAMP", "SNAPSHOT"}
+        and group[4].kind == "string_const"
+        and group[4].text.startswith("'")
+    )
+
+
+def _table_as_of(group: Sequence[Token]) -> TableName:
+    topic, kind = group[0].name, group[3].word
+    value = group[4].text.strip("'").replace("''", "'")
+    known_as = f"{topic} as of {kind.lower()} {value}"
+    if kind == "SNAPSHOT":
+        return TableName(known_as, topic, snapshot=value, is_certain=True)
+    return TableName(known_as, topic, as_of=moment_of(value), is_certain=True)
+
+
+def _is_alias(token: Token | None) -> bool:
+    if token is None or token.word in _NO_ALIAS:
+        return False
+    return token.word == "AS" or token.kind == "identifier"

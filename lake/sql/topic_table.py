@@ -1,0 +1,234 @@
+"""A topic as a table of DuckDB: a dataset of Arrow that reads what a statement needs.
+
+DuckDB asks for columns and passes filters, at each place where a statement names the table.
+Invariants: all readers of one statement see the same offsets. Offsets, partitions and times that
+the filter excludes are not requested from the store; of JSON values, only needed fields are parsed.
+Filters are applied to all rows, pruned or not. Memory: about two batches, besides those of the
+scan.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from lake.arrow.pyarrow_untyped import Array, RecordBatch, RecordBatchReader, Schema, Table, pa, pc
+from lake.arrow.topic_scan import Scan
+from lake.fetch.limits import ReadConfig
+from lake.fetch.times import ALL_TIMES
+from lake.sql.json_values import JsonColumn, JsonParser
+from lake.sql.pruning import OFFSET, PARTITION, prune_offsets, prune_times
+from lake.sql.pyarrow_untyped import Dataset, Expression
+from lake.sql.shape import KEY, SOURCES, VALUE, Shape
+from lake.sql.statement import Statement
+from lake.table.values import ValueDecoder
+
+ROWS_MAX: Final = 32_768
+BATCH_BYTES_MAX: Final = 8 << 20
+"""Enough for DuckDB to parse one batch with several threads."""
+
+COUNTED_PARTITIONS_MAX: Final = 256
+"""Statements that need no more than the partition of each record take counts from metadata, unless
+the topic has more partitions.
+"""
+
+_BINARY: Final[Any] = pa.binary()
+_TEXT: Final[Any] = pa.string()
+
+
+class Reader:
+    """What DuckDB calls a scanner."""
+
+    def __init__(self, schema: Schema, batches: Iterator[RecordBatch]) -> None:
+        self._schema = schema
+        self._batches = batches
+
+    def to_reader(self) -> RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self._schema, self._batches)
+
+
+class TopicTable(Dataset):  # type: ignore[misc]
+    """The dataset of one topic. It is registered once and reads anew for each statement."""
+
+    def __init__(
+        self, name: str, shape: Shape, schema: Schema, current: Callable[[], Statement]
+    ) -> None:
+        """`current` returns the statement that runs. `schema` has the hidden columns that are
+        wanted.
+        """
+        self._name = name
+        self._shape = shape
+        self._schema = schema
+        self._current = current
+
+    @property
+    def schema(self) -> Schema:
+        return self._schema
+
+    def scanner(
+        self, columns: Sequence[str] | None = None, filter: Expression | None = None, **_: object  # noqa: A002 - Arrow's name
+    ) -> Reader:
+        """Return a reader of these columns of the rows that the filter leaves. Called by DuckDB."""
+        wanted = list(self._schema.names if columns is None else columns)
+        needed = wanted + self._only_in_filter(wanted, filter)
+        statement = self._current()
+        result = pa.schema([self._schema.field(name) for name in wanted])
+        batches = statement.watched(self._read(statement, needed, filter))
+        return Reader(result, _chosen(batches, result, filter))
+
+    def _only_in_filter(self, wanted: Sequence[str], filter_: Expression | None) -> list[str]:
+        """Return the other columns that the filter may name: those whose names its text has."""
+        if filter_ is None:
+            return []
+        text = str(filter_)
+        return [name for name in self._schema.names if name not in wanted and name in text]
+
+    def _read(
+        self, statement: Statement, needed: Sequence[str], filter_: Expression | None
+    ) -> Iterator[RecordBatch]:
+        scan = statement.scan_of(self._name)
+        offsets, times = scan.offsets, ALL_TIMES
+        if filter_ is not None:
+            offsets = dict(prune_offsets(filter_, self._schema, offsets))
+            times = prune_times(filter_, self._schema)
+        schema = pa.schema([self._schema.field(name) for name in needed])
+        if needed == [PARTITION] and len(offsets) <= COUNTED_PARTITIONS_MAX and not times.is_bounded:
+            yield from _counted(scan.narrowed(offsets, ("partition",)), schema)
+            return
+        columns = _Columns(self._name, self._shape, schema, statement)
+        part = scan.narrowed(offsets, columns.sources, times, config=columns.config)
+        statement.plan(sum(end - start for start, end in offsets.values()))
+        with closing(columns), closing(iter(part)) as batches:
+            for batch in batches:
+                statement.advance(batch.num_rows)
+                yield from columns.of(batch)
+
+
+class _Columns:
+    """Makes the columns of a table from batches of the scan."""
+
+    def __init__(self, topic: str, shape: Shape, schema: Schema, statement: Statement) -> None:
+        self._topic = topic
+        self._schema = schema
+        self._statement = statement
+        self._json: list[JsonColumn] = [
+            shape.json[name] for name in schema.names if name in shape.json
+        ]
+        others = [name for name in schema.names if name not in SOURCES and name not in shape.json]
+        self._decoder = ValueDecoder(shape.value_format) if others else None
+        self._parser = JsonParser(self._json) if self._json else None
+        needs_value = bool(self._json or others)
+        self.sources = tuple(
+            dict.fromkeys(
+                [
+                    "partition",
+                    "offset",
+                    *(["value"] if needs_value else []),
+                    *(SOURCES[name] for name in schema.names if name in SOURCES),
+                ]
+            )
+        )
+        # Views save a copy of each value, and only the JSON parser takes them.
+        self.config = ReadConfig(
+            rows_max=ROWS_MAX,
+            batch_bytes_max=BATCH_BYTES_MAX,
+            views=self._parser is not None and not {KEY, VALUE} & set(schema.names),
+        )
+
+    def close(self) -> None:
+        if self._parser is not None:
+            self._parser.close()
+
+    def of(self, batch: RecordBatch) -> Iterator[RecordBatch]:
+        """Yield the rows of a batch of the scan."""
+        arrays: dict[str, Array] = {}
+        if self._parser is not None:
+            arrays |= self._parsed(self._parser, batch)
+        if self._decoder is not None:
+            arrays |= self._decoded(self._decoder, batch)
+        for field in self._schema:
+            if field.name in SOURCES:
+                array = batch.column(SOURCES[field.name])
+                arrays[field.name] = self._as_text(field.name, array, batch) if (
+                    field.type == _TEXT and array.type == _BINARY
+                ) else array
+        yield pa.RecordBatch.from_arrays(
+            [arrays[field.name] for field in self._schema], schema=self._schema
+        )
+
+    def _parsed(self, parser: JsonParser, batch: RecordBatch) -> dict[str, Array]:
+        value = batch.column("value")
+        text = value.view(pa.string_view()) if self.config.views else value.view(pa.string())
+        found = parser.parse(text)
+        for column, rows in found.misfits:
+            self._report(column, rows, batch)
+        return {
+            column.name: array.cast(self._schema.field(column.name).type)
+            for column, array in zip(self._json, found.arrays, strict=True)
+        }
+
+    def _decoded(self, decoder: ValueDecoder, batch: RecordBatch) -> dict[str, Array]:
+        """Decode values by a schema, or take them as they are."""
+        found = decoder.decode(batch.column("value"))
+        if found.errors:
+            self._report(VALUE, [row for row, _ in found.errors], batch, found.errors[0][1])
+        place = None
+        if found.good is not None:
+            rows: list[int | None] = [None] * batch.num_rows
+            for number, row in enumerate(found.good):
+                rows[row] = number
+            place = pa.array(rows, pa.int64())
+        arrays: dict[str, Array] = {}
+        for field in self._schema:
+            if field.name in found.columns:
+                array = found.columns[field.name]
+                if field.type == _TEXT and array.type == _BINARY:
+                    array = self._as_text(field.name, array, batch)
+                arrays[field.name] = array if place is None else array.take(place)
+        return arrays
+
+    def _as_text(self, name: str, array: Array, batch: RecordBatch) -> Array:
+        """Return bytes as text. Those that are not UTF-8 become NULL."""
+        try:
+            return array.cast(_TEXT)
+        except pa.ArrowInvalid:
+            texts = [_text_or_none(item) for item in array.to_pylist()]
+        found = pa.array(texts, _TEXT)
+        lost = pc.and_(pc.is_null(found), pc.is_valid(array))
+        self._report(name, pc.indices_nonzero(lost).to_pylist(), batch)
+        return found
+
+    def _report(
+        self, column: str, rows: Sequence[int], batch: RecordBatch, reason: str = ""
+    ) -> None:
+        partition = batch.column("partition")[rows[0]].as_py()
+        offset = batch.column("offset")[rows[0]].as_py()
+        kind = "" if column == VALUE else str(self._schema.field(column).type)
+        self._statement.report(self._topic, column, kind, len(rows), (partition, offset), reason)
+
+
+def _counted(scan: Scan, schema: Schema) -> Iterator[RecordBatch]:
+    """Yield as many rows as partitions have records, from metadata where it tells."""
+    for partition, count in scan.counts().items():
+        for at in range(0, count, 1 << 20):
+            rows = min(count - at, 1 << 20)
+            yield pa.RecordBatch.from_arrays(
+                [pa.repeat(pa.scalar(partition, pa.int32()), rows)], schema=schema
+            )
+
+
+def _chosen(
+    batches: Iterator[RecordBatch], result: Schema, filter_: Expression | None
+) -> Iterator[RecordBatch]:
+    """Yield the rows that the filter leaves, with the columns of the result."""
+    for batch in batches:
+        table: Table = pa.Table.from_batches([batch])
+        if filter_ is not None:
+            table = table.filter(filter_)
+        yield from table.select(result.names).to_batches()
+
+
+def _text_or_none(item: bytes | None) -> str | None:
+    try:
+        return None if item is None else item.decode()
+    except UnicodeDecodeError:
+        return None
