@@ -125,6 +125,12 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
+    def expect(self, total: int) -> None:
+        """Set the total, which became known later or grew."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
+
     def advance(self, count: int = 1) -> None:
         self._done += count
         if self._bar is not None:

@@ -26,6 +26,7 @@ class _Commands(LazyCommands):
         "snapshots": "deploy.cli.snapshots:app",
         "produce": "deploy.cli.produce:produce",
         "consume": "deploy.cli.consume:consume",
+        "sql": "deploy.cli.sql:sql",
         "groups": "deploy.cli.groups:app",
         "streams": "deploy.cli.streams:app",
         "top": "deploy.cli.top:top",

@@ -57,6 +57,7 @@ class Running:
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 raise self._error(error) from None
             yield batch
+        self._reader = None
         self.close()
 
     def close(self) -> None:
@@ -72,12 +73,6 @@ class Running:
                 reader.close()
             except (duckdb.Error, pa.ArrowException, OSError):
                 return
-
-    def interrupt(self) -> None:
-        """Stop the statement from another thread; reading raises SqlStopped."""
-        if self._statement.cancel is not None:
-            self._statement.cancel.set()
-        self._interrupt()
 
     def _interrupt(self) -> None:
         self._connection.interrupt()

@@ -89,9 +89,10 @@ class Session:
 
     def interrupt(self) -> None:
         """Stop the running statement, from any thread."""
-        running = self._running
-        if running is not None:
-            running.interrupt()
+        statement = self._statement
+        if statement is not None and statement.cancel is not None:
+            statement.cancel.set()
+            self._connection.interrupt()
 
     def topics(self) -> dict[str, int]:
         """Return the topics and their numbers of partitions, without internal ones; with a

@@ -1,0 +1,241 @@
+"""Run `penstock sql`: query topics with SQL, once or at a prompt."""
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from base.extras import install_hint
+from deploy.cli.option_groups import with_option_groups
+from deploy.errors import DeployError, UsageError
+
+if TYPE_CHECKING:
+    from lake.sql.session import SessionOptions
+    from lake.table.values import ValueFormat
+
+_FORMATS = {
+    ".avsc": "avro",
+    ".json": "json",
+    ".desc": "protobuf",
+    ".pb": "protobuf",
+    ".binpb": "protobuf",
+    ".protoset": "protobuf",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicOptions:
+    """Options that say which records a topic has, and what their values are."""
+
+    as_of: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Read topics up to the first record that is not older: a UTC time."
+        ),
+    ] = ""
+    snapshot: Annotated[str, typer.Option(help="Read topics as they are in this snapshot.")] = ""
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=FILE",
+            help="Schema of a topic whose values are not JSON, or to fix its columns: .avsc (Avro),"
+            " .desc or .pb (Protobuf descriptor set), .json (JSON Schema). Repeatable.",
+        ),
+    ] = None
+    message: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=NAME", help="Full name of the Protobuf message of a topic. Repeatable."
+        ),
+    ] = None
+    framed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="Values of this topic begin with the magic byte and schema id of a schema registry."
+            " Repeatable.",
+        ),
+    ] = None
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Fail if a value does not fit its column, which else is NULL."),
+    ] = False
+
+    def formats(self) -> "dict[str, ValueFormat]":
+        """Return the formats of topics. Raise UsageError."""
+        from lake.table.values import ValueFormat
+
+        messages = dict(_pair("--message", item) for item in self.message or [])
+        found: dict[str, ValueFormat] = {}
+        for item in self.schema or []:
+            topic, file = _pair("--schema", item)
+            name = _FORMATS.get(Path(file).suffix)
+            if name is None:
+                raise UsageError(
+                    f"--schema {item!r}: the file must end with one of {', '.join(_FORMATS)}"
+                )
+            try:
+                content = Path(file).read_bytes()
+            except OSError as error:
+                raise UsageError(f"--schema {item!r}: {error.strerror}") from None
+            framed = topic in (self.framed or [])
+            found[topic] = ValueFormat(name, content, messages.get(topic, ""), framed)
+        for flag, topics in (("--message", messages), ("--framed", self.framed or [])):
+            for topic in topics:
+                if topic not in found:
+                    raise UsageError(f"{flag} for {topic}: give its --schema too")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """Options that limit a statement."""
+
+    max_rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Rows to print at most: 1,000 of a table, all with --csv, --json and --parquet.",
+            show_default=False,
+        ),
+    ] = None
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Stop a statement after this time.", show_default=False),
+    ] = None
+    memory_limit: Annotated[
+        str, typer.Option(help="Memory of DuckDB, such as 2GB; the default is 80 % of the machine.")
+    ] = ""
+    temp_directory: Annotated[
+        str, typer.Option(help="Directory where DuckDB spills what exceeds its memory.")
+    ] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormOptions:
+    """Options that say how rows are written. At most one is given."""
+
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
+    parquet: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write rows to a Parquet file.", show_default=False),
+    ] = None
+
+
+@with_option_groups
+def sql(
+    statement: Annotated[
+        str, typer.Argument(help="SQL; without it a prompt opens, or standard input is read.")
+    ] = "",
+    *,
+    store: Annotated[
+        str,
+        typer.Option(
+            envvar="PENSTOCK_STORE",
+            help="Store of the brokers, as in their --store; the default is that of the local cluster.",
+        ),
+    ] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Cluster id; needed if the store holds several clusters.")
+    ] = "",
+    topics: TopicOptions,
+    limits: LimitOptions,
+    form: FormOptions,
+) -> None:
+    """Query topics with SQL. Topics are tables, read from the store; no broker is contacted.
+
+    Fields of JSON values are columns, beside _partition, _offset, _timestamp and _key. FROM orders
+    AS OF TIMESTAMP '2026-03-01' reads an earlier state. SHOW TABLES lists topics.
+    """
+    if sum((form.as_csv, form.as_json, form.parquet is not None)) > 1:
+        raise UsageError("give one of --csv, --json and --parquet")
+    with _one_line_errors():
+        _hide_pandas()
+        from deploy.sql.command import Command, Form
+        from deploy.sql.prompt import run_prompt
+
+        output = Form(form.as_csv, form.as_json, form.parquet, limits.max_rows)
+        options = _session_options(cluster, topics, limits)
+        with Command(store or _local_store(), options, output, limits.max_seconds) as command:
+            if statement:
+                command.run_all(statement)
+            elif sys.stdin.isatty():
+                run_prompt(command)
+            else:
+                command.run_all(sys.stdin.read())
+
+
+def _session_options(cluster: str, topics: TopicOptions, limits: LimitOptions) -> "SessionOptions":
+    from lake.sql.session import SessionOptions
+    from lake.sql.tokens import moment_of
+
+    return SessionOptions(
+        cluster_id=cluster,
+        as_of=moment_of(topics.as_of) if topics.as_of else None,
+        snapshot=topics.snapshot,
+        formats=topics.formats(),
+        strict=topics.strict,
+        memory_limit=limits.memory_limit,
+        temp_directory=limits.temp_directory,
+    )
+
+
+class _NoPandas:
+    """Makes `import pandas` fail."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("penstock sql does without pandas", name=name)
+
+
+def _hide_pandas() -> None:
+    """Keep pyarrow from importing pandas, where it is installed: that takes a second of CPU, and
+    the command needs no data frame.
+    """
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas())  # type: ignore[arg-type]
+
+
+def _local_store() -> str:
+    from deploy.clients import state_file
+
+    state = state_file.read(state_file.default_path(os.environ))
+    if state is None:
+        raise UsageError(
+            "no local cluster runs: give --store or $PENSTOCK_STORE, the store of the brokers"
+        )
+    return state.store_url
+
+
+def _pair(flag: str, item: str) -> tuple[str, str]:
+    topic, separator, value = item.partition("=")
+    if not separator or not topic or not value:
+        raise UsageError(f"{flag} {item!r}: give TOPIC and a value, separated by =")
+    return topic, value
+
+
+@contextmanager
+def _one_line_errors() -> Generator[None, None, None]:
+    """Raise DeployError, which prints one line, for errors that a user can act on."""
+    try:
+        from deploy.node.logs import to_stderr
+        from lake.sql.errors import SqlError
+        from lake.table.errors import InvalidSchema, InvalidTable
+        from objectstore.errors import InvalidStoreUrl, ObjectStoreError
+        from stream.errors import StreamError
+
+        to_stderr("warning")
+        yield
+    except ImportError as error:
+        raise DeployError(f"the package {error.name} is missing: {install_hint('sql')}") from None
+    except (InvalidSchema, InvalidTable, InvalidStoreUrl) as error:
+        raise UsageError(str(error)) from None
+    except (SqlError, StreamError, ObjectStoreError) as error:
+        raise DeployError(str(error)) from None

@@ -1,0 +1,128 @@
+"""Run statements for `penstock sql` and write their rows; Ctrl-C cancels the statement that runs.
+
+Invariant: a statement runs in a thread, because DuckDB does not return to Python until it has rows;
+the main thread waits and gets the signal. Stdout carries rows alone.
+"""
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from deploy.errors import DeployError
+from deploy.output import Progress
+from deploy.sql.forms import print_csv, print_json_rows, print_rows, write_parquet
+from lake.sql.session import Session, SessionOptions
+from lake.sql.tokens import statements_of
+
+if TYPE_CHECKING:
+    from lake.sql.result import SqlResult
+
+TABLE_ROWS_MAX: Final = 1_000
+"""Rows of a table on the terminal."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How rows are written: as a table by default. `max_rows` is None if it was not given."""
+
+    as_csv: bool = False
+    as_json: bool = False
+    parquet: Path | None = None
+    max_rows: int | None = None
+
+    @property
+    def is_table(self) -> bool:
+        return not (self.as_csv or self.as_json or self.parquet)
+
+    @property
+    def rows_max(self) -> int | None:
+        return TABLE_ROWS_MAX if self.max_rows is None and self.is_table else self.max_rows
+
+
+class Command:
+    """The session of one command. Use it in a `with` block."""
+
+    def __init__(
+        self, store: str, options: SessionOptions, form: Form, max_seconds: float | None = None
+    ) -> None:
+        self.session = Session(store, options)
+        self._form = form
+        self._max_seconds = max_seconds
+        self._thread = ThreadPoolExecutor(1, "penstock-sql")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        self.session.close()
+
+    def run_all(self, sql: str) -> None:
+        """Run statements, one after the other. Raise SqlError, DeployError, or as `Session.run`
+        does.
+        """
+        statements = statements_of(sql)
+        if not statements:
+            raise DeployError("there is no statement: give SQL, such as 'SHOW TABLES'")
+        for statement in statements:
+            self.run(statement)
+
+    def run(self, statement: str) -> None:
+        """Run one statement and write its rows."""
+        self.wait_for(lambda: self._run(statement))
+
+    def wait_for(self, work: Callable[[], _T]) -> _T:
+        """Do work in the thread. Ctrl-C stops the statement in it, and is raised again."""
+        future = self._thread.submit(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self.session.interrupt()
+            future.exception()
+            raise
+
+    def _run(self, statement: str) -> None:
+        with Progress("read", None, "records") as progress:
+            seen = 0
+
+            def show(read: int, planned: int) -> None:
+                nonlocal seen
+                progress.expect(planned)
+                progress.advance(read - seen)
+                seen = read
+
+            result = self.session.run(
+                statement,
+                max_rows=self._form.rows_max,
+                max_seconds=self._max_seconds,
+                on_progress=show,
+            )
+            with result:
+                write = self._writer(result)
+        write()
+        for warning in result.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        if result.is_truncated:
+            print(
+                f"only the first {self._form.rows_max:,} rows; --max-rows shows more",
+                file=sys.stderr,
+            )
+
+    def _writer(self, result: "SqlResult") -> Callable[[], None]:
+        """Write rows as they come. Return what is left to do when the progress bar has gone: a
+        table needs all rows first.
+        """
+        if self._form.is_table:
+            table = result.arrow()
+            return lambda: print_rows(table)
+        if self._form.parquet is not None:
+            rows = write_parquet(result, self._form.parquet)
+            path = self._form.parquet
+            return lambda: print(f"wrote {rows:,} rows to {path}", file=sys.stderr)
+        (print_csv if self._form.as_csv else print_json_rows)(result)
+        return lambda: None

@@ -1,0 +1,129 @@
+"""Write rows as a table, CSV, JSON or Parquet.
+
+Invariant: CSV, JSON and Parquet are written batch by batch, so memory does not grow with the rows.
+A NULL is empty in CSV, and bytes are text if they are UTF-8, else hexadecimal.
+"""
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from deploy.errors import DeployError
+
+if TYPE_CHECKING:
+    from lake.sql.result import SqlResult
+
+
+def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
+    """Print a table for people, numbers to the right. Columns that do not fit are folded."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not table.num_columns:
+        print("done", file=sys.stderr)
+        return
+    shown = Table(header_style="bold", caption=None if table.num_rows else "(no rows)")
+    columns: list[list[object]] = [column.to_pylist() for column in table.columns]
+    for name, values in zip(table.column_names, columns, strict=True):
+        is_number = any(_is_number(value) for value in values) and all(
+            value is None or _is_number(value) for value in values
+        )
+        shown.add_column(_visible(name), justify="right" if is_number else "left", overflow="fold")
+    for row in zip(*columns, strict=True):
+        shown.add_row(*(_visible(_text(value)) if value is not None else "NULL" for value in row))
+    is_terminal = sys.stdout.isatty()
+    Console(width=None if is_terminal else 200, highlight=False, markup=False).print(shown)
+
+
+def print_csv(result: "SqlResult") -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(result.columns)
+    for batch in result.batches():
+        columns = [column.to_pylist() for column in batch.columns]
+        for row in zip(*columns, strict=True):
+            writer.writerow(["" if value is None else _text(value) for value in row])
+    sys.stdout.flush()
+
+
+def print_json_rows(result: "SqlResult") -> None:
+    """Print one JSON array, an object per line."""
+    separator = "[\n"
+    for batch in result.batches():
+        for row in batch.to_pylist():
+            sys.stdout.write(separator + json.dumps(_plain(row), ensure_ascii=False))
+            separator = ",\n"
+    sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
+    sys.stdout.flush()
+
+
+def write_parquet(result: "SqlResult", path: Path) -> int:
+    """Write a file, and return the number of rows. A file that could not be completed is removed.
+    Raise DeployError.
+    """
+    parquet: Any = __import__("pyarrow.parquet").parquet
+    rows, beside = 0, path.with_name(f".{path.name}.part")
+    try:
+        with parquet.ParquetWriter(str(beside), result.schema, compression="zstd") as writer:
+            for batch in result.batches():
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        beside.replace(path)
+    except OSError as error:
+        raise DeployError(f"--parquet {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+    return rows
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    """Return the value as JSON has it. NaN and infinity, which it has not, become text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return "0x" + value.hex()
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in cast("dict[Any, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in cast("list[object]", value)]
+    return _text_of_moment(value)
+
+
+def _text_of_moment(value: object) -> str:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.isoformat(sep=" ").replace("+00:00", "Z")
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    shown: Callable[[], str] = value.isoformat if isinstance(value, date | time) else value.__str__
+    return str(value) if isinstance(value, timedelta) else shown()
+
+
+def _visible(text: str) -> str:
+    """Replace control characters, which a terminal would obey."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
