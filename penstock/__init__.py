@@ -10,8 +10,9 @@ Example:
     1000
 
 Every name is imported on first use, so `import penstock` is fast and needs no extra. `scan` needs
-the extra `reader`, `sql` the extra `sql`, `penstock.spark` the extra `spark`, and `Cluster(store="moto")` the extra
-`local`. The other packages of this distribution are internal, and their names may change.
+the extra `reader`, `sql` the extra `sql`, `penstock.spark` the extra `spark`, and
+`Cluster(store="moto")` the extra `local`. The other packages of this distribution are internal, and
+their names may change.
 """
 
 from importlib import import_module

@@ -57,13 +57,15 @@ class TopicOptions:
         list[str] | None,
         typer.Option(
             metavar="TOPIC",
-            help="Values of this topic begin with the magic byte and schema id of a schema registry."
-            " Repeatable.",
+            help="Values of this topic begin with the magic byte and schema id of a schema"
+            " registry. Repeatable.",
         ),
     ] = None
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Fail if a value does not fit its column, which else is NULL."),
+        typer.Option(
+            "--strict", help="Fail if a value does not fit its column, which else is NULL."
+        ),
     ] = False
 
     def formats(self) -> "dict[str, ValueFormat]":
@@ -138,7 +140,7 @@ def sql(
         str,
         typer.Option(
             envvar="PENSTOCK_STORE",
-            help="Store of the brokers, as in their --store; the default is that of the local cluster.",
+            help="Store of the brokers, as in their --store; by default that of the local cluster.",
         ),
     ] = "",
     cluster: Annotated[
@@ -200,7 +202,7 @@ def _hide_pandas() -> None:
     the command needs no data frame.
     """
     if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _NoPandas())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _NoPandas())
 
 
 def _local_store() -> str:

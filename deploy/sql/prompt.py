@@ -127,7 +127,11 @@ class _Completer:
         shown = [name if name.isidentifier() else quoted(name) for name in dict.fromkeys(names)]
         begins = text.lower()
         words = [word if text.isupper() else word.lower() for word in _WORDS]
-        return [item for item in [*shown, *words] if item.lower().lstrip('"').startswith(begins.lstrip('"'))]
+        return [
+            item
+            for item in [*shown, *words]
+            if item.lower().lstrip('"').startswith(begins.lstrip('"'))
+        ]
 
 
 def _prepare(completer: _Completer) -> Path | None:

@@ -11,7 +11,7 @@ input and one Arrow batch of memory.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -196,6 +196,10 @@ class Scan:
             ReadError: An object is damaged.
             ObjectStoreError: The store cannot be read.
         """
+        return self.batches()
+
+    def batches(self) -> Generator[RecordBatch, None, None]:
+        """Yield what iteration yields, as a generator that can be closed."""
         slices = self._plan()
         if not slices:
             return

@@ -45,8 +45,7 @@ nested type.
 
 
 class Inferred(NamedTuple):
-    """The fields of the sampled values, and how many samples are objects, other JSON, and no JSON.
-    """
+    """The fields of the sampled values, and the numbers of objects, other JSON, and no JSON."""
 
     fields: tuple[tuple[str, JsonType], ...]
     objects: int
@@ -78,13 +77,13 @@ def infer(values: Iterable[bytes]) -> Inferred:
 
 def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - parsed JSON
     """Return whether values with a structure, as DuckDB's `json_structure` gives it, lose nothing
-    in a column of this type.
+    in a column of this type. It does not tell integers beyond 63 bits from others.
     """
     if structure == "NULL" or kind == "VARCHAR":
         return True
     if isinstance(kind, ListOf):
         return isinstance(structure, list) and all(
-            structure_fits(item, kind.item) for item in cast("list[Any]", structure)
+            structure_fits(item, kind.item) for item in cast("Any", structure)
         )
     if isinstance(kind, StructOf):
         known = dict(kind.fields)
@@ -97,8 +96,8 @@ def structure_fits(structure: Any, kind: JsonType) -> bool:  # noqa: ANN401 - pa
 
 _FITTING: Final = {
     "BOOLEAN": ("BOOLEAN",),
-    "BIGINT": ("BIGINT", "UBIGINT", "HUGEINT"),
-    "DOUBLE": ("DOUBLE", "BIGINT", "UBIGINT", "HUGEINT"),
+    "BIGINT": ("BIGINT", "UBIGINT"),
+    "DOUBLE": ("DOUBLE", "BIGINT", "UBIGINT"),
 }
 
 
@@ -117,7 +116,7 @@ def _type_of(value: Any, depth: int) -> JsonType:  # noqa: ANN401 - parsed JSON
         return "VARCHAR"
     if isinstance(value, list):
         item: JsonType = "NULL"
-        for one in cast("list[Any]", value):
+        for one in cast("Any", value):
             item = _joined(item, _type_of(one, depth + 1))
         return ListOf(item)
     fields = cast("dict[str, Any]", value)
@@ -141,10 +140,12 @@ def _struct(fields: Sequence[tuple[str, JsonType]]) -> JsonType:
 
 def _joined(one: JsonType, other: JsonType) -> JsonType:
     """Return the type that holds both."""
-    if one == other or other == "NULL":
-        return one
     if one == "NULL":
         return other
+    if other == "NULL":
+        return one
+    if one == other:
+        return one
     if {one, other} == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
     if isinstance(one, ListOf) and isinstance(other, ListOf):

@@ -94,7 +94,7 @@ class JsonParser:
             for number, column in enumerate(self._columns)
         )
         try:
-            return self._run(f"SELECT {fields} FROM (SELECT {parsed} FROM batch)", values)
+            return self._run(f"SELECT {fields} FROM (SELECT {parsed} FROM batch)", values)  # noqa: S608 - quoted
         except (duckdb.Error, UnicodeDecodeError):  # its message may quote bytes that are no UTF-8
             return None
 
@@ -164,7 +164,7 @@ class JsonParser:
         """Parse as integer and as double, and keep the integers that are not rounded."""
         specs = [text_literal(json.dumps({column.field: kind})) for kind in ("BIGINT", "DOUBLE")]
         return self._column(
-            f"SELECT CASE WHEN b::DOUBLE = d THEN b END AS b FROM (SELECT"
+            "SELECT CASE WHEN b::DOUBLE = d THEN b END AS b FROM (SELECT"  # noqa: S608 - quoted
             f" struct_extract(from_json(v, {specs[0]}), {text_literal(column.field)}) AS b,"
             f" struct_extract(from_json(v, {specs[1]}), {text_literal(column.field)}) AS d"
             " FROM batch)",
@@ -175,7 +175,7 @@ class JsonParser:
         """Return the JSON of the field in the wanted rows; null if it is missing or null."""
         spec = text_literal(json.dumps({column.field: "JSON"}))
         return self._column(
-            f"SELECT struct_extract(from_json(v, {spec}), {text_literal(column.field)})::VARCHAR"
+            f"SELECT struct_extract(from_json(v, {spec}), {text_literal(column.field)})::VARCHAR"  # noqa: S608 - quoted
             f" FROM batch{'' if wanted is None else ' WHERE wanted'}",
             values,
             wanted,
@@ -240,7 +240,7 @@ def _as_integers(found: Array) -> Array | None:
     low, high = extremes["min"], extremes["max"]
     if low is None:
         return found.cast(pa.int64())
-    if not (-_EXACT_MAX < low and high < _EXACT_MAX):
+    if not (low > -_EXACT_MAX and high < _EXACT_MAX):
         return None
     try:
         return found.cast(pa.int64())

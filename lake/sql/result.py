@@ -8,7 +8,6 @@ from lake.arrow.pyarrow_untyped import RecordBatch, Schema, Table, pa
 from lake.sql.errors import SqlError
 
 if TYPE_CHECKING:
-    import pandas
     import polars
 
     from lake.sql.running import Running
@@ -79,16 +78,16 @@ class SqlResult:
             self._table = pa.Table.from_batches(self.batches(), self.schema)
         return self._table
 
-    def pandas(self) -> "pandas.DataFrame":
+    def pandas(self) -> Any:  # noqa: ANN401 - pandas has no types of its own
         """Return all rows as a pandas data frame. Raise as `batches` does."""
-        frame: Any = self.arrow().to_pandas()
-        return frame
+        return self.arrow().to_pandas()
 
     def polars(self) -> "polars.DataFrame":
         """Return all rows as a Polars data frame. Raise as `batches` does."""
         import polars
 
-        frame: Any = polars.from_arrow(self.arrow())
+        frame = polars.from_arrow(self.arrow())
+        assert isinstance(frame, polars.DataFrame), "a table becomes a frame"
         return frame
 
     def rows(self) -> list[tuple[Any, ...]]:

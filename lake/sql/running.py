@@ -21,7 +21,12 @@ class Running:
     """A running statement. `close` it, or read it to its end."""
 
     def __init__(
-        self, connection: Any, sql: str, statement: Statement, explain: Explain, seconds: float | None  # noqa: ANN401 - DuckDB's connection
+        self,
+        connection: Any,  # noqa: ANN401 - DuckDB is untyped here
+        sql: str,
+        statement: Statement,
+        explain: Explain,
+        seconds: float | None,
     ) -> None:
         """Raise SqlError, or what reading a topic raises."""
         self._connection = connection
@@ -34,7 +39,9 @@ class Running:
             self._timer.start()
         try:
             relation = connection.sql(sql)
-            self._reader = relation.to_arrow_reader(ROWS_PER_BATCH) if relation is not None else None
+            self._reader = (
+                relation.to_arrow_reader(ROWS_PER_BATCH) if relation is not None else None
+            )
         except duckdb.Error as error:
             self.close()
             raise self._error(error) from None

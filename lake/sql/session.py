@@ -28,7 +28,15 @@ from lake.sql.result import SqlResult
 from lake.sql.running import Running
 from lake.sql.shape import HIDDEN, Shape, shape_of
 from lake.sql.statement import OnProgress, Statement
-from lake.sql.tokens import TableName, names_in, quoted, replace_as_of, statements_of, table_names, tokens_of
+from lake.sql.tokens import (
+    TableName,
+    names_in,
+    quoted,
+    replace_as_of,
+    statements_of,
+    table_names,
+    tokens_of,
+)
 from lake.sql.topic_table import TopicTable
 from lake.table.values import ValueFormat
 from stream.format.manifest.model import split_name
@@ -155,7 +163,7 @@ class Session:
     def _register(
         self, named: Sequence[TableName], known: Mapping[str, int], words: frozenset[str]
     ) -> None:
-        """Make tables of the topics that a statement names, with the hidden columns that it names."""
+        """Make tables of the topics of a statement, with the hidden columns that it names."""
         views = self._views()
         by_name: dict[str, str] = {}
         for table in named:
@@ -229,7 +237,9 @@ class Session:
 
     def _show_tables(self) -> str:
         """Return a statement that lists topics and views."""
-        rows = [(name, "topic", count) for name, count in self.topics().items()]
+        rows: list[tuple[str, str, int | None]] = [
+            (name, "topic", count) for name, count in self.topics().items()
+        ]
         rows += [(name, "view", None) for name in self._views().values()]
         names, kinds, counts = zip(*rows, strict=True) if rows else ((), (), ())
         self._connection.register(
@@ -255,7 +265,9 @@ class Session:
     ) -> SqlError:
         """Return the error of DuckDB with what exists and what to do."""
         message = str(error).partition("\n\n")[0].strip()
-        unquoted = [name for name in known if not _PLAIN(name) and name in text and quoted(name) not in text]
+        unquoted = [
+            name for name in known if not _PLAIN(name) and name in text and quoted(name) not in text
+        ]
         if unquoted:
             return SqlError(
                 f"{message}; names with dots or dashes need quotes:"
@@ -286,7 +298,7 @@ class Session:
 
 
 def _connect(temp: Path, memory_limit: str) -> Any:  # noqa: ANN401 - DuckDB's connection
-    config = {
+    config: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": "false",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",

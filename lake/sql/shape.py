@@ -132,7 +132,7 @@ def _records(
     if offsets[0] == offsets[1]:
         return
     left = SAMPLED_RECORDS_MAX
-    with closing(iter(scan.narrowed({partition: offsets}, ("key", "value")))) as batches:
+    with closing(scan.narrowed({partition: offsets}, ("key", "value")).batches()) as batches:
         for batch in batches:
             rows = batch.slice(0, left)
             yield from zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True)

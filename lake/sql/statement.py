@@ -37,8 +37,15 @@ class Misfits:
         where = f"the first at partition {partition}, offset {offset}"
         because = f": {self.reason}" if self.reason else ""
         if self.column == "_value":
-            return f"{self.topic}: {self.count:,} values cannot be decoded and have NULL in all columns, {where}{because}"
-        return f"{self.topic}: {self.count:,} values of {self.column} do not fit {self.kind} and are NULL, {where}{because}"
+            return (
+                f"{self.topic}: {self.count:,} values cannot be decoded, and give NULLs,"
+                f" {where}{because}"
+            )
+        return (
+            f"{self.topic}: {self.count:,} values of {self.column} do not fit {self.kind} and are"
+            " NULL,"
+            f" {where}{because}"
+        )
 
 
 @dataclass
@@ -90,7 +97,10 @@ class Statement:
         if self.cancel is not None and self.cancel.is_set():
             raise SqlStopped("the statement was canceled")
         if self.deadline_s is not None and time.monotonic() > self.deadline_s:
-            raise SqlStopped("the statement took longer than its limit of time; filter by _partition, _offset or _timestamp, or raise the limit")
+            raise SqlStopped(
+                "the statement took longer than its limit of time: filter by _partition, _offset or"
+                " _timestamp, or raise the limit"
+            )
 
     def plan(self, records: int) -> None:
         with self._lock:
@@ -104,18 +114,12 @@ class Statement:
 
     def report(
         self,
-        topic: str,
-        column: str,
-        kind: str,
-        count: int,
-        place: tuple[int, int],
-        reason: str,
+        found: Misfits,
     ) -> None:
         """Count values that do not fit. Raise SqlError if `strict`."""
         with self._lock:
-            known = self.misfits.get((topic, column))
-            if known is None:
-                known = self.misfits[topic, column] = Misfits(topic, column, kind, 0, place, reason)
-            known.count += count
+            known = self.misfits.setdefault((found.topic, found.column), found)
+            if known is not found:
+                known.count += found.count
         if self.strict:
             raise SqlError(f"{known}; without strict this is a warning")

@@ -16,10 +16,10 @@ from lake.arrow.topic_scan import Scan
 from lake.fetch.limits import ReadConfig
 from lake.fetch.times import ALL_TIMES
 from lake.sql.json_values import JsonColumn, JsonParser
-from lake.sql.pruning import OFFSET, PARTITION, prune_offsets, prune_times
+from lake.sql.pruning import PARTITION, prune_offsets, prune_times
 from lake.sql.pyarrow_untyped import Dataset, Expression
 from lake.sql.shape import KEY, SOURCES, VALUE, Shape
-from lake.sql.statement import Statement
+from lake.sql.statement import Misfits, Statement
 from lake.table.values import ValueDecoder
 
 ROWS_MAX: Final = 32_768
@@ -65,7 +65,10 @@ class TopicTable(Dataset):  # type: ignore[misc]
         return self._schema
 
     def scanner(
-        self, columns: Sequence[str] | None = None, filter: Expression | None = None, **_: object  # noqa: A002 - Arrow's name
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Expression | None = None,  # noqa: A002 - the name that Arrow gives it
+        **_: object,
     ) -> Reader:
         """Return a reader of these columns of the rows that the filter leaves. Called by DuckDB."""
         wanted = list(self._schema.names if columns is None else columns)
@@ -91,13 +94,17 @@ class TopicTable(Dataset):  # type: ignore[misc]
             offsets = dict(prune_offsets(filter_, self._schema, offsets))
             times = prune_times(filter_, self._schema)
         schema = pa.schema([self._schema.field(name) for name in needed])
-        if needed == [PARTITION] and len(offsets) <= COUNTED_PARTITIONS_MAX and not times.is_bounded:
+        if (
+            needed == [PARTITION]
+            and len(offsets) <= COUNTED_PARTITIONS_MAX
+            and not times.is_bounded
+        ):
             yield from _counted(scan.narrowed(offsets, ("partition",)), schema)
             return
         columns = _Columns(self._name, self._shape, schema, statement)
         part = scan.narrowed(offsets, columns.sources, times, config=columns.config)
         statement.plan(sum(end - start for start, end in offsets.values()))
-        with closing(columns), closing(iter(part)) as batches:
+        with closing(columns), closing(part.batches()) as batches:
             for batch in batches:
                 statement.advance(batch.num_rows)
                 yield from columns.of(batch)
@@ -148,9 +155,11 @@ class _Columns:
         for field in self._schema:
             if field.name in SOURCES:
                 array = batch.column(SOURCES[field.name])
-                arrays[field.name] = self._as_text(field.name, array, batch) if (
-                    field.type == _TEXT and array.type == _BINARY
-                ) else array
+                arrays[field.name] = (
+                    self._as_text(field.name, array, batch)
+                    if (field.type == _TEXT and array.type == _BINARY)
+                    else array
+                )
         yield pa.RecordBatch.from_arrays(
             [arrays[field.name] for field in self._schema], schema=self._schema
         )
@@ -203,7 +212,9 @@ class _Columns:
         partition = batch.column("partition")[rows[0]].as_py()
         offset = batch.column("offset")[rows[0]].as_py()
         kind = "" if column == VALUE else str(self._schema.field(column).type)
-        self._statement.report(self._topic, column, kind, len(rows), (partition, offset), reason)
+        self._statement.report(
+            Misfits(self._topic, column, kind, len(rows), (partition, offset), reason)
+        )
 
 
 def _counted(scan: Scan, schema: Schema) -> Iterator[RecordBatch]:

@@ -1,0 +1,76 @@
+"""Columns from samples: types that hold every sample, and what depends on the samples alone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lake.sql.inference import (
+    COLUMNS_MAX,
+    DEPTH_MAX,
+    NESTED_FIELDS_MAX,
+    ListOf,
+    StructOf,
+    infer,
+    structure_fits,
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, None, -(2**63)], "BIGINT"),
+        ([1, 2.5], "DOUBLE"),
+        ([1, 2**63], "VARCHAR"),
+        ([True, False], "BOOLEAN"),
+        ([True, 1], "VARCHAR"),
+        ([1, "1"], "VARCHAR"),
+        ([None], "VARCHAR"),
+        (["2026-03-01T12:00:00Z", "2026-03-01 12:00:00.123+02:00"], "TIMESTAMPTZ"),
+        (["2026-03-01T12:00:00"], "TIMESTAMP"),
+        (["2026-03-01T12:00:00", "2026-03-01T12:00:00Z"], "VARCHAR"),
+        (["2026-03-01"], "VARCHAR"),
+        ([[1], [], [2.5]], ListOf("DOUBLE")),
+        ([[]], ListOf("VARCHAR")),
+        ([{"a": 1}, {"b": [True]}], StructOf((("a", "BIGINT"), ("b", ListOf("BOOLEAN"))))),
+        ([{"a": 1}, {"A": 1}], "VARCHAR"),
+        ([{"a": 1}, [1]], "VARCHAR"),
+        ([{}], "VARCHAR"),
+        ([{str(n): n for n in range(NESTED_FIELDS_MAX + 1)}], "VARCHAR"),
+    ],
+)
+def test_a_column_holds_every_sample(values: list[Any], kind: object) -> None:
+    found = infer(json.dumps({"x": value}).encode() for value in values)
+    assert found.fields == (("x", kind),)
+    assert infer(json.dumps({"x": value}).encode() for value in reversed(values)).fields[0][
+        1
+    ] == kind or isinstance(kind, StructOf)
+
+
+def test_what_is_no_object_is_counted_and_ignored() -> None:
+    samples = [b'{"a": 1}', b"[1]", b"7", b"nope", b"\xff", b"[" * 100_000]
+    found = infer(samples)
+    assert (found.objects, found.others, found.invalid) == (1, 2, 3)
+    assert found.fields == (("a", "BIGINT"),)
+
+
+def test_deep_and_wide_values_have_bounded_types() -> None:
+    deep: Any = 1
+    for _ in range(DEPTH_MAX + 5):
+        deep = {"d": deep}
+    kind = infer([json.dumps({"x": deep}).encode()]).fields[0][1]
+    depth = 0
+    while isinstance(kind, StructOf):
+        kind, depth = kind.fields[0][1], depth + 1
+    assert (kind, depth) == ("VARCHAR", DEPTH_MAX)
+    wide = {f"f{n}": n for n in range(COLUMNS_MAX + 100)}
+    assert len(infer([json.dumps(wide).encode()]).fields) == COLUMNS_MAX
+
+
+def test_a_structure_fits_only_where_nothing_is_lost() -> None:
+    kind = StructOf((("a", "BIGINT"), ("b", ListOf("DOUBLE"))))
+    assert structure_fits({"a": "UBIGINT", "b": ["DOUBLE"], "new": "VARCHAR"}, kind)
+    assert structure_fits({"a": "NULL"}, kind)
+    assert not structure_fits({"a": "DOUBLE"}, kind)
+    assert not structure_fits({"b": ["VARCHAR"]}, kind)
+    assert not structure_fits(["UBIGINT"], kind)

@@ -1,0 +1,71 @@
+"""`AS OF`, statements and tables are found in SQL, and never in strings, names or comments."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from lake.sql.errors import SqlError
+from lake.sql.tokens import (
+    is_complete,
+    names_in,
+    replace_as_of,
+    statements_of,
+    table_names,
+    tokens_of,
+)
+
+
+def test_as_of_becomes_a_table() -> None:
+    text, tables = replace_as_of(
+        "SELECT 'é', x FROM \"or\"\"ders\" as of TIMESTAMP '2026-03-01T00:00:00+01:00' o"
+        " JOIN b AS OF snapshot 'it''s' USING (x)"
+    )
+    assert [(table.topic, table.as_of, table.snapshot) for table in tables] == [
+        ('or"ders', datetime.fromisoformat("2026-03-01T00:00:00+01:00"), ""),
+        ("b", None, "it's"),
+    ]
+    assert text == (
+        'SELECT \'é\', x FROM "or""ders as of timestamp 2026-03-01T00:00:00+01:00" o'
+        ' JOIN "b as of snapshot it\'s" AS "b" USING (x)'
+    )
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 'orders AS OF TIMESTAMP ''2026''' FROM x",
+        "SELECT 1 -- FROM orders AS OF TIMESTAMP '2026-01-01'",
+        "SELECT 1 /* orders AS OF SNAPSHOT 'a' */",
+        "SELECT $$orders AS OF SNAPSHOT 'a'$$",
+        "SELECT 1 AS \"orders AS OF SNAPSHOT 'a'\"",
+        "SELECT x AS of FROM t",
+        "SELECT 'open",
+    ],
+)
+def test_text_is_not_sql(sql: str) -> None:
+    assert replace_as_of(sql) == (sql, [])
+
+
+def test_a_time_without_a_zone_is_utc_and_nonsense_is_refused() -> None:
+    _, (table,) = replace_as_of("FROM t AS OF TIMESTAMP '2026-03-01'")
+    assert table.as_of == datetime(2026, 3, 1, tzinfo=UTC)
+    with pytest.raises(SqlError, match="'soon' is not a time"):
+        replace_as_of("FROM t AS OF TIMESTAMP 'soon'")
+
+
+def test_statements_end_at_semicolons_outside_of_strings() -> None:
+    assert statements_of("SELECT ';'; -- a;b\n SELECT \";\" ;;") == [
+        "SELECT ';'",
+        '-- a;b\n SELECT ";"',
+    ]
+    assert is_complete("SELECT 1; -- done")
+    assert not is_complete("SELECT ';")
+    assert not is_complete("SELECT 1 -- ;")
+
+
+def test_names_at_places_of_tables() -> None:
+    tokens = tokens_of('SELECT a.b, "_value" FROM a, "c.d" JOIN f(1) x ON lower(k) = \'q\'')
+    assert {item.topic for item in table_names(tokens)} >= {"a", "c.d"}
+    assert "f" not in {item.topic for item in table_names(tokens)}
+    assert "_value" in names_in(tokens)
+    assert "q" not in names_in(tokens)
