@@ -265,6 +265,7 @@ class Session:
     ) -> SqlError:
         """Return the error of DuckDB with what exists and what to do."""
         message = str(error).partition("\n\n")[0].strip()
+        known = known or self.topics()
         unquoted = [
             name for name in known if not _PLAIN(name) and name in text and quoted(name) not in text
         ]

@@ -16,7 +16,12 @@ _BEFORE_TABLES: Final = frozenset(
     {"FROM", "JOIN", "TABLE", "DESCRIBE", "DESC", "SUMMARIZE", "PIVOT", "UNPIVOT", "SHOW", ",", "("}
 )
 _SURELY_BEFORE_TABLES: Final = frozenset({"FROM", "JOIN", "DESCRIBE", "DESC", "SUMMARIZE"})
-_NO_ALIAS: Final = frozenset({"ASOF", "POSITIONAL", "ANTI", "SEMI"})
+_NO_ALIAS: Final = frozenset(
+    "ANTI ASOF CROSS EXCEPT FETCH FOR FROM FULL GROUP HAVING INNER INTERSECT JOIN LEFT LIMIT"
+    " NATURAL OFFSET ON ORDER PIVOT POSITIONAL QUALIFY RIGHT SELECT SEMI TABLESAMPLE UNION UNPIVOT"
+    " USING WHERE WINDOW WITH".split()
+)
+"""Words that may follow a table and are no alias."""
 
 
 class Token(NamedTuple):
@@ -172,6 +177,5 @@ def _table_as_of(group: Sequence[Token]) -> TableName:
 
 
 def _is_alias(token: Token | None) -> bool:
-    if token is None or token.word in _NO_ALIAS:
-        return False
-    return token.word == "AS" or token.kind == "identifier"
+    """Return whether the token behind a table gives it a name."""
+    return token is not None and bool(token.name) and token.word not in _NO_ALIAS

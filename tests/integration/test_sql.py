@@ -1,0 +1,361 @@
+"""`penstock.sql` answers from the store what clients wrote: types, transactions, tombstones and
+earlier states; it reads only what a statement needs.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import penstock
+from lake.arrow.background import background
+from lake.sql.session import Session, SessionOptions
+from lake.sql.tokens import quoted
+from objectstore.ports import ObjectStore
+from objectstore.url import open_store
+from penstock import SqlError, SqlStopped, ValueFormat
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
+
+BASE_MS = 1_700_000_000_000
+ORDERS = 3_000
+PARTITIONS = 3
+HOSTILE = """a"b.c''$'; DROP TABLE x --"""
+
+
+class CountingStore:
+    """Counts the requests and bytes of a store that read data objects and WAL slots."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.gets = 0
+        self.size_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        found = await self._store.get_range(key, start, length)
+        if key.startswith(("data/", "wal/")):
+            self.gets += 1
+            self.size_bytes += len(found)
+        return found
+
+
+class Sql:
+    """The cluster, and queries on its store."""
+
+    def __init__(self, cluster: ThreadedCluster) -> None:
+        self.cluster = cluster
+        self.url = cluster.store_url
+
+    def __call__(self, query: str, **options: Any) -> list[tuple[Any, ...]]:
+        return penstock.sql(query, store=self.url, **options).rows()
+
+    def result(self, query: str, **options: Any) -> penstock.SqlResult:
+        result = penstock.sql(query, store=self.url, **options)
+        result.arrow()
+        return result
+
+    def write(self, topic: str, values: list[bytes | None], partitions: int = 1) -> None:
+        self.cluster.create(topic, partitions)
+        self.cluster.produce(
+            {"topic": topic, "value": value, "partition": 0, "timestamp": BASE_MS + number}
+            for number, value in enumerate(values)
+        )
+
+
+@pytest.fixture(scope="module")
+def sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql]:
+    with ThreadedCluster(tmp_path_factory.mktemp("cluster"), brokers=1) as cluster:
+        cluster.create("orders", PARTITIONS)
+        cluster.produce(
+            {
+                "topic": "orders",
+                "partition": number % PARTITIONS,
+                "key": b"k%d" % number,
+                "value": json.dumps(
+                    {
+                        "id": number,
+                        "amount": number / 4,
+                        "user": ["ann", "bob"][number % 2],
+                        "placed": f"2026-03-01T00:{number // 60 % 60:02}:{number % 60:02}Z",
+                        "tags": ["a", str(number)],
+                        "address": {"city": "Zürich", "zip": number},
+                        "note": "x" * 200,
+                    }
+                ).encode(),
+                "timestamp": BASE_MS + number * 1_000,
+                "headers": [("trace", b"%d" % number)] if number % 2 else None,
+            }
+            for number in range(ORDERS)
+        )
+        yield Sql(cluster)
+
+
+def test_columns_types_and_forms_of_a_result(sql: Sql) -> None:
+    described = {name: kind for name, kind, *_ in sql("DESCRIBE orders")}
+    assert described == {
+        "_partition": "INTEGER",
+        "_offset": "BIGINT",
+        "_timestamp": "TIMESTAMP WITH TIME ZONE",
+        "_key": "VARCHAR",
+        "id": "BIGINT",
+        "amount": "DOUBLE",
+        "user": "VARCHAR",
+        "placed": "TIMESTAMP WITH TIME ZONE",
+        "tags": "VARCHAR[]",
+        "address": "STRUCT(city VARCHAR, zip BIGINT)",
+        "note": "VARCHAR",
+    }
+    query = (
+        "SELECT id, amount, tags[2], address.city, _key, _partition, _offset, _timestamp, placed, "
+        "_headers[1].value, decode(_value) AS raw FROM orders WHERE id = 7"
+    )
+    result = sql.result(query)
+    (row,) = result.rows()
+    assert row[:7] == (7, 1.75, "7", "Zürich", "k7", 1, 2)
+    assert row[7] == datetime.fromtimestamp(BASE_MS / 1_000 + 7, UTC)
+    assert row[8] == datetime(2026, 3, 1, 0, 0, 7, tzinfo=UTC)
+    assert row[9] == b"7"
+    assert json.loads(row[10])["id"] == 7
+    assert result.warnings == []
+    assert result.pandas()["id"].tolist() == [7]
+    assert result.polars()["id"].to_list() == [7]
+    assert isinstance(result.polars(), polars.DataFrame)
+    assert [name for name, _, count in sql("SHOW TABLES") if name == "orders" and count == 3]
+    assert sql(
+        "WITH big AS (SELECT * FROM orders WHERE amount > 700) SELECT a.user, count(*) FROM big a"
+        " JOIN orders b USING (id) GROUP BY 1 ORDER BY 1"
+    ) == [("ann", 99), ("bob", 100)]
+
+
+def test_filters_columns_and_limits_read_only_what_they_need(sql: Sql) -> None:
+    """The topic lies in blocks of one partition each, small enough to tell."""
+    filler = b"y" * 900_000
+    sql.cluster.create("wide", 4)
+    for number in range(24):
+        sql.cluster.produce(
+            [
+                {
+                    "topic": "wide",
+                    "partition": number % 4,
+                    "value": b'{"n": %d, "filler": "%s"}' % (number, filler),
+                    "timestamp": BASE_MS + number * 1_000,
+                }
+            ]
+        )
+
+    async def counted() -> CountingStore:
+        store = CountingStore(open_store(sql.url))
+        background()._stores[sql.url] = store  # type: ignore[assignment]
+        return store
+
+    url, sql.url = sql.url, f"{sql.url}&region=us-east-1"
+    try:
+        store = background().run(counted())
+        session = Session(sql.url)
+
+        def read(query: str) -> tuple[list[tuple[Any, ...]], int]:
+            before = store.size_bytes
+            rows = session.run(query).rows()
+            return rows, (store.size_bytes - before) // len(filler)
+
+        with session:
+            everything, all_mb = read("SELECT n FROM wide ORDER BY n")
+            assert [n for (n,) in everything] == list(range(24))
+            assert all_mb >= 24
+            rows, mb = read("SELECT n FROM wide WHERE _partition = 2 ORDER BY n")
+            assert ([n for (n,) in rows], mb) == ([2, 6, 10, 14, 18, 22], 6)
+            rows, mb = read("SELECT n FROM wide WHERE _partition = 1 AND _offset >= 4 ORDER BY n")
+            assert [n for (n,) in rows] == [17, 21]
+            assert mb <= 2
+            moment = datetime.fromtimestamp(BASE_MS / 1_000 + 20, UTC).isoformat()
+            rows, mb = read(f"SELECT n FROM wide WHERE _timestamp >= '{moment}' ORDER BY n")
+            assert [n for (n,) in rows] == [20, 21, 22, 23]
+            assert mb <= 8
+            assert read("SELECT count(*) FROM wide") == ([(24,)], 0)
+            rows, mb = read("SELECT n FROM wide LIMIT 1")
+            assert len(rows) == 1
+            assert mb < all_mb
+            assert session.run("SELECT 1").rows() == [(1,)], "a session goes on after LIMIT"
+    finally:
+        sql.url = url
+
+
+def test_values_that_do_not_fit_are_null_and_reported(sql: Sql) -> None:
+    fine = [
+        b'{"n": %d, "ok": true, "s": {"x": 1}, "t": "2026-01-01T00:00:00Z"}' % n for n in range(600)
+    ]
+    odd = [
+        b'{"n": 1.5}',
+        b'{"n": "many"}',
+        b'{"n": 99999999999999999999}',
+        b'{"n": 9007199254740993}',
+        b'{"s": {"x": "text"}, "t": "later"}',
+        b"not json",
+        b"[1, 2]",
+        b'{"s": "\xff"}',
+        b"",
+        None,
+        b'{"n": null}',
+        b'{"deep": ' + b"[" * 5_000 + b"]" * 5_000 + b', "n": 5}',
+    ]
+    sql.write("odd", [*fine, *odd, *fine])
+    first = len(fine)
+    result = sql.result(
+        f"SELECT _offset, n, ok, s.x, t FROM odd ORDER BY 1 LIMIT {len(odd)} OFFSET {first}"
+    )
+    assert [row[1] for row in result.rows()] == [None, None, None, 2**53 + 1, *[None] * 7, 5]
+    assert result.warnings == [
+        f"odd: 4 values cannot be decoded, and give NULLs, the first at partition 0, offset {first + 5}",
+        f"odd: 3 values of n do not fit int64 and are NULL, the first at partition 0, offset {first}",
+        "odd: 1 values of s do not fit struct<x: int64> and are NULL, the first at partition 0,"
+        f" offset {first + 4}",
+        "odd: 1 values of t do not fit timestamp[us, tz=UTC] and are NULL, the first at partition 0,"
+        f" offset {first + 4}",
+    ]
+    assert sql("SELECT count(*), count(n), sum(n) FROM odd WHERE n < 600") == [
+        (1_201, 1_201, 2 * sum(range(600)) + 5)
+    ]
+    assert sql("SELECT count(*) FROM odd WHERE _value IS NULL") == [(1,)]
+    with pytest.raises(SqlError, match="odd: .* values .* without strict"):
+        sql("SELECT n FROM odd", strict=True)
+    assert len(sql("SELECT n FROM odd WHERE _offset < 100", strict=True)) == 100
+
+
+def test_topics_that_are_not_json_and_hostile_names(sql: Sql) -> None:
+    sql.write("raw.topic-1", [b"\x00\xff", b"plain", None])
+    assert sql('SELECT _offset, value FROM "raw.topic-1" ORDER BY 1') == [
+        (0, b"\x00\xff"),
+        (1, b"plain"),
+        (2, None),
+    ]
+    with pytest.raises(SqlError, match=r'need quotes: "raw.topic-1"'):
+        sql("SELECT * FROM raw.topic-1")
+    sql.write("text", [b"plain", b"72", b"[1]"])
+    assert sql("SELECT value FROM text ORDER BY _offset") == [("plain",), ("72",), ("[1]",)]
+    sql.write(
+        "names",
+        [json.dumps({"Id": 1, "id": 2, "": 3, "_offset": 4, HOSTILE: 5, "a\0": 7}).encode()],
+    )
+    result = sql.result(f"SELECT *, {quoted(HOSTILE)} AS odd FROM names")
+    assert result.columns[4:] == ["Id", "id_1", HOSTILE, "odd"]
+    assert result.rows()[0][4:] == (1, 2, 5, 5)
+    assert sql("SELECT decode(_value)->>'_offset' FROM names") == [("4",)]
+    sql.cluster.create("empty", 1)
+    assert sql("SELECT count(*) FROM empty") == [(0,)]
+    assert sql("SELECT * FROM empty") == []
+    schema = {
+        "type": "record",
+        "name": "Trip",
+        "fields": [{"name": "km", "type": "int"}, {"name": "to", "type": "string"}],
+    }
+    sql.write("trips", [b"\0\0\0\0\1\x54\x06JFK", b"junk", None])
+    formats = {"trips": ValueFormat("avro", json.dumps(schema).encode(), framed=True)}
+    result = sql.result('SELECT _offset, km, "to" FROM trips ORDER BY 1', formats=formats)
+    assert result.rows() == [(0, 42, "JFK"), (1, None, None), (2, None, None)]
+    assert "trips: 1 values cannot be decoded" in result.warnings[0]
+    assert "offset 1: ValueError: the value does not begin with a magic byte" in result.warnings[0]
+
+
+def test_transactions_compaction_and_binary_keys(sql: Sql) -> None:
+    sql.cluster.create("ledger", 1)
+    producer = Producer({"bootstrap.servers": sql.cluster.bootstrap, "transactional.id": "sql"})
+    producer.init_transactions(60)
+    for number in range(4):
+        producer.begin_transaction()
+        producer.produce("ledger", b'{"n": %d}' % number, b"\xff%d" % number)
+        (producer.commit_transaction if number % 2 else producer.abort_transaction)(60)
+    producer.begin_transaction()
+    producer.produce("ledger", b'{"n": 99}')
+    producer.flush(60)
+    query = "SELECT n, _key FROM ledger ORDER BY n"
+    assert sql(query) == [(1, b"\xff1"), (3, b"\xff3")]
+    assert sql("SELECT count(*) FROM ledger") == [(2,)]
+    producer.commit_transaction(60)
+    wait_until(lambda: len(sql(query)) == 3)
+
+    admin = AdminClient({"bootstrap.servers": sql.cluster.bootstrap})
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    admin.create_topics([NewTopic("compacted", 1, 1, config=config)])["compacted"].result(60)
+    wait_until(lambda: sql.cluster.has("compacted"))
+    sql.cluster.produce(
+        {"topic": "compacted", "key": b"k%d" % (n % 5), "value": b'{"n": %d}' % n}
+        for n in range(50)
+    )
+    sql.cluster.produce([{"topic": "compacted", "key": b"k0", "value": None}])
+    sql.cluster.compact("compacted")
+    newest = [(f"k{n % 5}", n) for n in range(46, 50)]
+    wait_until(
+        lambda: sql("SELECT _key, n FROM compacted WHERE n IS NOT NULL ORDER BY n") == newest
+    )
+    assert sql("SELECT _key FROM compacted WHERE _value IS NULL") == [("k0",)]
+
+
+def test_earlier_states(sql: Sql) -> None:
+    moment = datetime.fromtimestamp(BASE_MS / 1_000 + 10, UTC)
+    query = f"SELECT count(*), max(o.id) FROM orders AS OF TIMESTAMP '{moment.isoformat()}' o"
+    assert sql(query) == [(10, 9)]
+    assert sql("SELECT count(*) FROM orders", as_of=moment) == [(10,)]
+    assert sql(
+        f"SELECT count(*) FROM orders LEFT JOIN orders AS OF TIMESTAMP '{moment.isoformat()}' old"
+        " USING (id) WHERE old.id IS NULL"
+    ) == [(ORDERS - 10,)]
+    with pytest.raises(SqlError, match="'orders@nightly' does not exist"):
+        sql("SELECT * FROM orders AS OF SNAPSHOT 'nightly'")
+
+
+def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:
+    for query, message in {
+        "SELECT * FROM ordres": "did you mean orders",
+        "SELECT amont FROM orders": "columns of orders: _partition, _offset, .* amount",
+        "SELECT 1; SELECT 2": "one statement; there are 2",
+        " -- nothing": "the statement is empty",
+        "SELEC 1": "syntax error",
+        f"COPY (SELECT 1) TO '{tmp_path}/out.csv'": "disabled by configuration",
+        "SELECT * FROM read_csv('/etc/passwd')": "disabled by configuration",
+        "SELECT * FROM '/etc/passwd'": "does not exist|disabled|no topic",
+        f"ATTACH '{tmp_path}/x.db'": "disabled by configuration",
+        "INSTALL httpfs": "disabled by configuration",
+        "SET enable_external_access = true": "locked|cannot",
+    }.items():
+        with pytest.raises(SqlError, match=f"(?i){message}"):
+            sql(query)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SqlError, match="memory_limit 'lots'"):
+        sql("SELECT 1", memory_limit="lots")
+
+
+def test_limits_cancel_and_what_is_left_behind(sql: Sql, tmp_path: Path) -> None:
+    endless = "SELECT sum(a.id * b.id * c.id) FROM orders a, orders b, orders c"
+    with pytest.raises(SqlStopped, match="longer than its limit"):
+        sql(endless, max_seconds=0.5)
+    cancel = threading.Event()
+    options = SessionOptions(temp_directory=str(tmp_path))
+    with Session(sql.url, options) as session:
+        timer = threading.Timer(0.5, session.interrupt)
+        timer.start()
+        with pytest.raises(SqlStopped, match="canceled"):
+            session.run(endless, cancel=cancel).rows()
+        assert cancel.is_set()
+        assert session.run("SELECT count(*) FROM orders").rows() == [(ORDERS,)]
+        session.run("CREATE VIEW big AS SELECT id FROM orders WHERE id > 2990")
+        assert session.run("SELECT count(*) FROM big").rows() == [(9,)]
+        sql.cluster.produce([{"topic": "orders", "partition": 0, "value": b'{"id": 2991}'}])
+        assert session.run("SELECT count(*) FROM big").rows() == [(10,)], "new records are seen"
+        result = session.run("SELECT id FROM orders", max_rows=7)
+        assert (len(result.rows()), result.is_truncated) == (7, True)
+        assert len(os.listdir(tmp_path)) == 1
+    assert os.listdir(tmp_path) == []
+    cancel.set()
+    with pytest.raises(SqlStopped, match="canceled"):
+        sql("SELECT id FROM orders", cancel=cancel)
