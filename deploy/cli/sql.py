@@ -159,10 +159,10 @@ def sql(
         raise UsageError("give one of --csv, --json and --parquet")
     with _one_line_errors():
         _hide_pandas()
-        from deploy.sql.command import Command, Form
+        from deploy.sql.command import Command, Output
         from deploy.sql.prompt import run_prompt
 
-        output = Form(form.as_csv, form.as_json, form.parquet, limits.max_rows)
+        output = Output(form.as_csv, form.as_json, form.parquet, limits.max_rows)
         options = _session_options(cluster, topics, limits)
         with Command(store or _local_store(), options, output, limits.max_seconds) as command:
             if statement:

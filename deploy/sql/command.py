@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class Output:
     """How rows are written: as a table by default. `max_rows` is None if it was not given."""
 
     as_csv: bool = False
@@ -48,7 +48,7 @@ class Command:
     """The session of one command. Use it in a `with` block."""
 
     def __init__(
-        self, store: str, options: SessionOptions, form: Form, max_seconds: float | None = None
+        self, store: str, options: SessionOptions, form: Output, max_seconds: float | None = None
     ) -> None:
         self.session = Session(store, options)
         self._form = form

@@ -44,7 +44,7 @@ nested type.
 """
 
 
-class Inferred(NamedTuple):
+class InferredSchema(NamedTuple):
     """The fields of the sampled values, and the numbers of objects, other JSON, and no JSON."""
 
     fields: tuple[tuple[str, JsonType], ...]
@@ -53,7 +53,7 @@ class Inferred(NamedTuple):
     invalid: int
 
 
-def infer(values: Iterable[bytes]) -> Inferred:
+def infer(values: Iterable[bytes]) -> InferredSchema:
     """Return the fields of JSON objects, in the order of their first appearance."""
     fields: dict[str, JsonType] = {}
     objects = others = invalid = 0
@@ -70,7 +70,7 @@ def infer(values: Iterable[bytes]) -> Inferred:
         for name, item in cast("dict[str, Any]", parsed).items():
             if name in fields or len(fields) < COLUMNS_MAX:
                 fields[name] = _joined(fields.get(name, "NULL"), _type_of(item, 1))
-    return Inferred(
+    return InferredSchema(
         tuple((name, _final(kind)) for name, kind in fields.items()), objects, others, invalid
     )
 

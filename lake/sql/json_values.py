@@ -35,7 +35,7 @@ class JsonColumn(NamedTuple):
     kind: JsonType
 
 
-class Misfit(NamedTuple):
+class MisfitRows(NamedTuple):
     """Rows of a batch whose value does not fit the column, by their numbers in the batch."""
 
     column: str
@@ -43,14 +43,14 @@ class Misfit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedTable:
     """Columns in the requested order, and what did not fit."""
 
     arrays: list[Array]
-    misfits: list[Misfit]
+    misfits: list[MisfitRows]
 
 
-class JsonParser:
+class JsonDecoder:
     """A parser for chosen columns. Serves one thread at a time; `close` it."""
 
     def __init__(self, columns: Sequence[JsonColumn]) -> None:
@@ -63,9 +63,9 @@ class JsonParser:
     def close(self) -> None:
         self._connection.close()
 
-    def parse(self, values: Array) -> Parsed:
+    def parse(self, values: Array) -> ParsedTable:
         """Parse a batch of `string_view` values; a null gives nulls."""
-        misfits: list[Misfit] = []
+        misfits: list[MisfitRows] = []
         source, table = values, self._select(values)
         if table is None:
             source = self._valid_only(values)
@@ -74,12 +74,12 @@ class JsonParser:
         found = [_one(column) for column in table.columns]
         others = self._others(values, source, found)
         if others:
-            misfits.append(Misfit(NOT_JSON, others))
+            misfits.append(MisfitRows(NOT_JSON, others))
         arrays = [
             self._checked(column, source, array, misfits)
             for column, array in zip(self._columns, found, strict=True)
         ]
-        return Parsed(arrays, misfits)
+        return ParsedTable(arrays, misfits)
 
     # --- one pass over the batch ------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class JsonParser:
     # --- a closer look ----------------------------------------------------------------------------
 
     def _checked(
-        self, column: JsonColumn, values: Array, found: Array, misfits: list[Misfit]
+        self, column: JsonColumn, values: Array, found: Array, misfits: list[MisfitRows]
     ) -> Array:
         """Return the final column, and add the rows that do not fit."""
         if column.kind == "VARCHAR":
@@ -157,7 +157,7 @@ class JsonParser:
         exists = pc.is_valid(self._raw(column, values, unknown)).to_pylist()
         lost = [row for row, has in zip(_numbers(unknown), exists, strict=True) if has]
         if lost:
-            misfits.append(Misfit(column.name, lost))
+            misfits.append(MisfitRows(column.name, lost))
         return found
 
     def _as_bigint(self, column: JsonColumn, values: Array) -> Array:
@@ -182,7 +182,7 @@ class JsonParser:
         )
 
     def _checked_nested(
-        self, column: JsonColumn, values: Array, found: Array, misfits: list[Misfit]
+        self, column: JsonColumn, values: Array, found: Array, misfits: list[MisfitRows]
     ) -> Array:
         """Compare the structure of each value with the type; a value that has another one is NULL
         as a whole.
@@ -197,7 +197,7 @@ class JsonParser:
         if not unfit:
             return found
         lost = pc.is_in(structures, value_set=pa.array(unfit, structures.type))
-        misfits.append(Misfit(column.name, _numbers(lost)))
+        misfits.append(MisfitRows(column.name, _numbers(lost)))
         return pc.if_else(lost, pa.scalar(None, found.type), found)
 
 

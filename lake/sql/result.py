@@ -10,7 +10,7 @@ from lake.sql.errors import SqlError
 if TYPE_CHECKING:
     import polars
 
-    from lake.sql.running import Running
+    from lake.sql.running_statement import RunningStatement
 
 ROWS_KEPT: Final = "the rows were read by batches(), which reads them once"
 
@@ -25,7 +25,7 @@ class SqlResult:
         is_truncated: Whether `max_rows` left out rows; known when the rows have been read.
     """
 
-    def __init__(self, running: "Running", max_rows: int | None) -> None:
+    def __init__(self, running: "RunningStatement", max_rows: int | None) -> None:
         """Programs call `penstock.sql` instead."""
         self._running = running
         self._max_rows = max_rows

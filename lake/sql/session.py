@@ -25,11 +25,10 @@ from lake.arrow.topic_scan import Scan, scan
 from lake.manifest.errors import UnknownPartition
 from lake.sql.errors import SqlError, shortened, unknown_topic
 from lake.sql.result import SqlResult
-from lake.sql.running import Running
-from lake.sql.shape import HIDDEN, Shape, shape_of
+from lake.sql.running_statement import RunningStatement
 from lake.sql.statement import OnProgress, Statement
 from lake.sql.tokens import (
-    TableName,
+    TableRef,
     names_in,
     quoted,
     replace_as_of,
@@ -37,6 +36,7 @@ from lake.sql.tokens import (
     table_names,
     tokens_of,
 )
+from lake.sql.topic_schema import HIDDEN, TopicSchema, schema_of
 from lake.sql.topic_table import TopicTable
 from lake.table.values import ValueFormat
 from stream.format.manifest.model import split_name
@@ -73,10 +73,10 @@ class Session:
         self._temp = Path(
             tempfile.mkdtemp(prefix="penstock-sql-", dir=self._options.temp_directory or None)
         )
-        self._shapes: dict[str, Shape] = {}
-        self._tables: dict[str, TableName] = {}
+        self._schemas: dict[str, TopicSchema] = {}
+        self._tables: dict[str, TableRef] = {}
         self._hidden: dict[str, frozenset[str]] = {}
-        self._running: Running | None = None
+        self._running: RunningStatement | None = None
         self._statement: Statement | None = None
         try:
             self._connection: Any = _connect(self._temp, self._options.memory_limit)
@@ -115,7 +115,7 @@ class Session:
 
     def columns(self, topic: str) -> list[str]:
         """Return the columns of a topic, which reads a sample of it if no statement has yet."""
-        return [*self._shape(TableName(topic, topic)).schema.names, *HIDDEN]
+        return [*self._schema_of(TableRef(topic, topic)).schema.names, *HIDDEN]
 
     def run(
         self,
@@ -155,13 +155,13 @@ class Session:
         def explained(error: duckdb.Error) -> SqlError:
             return self._explained(error, text, named, known)
 
-        self._running = Running(self._connection, text, statement, explained, max_seconds)
+        self._running = RunningStatement(self._connection, text, statement, explained, max_seconds)
         return SqlResult(self._running, max_rows)
 
     # --- tables -----------------------------------------------------------------------------------
 
     def _register(
-        self, named: Sequence[TableName], known: Mapping[str, int], words: frozenset[str]
+        self, named: Sequence[TableRef], known: Mapping[str, int], words: frozenset[str]
     ) -> None:
         """Make tables of the topics of a statement, with the hidden columns that it names."""
         views = self._views()
@@ -178,41 +178,41 @@ class Session:
                 )
             self._register_one(table._replace(topic=topic), words)
 
-    def _register_one(self, table: TableName, words: frozenset[str]) -> None:
+    def _register_one(self, table: TableRef, words: frozenset[str]) -> None:
         key = table.known_as.lower()
         hidden = self._hidden.get(key, frozenset()) | (words & set(HIDDEN))
         if self._tables.get(key) == table and self._hidden.get(key) == hidden:
             return
         self._tables[key], self._hidden[key] = table, hidden
-        shape = self._shape(table)
+        topic_schema = self._schema_of(table)
         self._connection.register(
             table.known_as,
-            TopicTable(key, shape, shape.with_hidden(sorted(hidden)), self._current),
+            TopicTable(key, topic_schema, topic_schema.with_hidden(sorted(hidden)), self._current),
         )
 
     def _current(self) -> Statement:
         assert self._statement is not None, "tables are read by statements"
         return self._statement
 
-    def _topic_of(self, table: TableName, known: Mapping[str, int]) -> str | None:
+    def _topic_of(self, table: TableRef, known: Mapping[str, int]) -> str | None:
         """Return the topic of a name: the same one, or the only one that differs in case."""
         if table.topic in known or table.snapshot:
             return table.topic
         near = [name for name in known if name.lower() == table.topic.lower()]
         return near[0] if len(near) == 1 else None
 
-    def _shape(self, table: TableName) -> Shape:
+    def _schema_of(self, table: TableRef) -> TopicSchema:
         key = f"{table.topic}\0{table.known_as.lower()}"
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = shape_of(self._scan(table), self._options.formats.get(table.topic))
-            self._shapes[key] = shape
-        return shape
+        topic_schema = self._schemas.get(key)
+        if topic_schema is None:
+            topic_schema = schema_of(self._scan(table), self._options.formats.get(table.topic))
+            self._schemas[key] = topic_schema
+        return topic_schema
 
     def _open(self, name: str) -> Scan:
         return self._scan(self._tables[name])
 
-    def _scan(self, table: TableName) -> Scan:
+    def _scan(self, table: TableRef) -> Scan:
         as_of = table.as_of or (None if table.snapshot else self._options.as_of)
         try:
             return scan(
@@ -260,7 +260,7 @@ class Session:
         self,
         error: duckdb.Error,
         text: str,
-        named: Sequence[TableName],
+        named: Sequence[TableRef],
         known: Mapping[str, int],
     ) -> SqlError:
         """Return the error of DuckDB with what exists and what to do."""
@@ -282,10 +282,10 @@ class Session:
                     return unknown_topic(table.topic, [*known, *views.values()])
         if isinstance(error, duckdb.BinderException):
             columns = [
-                f"columns of {table.topic}: {shortened(self._shapes[key].schema.names)}"
+                f"columns of {table.topic}: {shortened(self._schemas[key].schema.names)}"
                 for table in dict.fromkeys(named)
                 for key in [f"{self._topic_of(table, known)}\0{table.known_as.lower()}"]
-                if key in self._shapes
+                if key in self._schemas
             ]
             return SqlError("; ".join([message.partition("\n")[0], *columns]))
         if isinstance(error, duckdb.OutOfMemoryException):

@@ -20,7 +20,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
-class Misfits:
+class MisfitReport:
     """Values of one column that became NULL because they do not fit its type."""
 
     topic: str
@@ -65,7 +65,9 @@ class Statement:
     failure: BaseException | None = None
     """What a reader raised. DuckDB would pass on only its text."""
 
-    misfits: dict[tuple[str, str], Misfits] = field(default_factory=dict[tuple[str, str], Misfits])
+    misfits: dict[tuple[str, str], MisfitReport] = field(
+        default_factory=dict[tuple[str, str], MisfitReport]
+    )
     _scans: dict[str, Scan] = field(default_factory=dict[str, Scan])
     _planned: int = 0
     _read: int = 0
@@ -114,7 +116,7 @@ class Statement:
 
     def report(
         self,
-        found: Misfits,
+        found: MisfitReport,
     ) -> None:
         """Count values that do not fit. Raise SqlError if `strict`."""
         with self._lock:

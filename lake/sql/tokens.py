@@ -17,9 +17,40 @@ _BEFORE_TABLES: Final = frozenset(
 )
 _SURELY_BEFORE_TABLES: Final = frozenset({"FROM", "JOIN", "DESCRIBE", "DESC", "SUMMARIZE"})
 _NO_ALIAS: Final = frozenset(
-    "ANTI ASOF CROSS EXCEPT FETCH FOR FROM FULL GROUP HAVING INNER INTERSECT JOIN LEFT LIMIT"
-    " NATURAL OFFSET ON ORDER PIVOT POSITIONAL QUALIFY RIGHT SELECT SEMI TABLESAMPLE UNION UNPIVOT"
-    " USING WHERE WINDOW WITH".split()
+    {
+        "ANTI",
+        "ASOF",
+        "CROSS",
+        "EXCEPT",
+        "FETCH",
+        "FOR",
+        "FROM",
+        "FULL",
+        "GROUP",
+        "HAVING",
+        "INNER",
+        "INTERSECT",
+        "JOIN",
+        "LEFT",
+        "LIMIT",
+        "NATURAL",
+        "OFFSET",
+        "ON",
+        "ORDER",
+        "PIVOT",
+        "POSITIONAL",
+        "QUALIFY",
+        "RIGHT",
+        "SELECT",
+        "SEMI",
+        "TABLESAMPLE",
+        "UNION",
+        "UNPIVOT",
+        "USING",
+        "WHERE",
+        "WINDOW",
+        "WITH",
+    }
 )
 """Words that may follow a table and are no alias."""
 
@@ -47,7 +78,7 @@ class Token(NamedTuple):
         return self.text
 
 
-class TableName(NamedTuple):
+class TableRef(NamedTuple):
     """A table that a statement names: a topic as of a time or snapshot, if the statement says so.
 
     `known_as` is its name in the statement that DuckDB gets.
@@ -93,14 +124,14 @@ def is_complete(sql: str) -> bool:
     return bool(tokens) and _is_semicolon(tokens[-1])
 
 
-def table_names(tokens: Sequence[Token]) -> Iterator[TableName]:
+def table_names(tokens: Sequence[Token]) -> Iterator[TableRef]:
     """Yield the names at places where a table may be. Some are columns or functions."""
     for number, token in enumerate(tokens):
         before = tokens[number - 1].word if number else ""
         after = tokens[number + 1].text if number + 1 < len(tokens) else ""
         if token.name and before in _BEFORE_TABLES and after not in {".", "("}:
             is_certain = before in _SURELY_BEFORE_TABLES and token.kind == "identifier"
-            yield TableName(token.name, token.name, is_certain=is_certain)
+            yield TableRef(token.name, token.name, is_certain=is_certain)
 
 
 def names_in(tokens: Sequence[Token]) -> frozenset[str]:
@@ -108,14 +139,14 @@ def names_in(tokens: Sequence[Token]) -> frozenset[str]:
     return frozenset(token.name.lower() for token in tokens if token.name)
 
 
-def replace_as_of(sql: str) -> tuple[str, list[TableName]]:
+def replace_as_of(sql: str) -> tuple[str, list[TableRef]]:
     """Replace `NAME AS OF TIMESTAMP '...'` and `NAME AS OF SNAPSHOT '...'` by names of tables.
 
     Return the statement and those tables. Raise SqlError for an invalid time.
     """
     data, tokens = sql.encode(), tokens_of(sql)
     parts: list[bytes] = []
-    found: list[TableName] = []
+    found: list[TableRef] = []
     at, number = 0, 0
     while number < len(tokens):
         group = tokens[number : number + 5]
@@ -167,13 +198,13 @@ def _is_as_of(group: Sequence[Token]) -> bool:
     )
 
 
-def _table_as_of(group: Sequence[Token]) -> TableName:
+def _table_as_of(group: Sequence[Token]) -> TableRef:
     topic, kind = group[0].name, group[3].word
     value = group[4].text.strip("'").replace("''", "'")
     known_as = f"{topic} as of {kind.lower()} {value}"
     if kind == "SNAPSHOT":
-        return TableName(known_as, topic, snapshot=value, is_certain=True)
-    return TableName(known_as, topic, as_of=moment_of(value), is_certain=True)
+        return TableRef(known_as, topic, snapshot=value, is_certain=True)
+    return TableRef(known_as, topic, as_of=moment_of(value), is_certain=True)
 
 
 def _is_alias(token: Token | None) -> bool:

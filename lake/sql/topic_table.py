@@ -11,15 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from lake.arrow.pyarrow_untyped import Array, RecordBatch, RecordBatchReader, Schema, Table, pa, pc
+from lake.arrow.pyarrow_untyped import (
+    Array,
+    DataType,
+    RecordBatch,
+    RecordBatchReader,
+    Schema,
+    Table,
+    pa,
+    pc,
+)
 from lake.arrow.topic_scan import Scan
 from lake.fetch.limits import ReadConfig
 from lake.fetch.times import ALL_TIMES
-from lake.sql.json_values import JsonColumn, JsonParser
+from lake.sql.json_values import JsonColumn, JsonDecoder
 from lake.sql.pruning import PARTITION, prune_offsets, prune_times
 from lake.sql.pyarrow_untyped import Dataset, Expression
-from lake.sql.shape import KEY, SOURCES, VALUE, Shape
-from lake.sql.statement import Misfits, Statement
+from lake.sql.statement import MisfitReport, Statement
+from lake.sql.topic_schema import KEY, SOURCES, VALUE, TopicSchema
 from lake.table.values import ValueDecoder
 
 ROWS_MAX: Final = 32_768
@@ -50,13 +59,13 @@ class TopicTable(Dataset):  # type: ignore[misc]
     """The dataset of one topic. It is registered once and reads anew for each statement."""
 
     def __init__(
-        self, name: str, shape: Shape, schema: Schema, current: Callable[[], Statement]
+        self, name: str, topic_schema: TopicSchema, schema: Schema, current: Callable[[], Statement]
     ) -> None:
         """`current` returns the statement that runs. `schema` has the hidden columns that are
         wanted.
         """
         self._name = name
-        self._shape = shape
+        self._topic_schema = topic_schema
         self._schema = schema
         self._current = current
 
@@ -101,7 +110,7 @@ class TopicTable(Dataset):  # type: ignore[misc]
         ):
             yield from _counted(scan.narrowed(offsets, ("partition",)), schema)
             return
-        columns = _Columns(self._name, self._shape, schema, statement)
+        columns = _Columns(self._name, self._topic_schema, schema, statement)
         part = scan.narrowed(offsets, columns.sources, times, config=columns.config)
         statement.plan(sum(end - start for start, end in offsets.values()))
         with closing(columns), closing(part.batches()) as batches:
@@ -113,16 +122,20 @@ class TopicTable(Dataset):  # type: ignore[misc]
 class _Columns:
     """Makes the columns of a table from batches of the scan."""
 
-    def __init__(self, topic: str, shape: Shape, schema: Schema, statement: Statement) -> None:
+    def __init__(
+        self, topic: str, topic_schema: TopicSchema, schema: Schema, statement: Statement
+    ) -> None:
         self._topic = topic
         self._schema = schema
         self._statement = statement
         self._json: list[JsonColumn] = [
-            shape.json[name] for name in schema.names if name in shape.json
+            topic_schema.json[name] for name in schema.names if name in topic_schema.json
         ]
-        others = [name for name in schema.names if name not in SOURCES and name not in shape.json]
-        self._decoder = ValueDecoder(shape.value_format) if others else None
-        self._parser = JsonParser(self._json) if self._json else None
+        others = [
+            name for name in schema.names if name not in SOURCES and name not in topic_schema.json
+        ]
+        self._decoder = ValueDecoder(topic_schema.value_format) if others else None
+        self._parser = JsonDecoder(self._json) if self._json else None
         needs_value = bool(self._json or others)
         self.sources = tuple(
             dict.fromkeys(
@@ -164,7 +177,7 @@ class _Columns:
             [arrays[field.name] for field in self._schema], schema=self._schema
         )
 
-    def _parsed(self, parser: JsonParser, batch: RecordBatch) -> dict[str, Array]:
+    def _parsed(self, parser: JsonDecoder, batch: RecordBatch) -> dict[str, Array]:
         value = batch.column("value")
         text = value.view(pa.string_view()) if self.config.views else value.view(pa.string())
         found = parser.parse(text)
@@ -211,9 +224,9 @@ class _Columns:
     ) -> None:
         partition = batch.column("partition")[rows[0]].as_py()
         offset = batch.column("offset")[rows[0]].as_py()
-        kind = "" if column == VALUE else str(self._schema.field(column).type)
+        kind = "" if column == VALUE else _sql_type(self._schema.field(column).type)
         self._statement.report(
-            Misfits(self._topic, column, kind, len(rows), (partition, offset), reason)
+            MisfitReport(self._topic, column, kind, len(rows), (partition, offset), reason)
         )
 
 
@@ -236,6 +249,16 @@ def _chosen(
         if filter_ is not None:
             table = table.filter(filter_)
         yield from table.select(result.names).to_batches()
+
+
+def _sql_type(kind: DataType) -> str:
+    """Return the name that DuckDB has for an Arrow type."""
+    if pa.types.is_timestamp(kind):
+        return "TIMESTAMP" if kind.tz is None else "TIMESTAMP WITH TIME ZONE"
+    if pa.types.is_nested(kind):
+        return "STRUCT" if pa.types.is_struct(kind) else "list"
+    names = {"bool": "BOOLEAN", "int64": "BIGINT", "string": "VARCHAR"}
+    return names.get(str(kind), str(kind).upper())
 
 
 def _text_or_none(item: bytes | None) -> str | None:

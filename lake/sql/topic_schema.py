@@ -13,7 +13,7 @@ from lake.arrow.columns import FIELDS, HEADER
 from lake.arrow.pyarrow_untyped import DataType, Schema, pa
 from lake.arrow.topic_scan import Scan
 from lake.sql.inference import JsonType, infer
-from lake.sql.json_values import JsonColumn, JsonParser
+from lake.sql.json_values import JsonColumn, JsonDecoder
 from lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
 from lake.table.values import RAW, ValueDecoder, ValueFormat
 
@@ -46,7 +46,7 @@ _TYPES: Final = {field.name: field.type for field in FIELDS} | {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TopicSchema:
     """The columns of a topic, without hidden ones."""
 
     schema: Schema
@@ -66,7 +66,7 @@ class Shape:
         return pa.schema([*self.schema, *fields])
 
 
-def shape_of(scan: Scan, value_format: ValueFormat | None = None) -> Shape:
+def schema_of(scan: Scan, value_format: ValueFormat | None = None) -> TopicSchema:
     """Return the columns of a topic. Raise InvalidSchema, or as reading does."""
     keys, values = _sample(scan)
     system = [
@@ -77,16 +77,16 @@ def shape_of(scan: Scan, value_format: ValueFormat | None = None) -> Shape:
     ]
     if value_format is not None:
         fields = list(ValueDecoder(value_format).schema)
-        return Shape(pa.schema([*system, *fields]), {}, value_format)
+        return TopicSchema(pa.schema([*system, *fields]), {}, value_format)
     found = infer(values)
     columns = _json_columns(found.fields) if found.objects else []
     # A few broken lines do not hide the columns of a topic; mostly other bytes do.
     if not columns or found.objects < found.others + found.invalid:
-        return Shape(pa.schema([*system, pa.field("value", _text_type(values))]), {})
-    with closing(JsonParser(columns)) as parser:
+        return TopicSchema(pa.schema([*system, pa.field("value", _text_type(values))]), {})
+    with closing(JsonDecoder(columns)) as parser:
         types = parser.types
     fields = [pa.field(column.name, kind) for column, kind in zip(columns, types, strict=True)]
-    return Shape(pa.schema([*system, *fields]), {column.name: column for column in columns})
+    return TopicSchema(pa.schema([*system, *fields]), {column.name: column for column in columns})
 
 
 def _json_columns(fields: Sequence[tuple[str, JsonType]]) -> list[JsonColumn]:

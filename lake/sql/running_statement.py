@@ -17,7 +17,7 @@ Explain = Callable[[duckdb.Error], SqlError]
 """Turns an error of DuckDB into one that names topics and columns."""
 
 
-class Running:
+class RunningStatement:
     """A running statement. `close` it, or read it to its end."""
 
     def __init__(
