@@ -35,6 +35,7 @@ from benchmarks import (
     security,
     sessions,
     shares,
+    sql,
     timers,
     transactions,
 )
@@ -514,6 +515,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "scale": scale_work,
     "sessions": sessions.sessions,
     "share": shares.shares,
+    "sql": sql.sql,
     "timers": timers.timers,
     "groups": groups.groups,
     "classic-groups": classic_groups.classic_groups,

@@ -43,27 +43,31 @@ def run_prompt(command: Command) -> None:
     while True:
         try:
             line = input("penstock> " if not lines else "     ...> ")
+            if not lines and line.strip() in {"\\q", "\\quit"}:
+                break
+            _take(command, lines, line)
         except EOFError:
             print()
             break
         except KeyboardInterrupt:
             print()
             lines.clear()
-            continue
-        if not lines and line.strip().startswith("\\"):
-            if line.strip() in {"\\q", "\\quit"}:
-                break
-            _try(command, _meaning(line.strip()))
-            continue
-        lines.append(line)
-        text = "\n".join(lines)
-        completer.text = text
-        if not text.strip():
-            lines.clear()
-        elif is_complete(text):
-            lines.clear()
-            _try(command, text)
+        completer.text = "\n".join(lines)
     _save(history)
+
+
+def _take(command: Command, lines: list[str], line: str) -> None:
+    """Add a line to the lines of a statement, and run it when it is complete."""
+    if not lines and line.strip().startswith("\\"):
+        _try(command, _meaning(line.strip()))
+        return
+    lines.append(line)
+    text = "\n".join(lines)
+    if not text.strip():
+        lines.clear()
+    elif is_complete(text):
+        lines.clear()
+        _try(command, text)
 
 
 def _meaning(line: str) -> str:
@@ -114,7 +118,10 @@ class _Completer:
 
         if self._topics is None:
             self._topics = list(self._command.session.topics())
-        written = f"{self.text}\n{readline.get_line_buffer()}"
+        line = readline.get_line_buffer()
+        if line.startswith("\\d "):
+            return [name for name in self._topics if name.lower().startswith(text.lower())]
+        written = f"{self.text}\n{line}"
         named = {token.name.lower() for token in tokens_of(written)}
         names = list(self._topics)
         for topic in self._topics:
@@ -140,7 +147,7 @@ def _prepare(completer: _Completer) -> Path | None:
         import readline
     except ImportError:
         return None
-    path = cache_roots()[0] / "penstock" / "sql_history" if cache_roots() else None
+    path = cache_roots()[0] / "sql_history" if cache_roots() else None
     if path is not None:
         with suppress(OSError):
             readline.read_history_file(path)

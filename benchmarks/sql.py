@@ -1,0 +1,107 @@
+"""Measure SQL on topics: the seconds of `penstock sql` for the flights query, and JSON against
+DuckDB's own `read_json` of the same rows.
+
+Both sides run in this process in turn, and the median pair counts. Run: `python -m benchmarks sql`.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import duckdb
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.harness import Measure
+from deploy.demo.flights import Flight, read_flights
+from lake.sql.session import Session
+from penstock import Cluster, topics
+
+PAIRS: Final = int(os.environ.get("BENCH_REPEATS", "3"))
+JSON_BYTES: Final = int(os.environ.get("BENCH_SQL_BYTES", str(1_000_000_000)))
+QUERY: Final = "SELECT carrier, avg(dep_delay) FROM {} GROUP BY carrier ORDER BY carrier"
+_WAIT_S: Final = 120.0
+
+
+def sql() -> list[Measure]:
+    """Measure both on a cluster with a directory as its store."""
+    flights = list(read_flights(1_000_000))
+    with tempfile.TemporaryDirectory() as directory:
+        with Cluster(store=f"file:{directory}/objects") as cluster:
+            store = cluster.store
+            _produce(cluster, "flights", flights)
+            repeats = max(1, JSON_BYTES // sum(len(flight.value) for flight in flights))
+            _produce(cluster, "big", (flight for _ in range(repeats) for flight in flights))
+            started = _exec_seconds(store)
+            rows = Path(directory) / "rows.json"
+            with rows.open("wb") as file:
+                for _ in range(repeats):
+                    file.writelines(flight.value + b"\n" for flight in flights)
+            pairs = _json_pairs(store, rows)
+        size_mb = rows.stat().st_size / 1e6
+    topic_s, file_s = sorted(pairs, key=lambda pair: pair[1] / pair[0])[len(pairs) // 2]
+    return [
+        Measure("penstock sql, flights by carrier, exec to answer", started, "s", 1.5, "lower"),
+        Measure(
+            "SQL on JSON in a topic / DuckDB's read_json of a file",
+            size_mb / topic_s,
+            "MB/s",
+            0.5,
+            "higher",
+            size_mb / file_s,
+        ),
+    ]
+
+
+def _produce(cluster: Cluster, topic: str, flights: Iterator[Flight] | list[Flight]) -> None:
+    """Write flights as the demo does, and wait until the manifest has the topic."""
+    servers = {"bootstrap.servers": cluster.bootstrap_servers}
+    config = {"retention.ms": "-1"}
+    AdminClient(servers).create_topics([NewTopic(topic, 6, config=config)])[topic].result(60)
+    producer = Producer({**servers, "linger.ms": 20, "queue.buffering.max.messages": 500_000})
+    for flight in flights:
+        while True:
+            try:
+                producer.produce(topic, flight.value, flight.key, timestamp=flight.timestamp_ms)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    assert producer.flush(_WAIT_S) == 0
+    deadline = time.monotonic() + _WAIT_S
+    while topic not in [item.name for item in topics(cluster.store)]:
+        assert time.monotonic() < deadline
+
+
+def _exec_seconds(store: str) -> float:
+    """Return the median seconds of the command; the first run, which may compile, is left out."""
+    command = (sys.executable, "-m", "deploy.cli", "sql", QUERY.format("flights"), "--store", store)
+    seconds: list[float] = []
+    for _ in range(PAIRS + 1):
+        began = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        seconds.append(time.perf_counter() - began)
+    return median(seconds[1:])
+
+
+def _json_pairs(store: str, rows: Path) -> list[tuple[float, float]]:
+    """Return the seconds of both for the same answer."""
+    pairs: list[tuple[float, float]] = []
+    reader = duckdb.connect()
+    from_file = QUERY.format(f"read_json('{rows}', format='newline_delimited')")
+    with Session(store) as session:
+        for _ in range(PAIRS + 1):
+            began = time.perf_counter()
+            found = session.run(QUERY.format("big")).rows()
+            between = time.perf_counter()
+            expected = reader.execute(from_file).fetchall()
+            pairs.append((between - began, time.perf_counter() - between))
+            assert [carrier for carrier, _ in found] == [carrier for carrier, _ in expected]
+            assert all(abs(a - b) < 1e-6 for (_, a), (_, b) in zip(found, expected, strict=True))
+    return pairs[1:]

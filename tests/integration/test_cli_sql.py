@@ -1,0 +1,139 @@
+"""`penstock sql` as a process: statements, forms of rows, and the prompt on a terminal."""
+
+import csv
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
+
+ENDLESS = "SELECT sum(a.id * b.id * c.id) FROM orders a, orders b, orders c"
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ThreadedCluster(tmp_path_factory.mktemp("cluster"), brokers=1) as cluster:
+        cluster.create("orders", 1)
+        cluster.produce(
+            {"topic": "orders", "value": json.dumps({"id": n, "who": f"a,\x1b{n}"}).encode()}
+            for n in range(2_000)
+        )
+        yield cluster.store_url
+
+
+def run(store: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        (sys.executable, "-m", "deploy.cli", "sql", *arguments),
+        env=os.environ | {"PENSTOCK_STORE": store},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+
+def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
+    file = tmp_path / "orders.parquet"
+    query = "SELECT id, who, {'a': [id]} AS nested, NULL AS n FROM orders WHERE id < 2 ORDER BY id"
+    view = f"CREATE VIEW v AS {query}; SELECT * FROM v"
+    done = run(store, "--csv", given=view)
+    assert list(csv.reader(io.StringIO(done.stdout)))[1:] == [
+        ["id", "who", "nested", "n"],
+        ["0", "a,\x1b0", '{"a": [0]}', ""],
+        ["1", "a,\x1b1", '{"a": [1]}', ""],
+    ], done.stderr
+    done = run(store, query, "--json")
+    assert json.loads(done.stdout) == [
+        {"id": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None},
+        {"id": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None},
+    ]
+    done = run(store, "SELECT id FROM orders", "--parquet", str(file))
+    assert "wrote 2,000 rows" in done.stderr
+    assert pq.read_table(file)["id"].to_pylist() == list(range(2_000))
+    assert list(tmp_path.iterdir()) == [file]
+    done = run(store, "SELECT id, who FROM orders", "--max-rows", "1")
+    assert r"a,\x1b0" in done.stdout
+    assert "only the first 1 rows; --max-rows shows more" in done.stderr
+    done = run(store, "SELECT * FROM order_", "--csv")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: no topic or view is named 'order_'; did you mean orders?\n"
+
+
+class Terminal:
+    """A prompt on a pseudo terminal."""
+
+    def __init__(self, store: str, home: Path) -> None:
+        self._fd, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            (sys.executable, "-m", "deploy.cli", "sql"),
+            env=os.environ | {"PENSTOCK_STORE": store, "XDG_CACHE_HOME": str(home), "TERM": "dumb"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def until(self, pattern: str) -> str:
+        """Read until the pattern appears in what came since the last call, and return that."""
+        deadline = time.monotonic() + WAIT_S
+        while not (found := re.search(pattern, self.seen)):
+            assert time.monotonic() < deadline, self.seen
+            self.seen += os.read(self._fd, 65_536).decode()
+        text, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+        return text
+
+    def cpu_ticks(self) -> int:
+        """Return the CPU time of the process."""
+        return sum(map(int, Path(f"/proc/{self.process.pid}/stat").read_text().split()[13:15]))
+
+
+def test_the_prompt(store: str, tmp_path: Path) -> None:
+    terminal = Terminal(store, tmp_path)
+    try:
+        _converse(terminal)
+        assert terminal.process.wait(WAIT_S) == 0
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+    (history,) = tmp_path.rglob("sql_history")
+    assert "SELECT max(id) FROM orders;" in history.read_text()
+
+
+def _converse(terminal: Terminal) -> None:
+    terminal.until("penstock> ")
+    terminal.type("SELECT count(*)\n")
+    terminal.until(r"\.\.\.> ")
+    terminal.type("FROM orders;\n")
+    assert "2000" in terminal.until("penstock> ")
+    terminal.type("SELECT wh\t, _off\t FROM orders LIMIT 1;\n")
+    terminal.until("penstock> ")
+    terminal.type("\\d ord\t\n")
+    assert "BIGINT" in terminal.until("penstock> ")
+    terminal.type("SELECT nope FROM orders;\n")
+    assert "columns of orders: _partition" in terminal.until("penstock> ")
+    terminal.type(f"{ENDLESS};\n")
+    before = terminal.cpu_ticks()
+    wait_until(lambda: terminal.cpu_ticks() > before + 30)  # the statement runs
+    terminal.process.send_signal(signal.SIGINT)
+    assert "canceled" in terminal.until("penstock> ")
+    terminal.type("SELECT max(id) FROM orders;\n")
+    assert "1999" in terminal.until("penstock> ")
+    terminal.type("\\q\n")
