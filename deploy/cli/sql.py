@@ -232,8 +232,10 @@ def _one_line_errors() -> Generator[None, None, None]:
         from lake.table.errors import InvalidSchema, InvalidTable
         from objectstore.errors import InvalidStoreUrl, ObjectStoreError
         from stream.errors import StreamError
-
-        to_stderr("warning")
+    except ImportError as error:
+        raise DeployError(f"the package {error.name} is missing: {install_hint('sql')}") from None
+    to_stderr("warning")
+    try:
         yield
     except ImportError as error:
         raise DeployError(f"the package {error.name} is missing: {install_hint('sql')}") from None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lake.arrow.pyarrow_untyped import Schema, pa, pc
 from lake.fetch.times import ALL_TIMES, TimeBounds
-from lake.sql.pyarrow_untyped import Expression, ds, local_files
+from lake.sql.pyarrow_untyped import Expression, ds, fs
 
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
@@ -81,7 +81,7 @@ class _Filter:
         self._expression = expression
         self._schema = schema
         self._format = ds.IpcFileFormat()
-        self._files = local_files()
+        self._files = fs.LocalFileSystem()
 
     def possible(self, assumptions: Sequence[Expression]) -> list[bool]:
         """Return for each assumption whether the filter can be true. No file is touched: a fragment

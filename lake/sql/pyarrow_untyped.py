@@ -10,7 +10,6 @@ import pyarrow.dataset as _dataset  # type: ignore[import-untyped]
 import pyarrow.fs as _fs  # type: ignore[import-untyped]
 
 ds: Any = _dataset
-local_files: Any = _fs.LocalFileSystem
-Dataset: Any = _dataset.Dataset
+fs: Any = _fs
 
 Expression: TypeAlias = Any

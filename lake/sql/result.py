@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from lake.arrow.pyarrow_untyped import RecordBatch, Schema, Table, pa
 from lake.sql.errors import SqlError
@@ -86,7 +86,7 @@ class SqlResult:
         """Return all rows as a Polars data frame. Raise as `batches` does."""
         import polars
 
-        frame = polars.from_arrow(self.arrow())
+        frame: object = cast("Any", polars).from_arrow(self.arrow())
         assert isinstance(frame, polars.DataFrame), "a table becomes a frame"
         return frame
 

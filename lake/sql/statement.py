@@ -6,7 +6,7 @@ what they share is behind a lock.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from threading import Event, Lock
@@ -81,11 +81,11 @@ class Statement:
                 scan = self._scans[name] = self.open_scan(name)
         return scan
 
-    def watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def watched(self, batches: Generator[Any, None, None]) -> Iterator[Any]:
         """Yield batches until the statement is stopped, and keep what reading raises."""
         try:
-            with closing(batches) as source:  # type: ignore[type-var]
-                for batch in source:
+            with closing(batches):
+                for batch in batches:
                     if self.is_closed:
                         return
                     self.check()

@@ -7,7 +7,7 @@ Filters are applied to all rows, pruned or not. Memory: about two batches, besid
 scan.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from lake.fetch.limits import ReadConfig
 from lake.fetch.times import ALL_TIMES
 from lake.sql.json_values import JsonColumn, JsonDecoder
 from lake.sql.pruning import PARTITION, prune_offsets, prune_times
-from lake.sql.pyarrow_untyped import Dataset, Expression
+from lake.sql.pyarrow_untyped import Expression, ds
 from lake.sql.statement import MisfitReport, Statement
 from lake.sql.topic_schema import KEY, SOURCES, VALUE, TopicSchema
 from lake.table.values import ValueDecoder
@@ -55,7 +55,7 @@ class Reader:
         return pa.RecordBatchReader.from_batches(self._schema, self._batches)
 
 
-class TopicTable(Dataset):  # type: ignore[misc]
+class TopicTable(ds.Dataset):  # type: ignore[misc]
     """The dataset of one topic. It is registered once and reads anew for each statement."""
 
     def __init__(
@@ -96,7 +96,7 @@ class TopicTable(Dataset):  # type: ignore[misc]
 
     def _read(
         self, statement: Statement, needed: Sequence[str], filter_: Expression | None
-    ) -> Iterator[RecordBatch]:
+    ) -> Generator[RecordBatch, None, None]:
         scan = statement.scan_of(self._name)
         offsets, times = scan.offsets, ALL_TIMES
         if filter_ is not None:
@@ -137,16 +137,9 @@ class _Columns:
         self._decoder = ValueDecoder(topic_schema.value_format) if others else None
         self._parser = JsonDecoder(self._json) if self._json else None
         needs_value = bool(self._json or others)
-        self.sources = tuple(
-            dict.fromkeys(
-                [
-                    "partition",
-                    "offset",
-                    *(["value"] if needs_value else []),
-                    *(SOURCES[name] for name in schema.names if name in SOURCES),
-                ]
-            )
-        )
+        sources = ["partition", "offset", *(["value"] if needs_value else [])]
+        sources += [SOURCES[name] for name in schema.names if name in SOURCES]
+        self.sources: tuple[str, ...] = tuple(dict.fromkeys(sources))
         # Views save a copy of each value, and only the JSON parser takes them.
         self.config = ReadConfig(
             rows_max=ROWS_MAX,
