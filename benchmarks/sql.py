@@ -63,7 +63,8 @@ def _produce(cluster: Cluster, topic: str, flights: Iterator[Flight] | list[Flig
     """Write flights as the demo does, and wait until the manifest has the topic."""
     servers = {"bootstrap.servers": cluster.bootstrap_servers}
     config = {"retention.ms": "-1"}
-    AdminClient(servers).create_topics([NewTopic(topic, 6, config=config)])[topic].result(60)
+    admin = AdminClient(servers)  # ends its requests when it is deleted
+    admin.create_topics([NewTopic(topic, 6, config=config)])[topic].result(60)
     producer = Producer({**servers, "linger.ms": 20, "queue.buffering.max.messages": 500_000})
     for flight in flights:
         while True:

@@ -21,7 +21,7 @@ from lake.sql.session import Session, SessionOptions
 from lake.sql.tokens import quoted
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
-from penstock import SqlError, SqlStopped, ValueFormat, scan
+from penstock import SqlError, SqlStopped, ValueFormat, scan, topics
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -309,8 +309,18 @@ def test_earlier_states(sql: Sql) -> None:
         f"SELECT count(*) FROM orders LEFT JOIN orders AS OF TIMESTAMP '{moment.isoformat()}' old"
         " USING (id) WHERE old.id IS NULL"
     ) == [(ORDERS - 10,)]
+    query = "SELECT count(*) FROM orders AS OF SNAPSHOT 'nightly'"
     with pytest.raises(SqlError, match="'orders@nightly' does not exist"):
-        sql("SELECT * FROM orders AS OF SNAPSHOT 'nightly'")
+        sql(query)
+    admin = AdminClient({"bootstrap.servers": sql.cluster.bootstrap})
+    config = {"penstock.fork.source": "orders"}
+    snapshot = NewTopic("orders@nightly", -1, -1, config=config)
+    admin.create_topics([snapshot])["orders@nightly"].result(60)
+    wait_until(lambda: any(topic.snapshot for topic in topics(sql.url, snapshots=True)))
+    count = sql("SELECT count(*) FROM orders")
+    sql.cluster.produce([{"topic": "orders", "partition": 0, "value": b"{}"}])
+    assert sql(query) == count == sql("SELECT count(*) FROM orders", snapshot="nightly")
+    assert sql("SHOW TABLES", snapshot="nightly") == [("orders", "topic", PARTITIONS)]
 
 
 def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:

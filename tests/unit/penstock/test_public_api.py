@@ -73,6 +73,16 @@ def test_what_is_missing_for_a_scan_is_said_with_what_to_type(tmp_path: Path) ->
     assert output_of(code) == f"{needed}\ntopics need no extra\n"
 
 
+def test_what_is_missing_for_sql_is_said_with_what_to_type() -> None:
+    code = (
+        "import sys; sys.modules['duckdb'] = None; import penstock\n"
+        "try: penstock.sql\n"
+        "except ImportError as error: print(error.name, error)\n"
+    )
+    needed = 'duckdb penstock.sql needs the package duckdb: pip install ".[sql]" in a checkout of'
+    assert output_of(code) == f"{needed} Penstock\n"
+
+
 def test_what_is_missing_for_spark_is_said_with_what_to_type() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None; import penstock.spark\n"
