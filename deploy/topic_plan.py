@@ -14,7 +14,7 @@ import msgspec
 from deploy.errors import UsageError
 
 
-class TopicWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WantedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A topic of the file. partitions: -1 for the cluster's default, and no change if it exists."""
 
     name: str
@@ -22,14 +22,14 @@ class TopicWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     configs: dict[str, str | int | float | bool] = {}
 
 
-class TopicsWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WantedTopics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file: `{"topics": [{"name": "orders", "partitions": 3, "configs": {}}]}`."""
 
-    topics: list[TopicWanted]
+    topics: list[WantedTopic]
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFound:
+class FoundTopic:
     """A topic of the cluster. configs: those that were set for it."""
 
     partitions: int
@@ -37,7 +37,7 @@ class TopicFound:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicChange:
+class ChangedTopic:
     """What one topic needs. partitions: to create, or the new total; None for no change."""
 
     name: str
@@ -52,13 +52,13 @@ class TopicChange:
         return f"{'create' if self.is_new else 'change'} {self.name}: {', '.join(parts)}"
 
 
-def read_wanted(text: bytes, source: str) -> list[TopicWanted]:
+def read_wanted(text: bytes, source: str) -> list[WantedTopic]:
     """Read a file: TOML if its name ends with .toml, else JSON. Raises UsageError."""
     try:
         if source.endswith(".toml"):
-            wanted = msgspec.toml.decode(text, type=TopicsWanted)
+            wanted = msgspec.toml.decode(text, type=WantedTopics)
         else:
-            wanted = msgspec.json.decode(text, type=TopicsWanted)
+            wanted = msgspec.json.decode(text, type=WantedTopics)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(
             f'{source}: {error}; expected is {{"topics": [{{"name": "orders", "partitions": 3,'
@@ -77,16 +77,16 @@ def read_wanted(text: bytes, source: str) -> list[TopicWanted]:
     return wanted.topics
 
 
-def plan(wanted: Sequence[TopicWanted], found: Mapping[str, TopicFound]) -> list[TopicChange]:
+def plan(wanted: Sequence[WantedTopic], found: Mapping[str, FoundTopic]) -> list[ChangedTopic]:
     """Return the changes in the order of the file. Raises UsageError, before anything changes, if
     one of them is impossible.
     """
-    changes: list[TopicChange] = []
+    changes: list[ChangedTopic] = []
     for topic in wanted:
         configs = {name: _text(value) for name, value in topic.configs.items()}
         there = found.get(topic.name)
         if there is None:
-            changes.append(TopicChange(topic.name, True, topic.partitions, configs))
+            changes.append(ChangedTopic(topic.name, True, topic.partitions, configs))
             continue
         if 0 < topic.partitions < there.partitions:
             raise UsageError(
@@ -98,7 +98,7 @@ def plan(wanted: Sequence[TopicWanted], found: Mapping[str, TopicFound]) -> list
             name: value for name, value in configs.items() if there.configs.get(name) != value
         }
         if partitions is not None or altered:
-            changes.append(TopicChange(topic.name, False, partitions, altered))
+            changes.append(ChangedTopic(topic.name, False, partitions, altered))
     return changes
 
 

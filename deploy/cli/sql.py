@@ -154,6 +154,8 @@ def sql(
 
     Fields of JSON values are columns, beside _partition, _offset, _timestamp and _key. FROM orders
     AS OF TIMESTAMP '2026-03-01' reads an earlier state. SHOW TABLES lists topics.
+
+    For example: penstock sql "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"
     """
     if sum((form.as_csv, form.as_json, form.parquet is not None)) > 1:
         raise UsageError("give one of --csv, --json and --parquet")

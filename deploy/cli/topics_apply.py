@@ -35,13 +35,13 @@ def apply(
     from controller.metadata.configs import TOPIC_RESOURCE
     from deploy.clients import configs
     from deploy.clients.kafka import Kafka
-    from deploy.topic_plan import TopicFound, plan, read_wanted
+    from deploy.topic_plan import FoundTopic, plan, read_wanted
 
     wanted = read_wanted(_content(file), "standard input" if file == "-" else file)
     kafka = Kafka(bootstrap)
     there = {view.name: len(view.partitions) for view in kafka.topics()}
     found = {
-        topic.name: TopicFound(
+        topic.name: FoundTopic(
             there[topic.name],
             {
                 config.name: config.value

@@ -102,6 +102,7 @@ FOREIGN_FLAGS = {
     "--topic": "Kafka's tools",
     "--to-offset": "Kafka's tools",
     "--consumer.config": "Kafka's tools",
+    "--cascade": "kubectl",
     "--from-literal": "kubectl",
     "--create-namespace": "helm",
     "--reuse-values": "helm",

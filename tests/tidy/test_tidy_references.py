@@ -27,6 +27,7 @@ NOT_OURS = {
     "open-api/rest-catalog-open-api.yaml": "of Apache Iceberg",
     "benchmarks/results.jsonl": "what `make bench` writes",
     "penstock.toml": "a configuration file that an operator writes",
+    "penstock/profiles.toml": "the profiles of a user",
     "broker.toml": "a configuration file that an operator writes",
     "controller.toml": "a configuration file that an operator writes",
     "my-*.yaml": "a values file that an operator writes",

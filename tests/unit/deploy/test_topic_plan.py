@@ -3,14 +3,14 @@
 import pytest
 
 from deploy.errors import UsageError
-from deploy.topic_plan import TopicChange, TopicFound, TopicWanted, plan, read_wanted
+from deploy.topic_plan import ChangedTopic, FoundTopic, WantedTopic, plan, read_wanted
 
-FOUND = {"orders": TopicFound(3, {"retention.ms": "1000"})}
+FOUND = {"orders": FoundTopic(3, {"retention.ms": "1000"})}
 
 
 def test_json_and_toml_are_read_alike() -> None:
     configs = {"retention.ms": 3_600_000, "compression.type": "zstd", "preallocate": False}
-    expected = [TopicWanted("orders", 3, configs), TopicWanted("events")]
+    expected = [WantedTopic("orders", 3, configs), WantedTopic("events")]
     assert (
         read_wanted(
             b'{"topics": [{"name": "orders", "partitions": 3, "configs": {"retention.ms": 3600000,'
@@ -49,18 +49,18 @@ def test_wrong_files_are_refused(text: bytes, said: str) -> None:
 
 def test_only_what_differs_changes() -> None:
     wanted = [
-        TopicWanted("orders", 6, {"retention.ms": 1000, "min.compaction.lag.ms": 2.0}),
-        TopicWanted("events", -1, {"cleanup.policy": "compact", "preallocate": True}),
+        WantedTopic("orders", 6, {"retention.ms": 1000, "min.compaction.lag.ms": 2.0}),
+        WantedTopic("events", -1, {"cleanup.policy": "compact", "preallocate": True}),
     ]
     assert plan(wanted, FOUND) == [
-        TopicChange("orders", False, 6, {"min.compaction.lag.ms": "2"}),
-        TopicChange("events", True, -1, {"cleanup.policy": "compact", "preallocate": "true"}),
+        ChangedTopic("orders", False, 6, {"min.compaction.lag.ms": "2"}),
+        ChangedTopic("events", True, -1, {"cleanup.policy": "compact", "preallocate": "true"}),
     ]
-    assert plan([TopicWanted("orders", 3, {"retention.ms": 1000})], FOUND) == []
-    assert plan([TopicWanted("orders")], FOUND) == []
+    assert plan([WantedTopic("orders", 3, {"retention.ms": 1000})], FOUND) == []
+    assert plan([WantedTopic("orders")], FOUND) == []
 
 
 def test_partitions_are_never_removed() -> None:
-    wanted = [TopicWanted("events"), TopicWanted("orders", 2)]
+    wanted = [WantedTopic("events"), WantedTopic("orders", 2)]
     with pytest.raises(UsageError, match="cannot be removed: 2 is not possible"):
         plan(wanted, FOUND)
