@@ -1,9 +1,9 @@
-"""Match names against regular expressions of clients, in linear time.
+"""Match names against regular expressions of clients and of settings, in linear time.
 
 Source: Kafka, which uses RE2/J; ADR 0050.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, Protocol, cast
 
@@ -12,8 +12,14 @@ import re2
 CACHED_MAX: Final = 256
 
 
-class _Pattern(Protocol):
-    def fullmatch(self, text: str) -> object | None: ...
+class Match(Protocol):
+    def groups(self) -> Sequence[str | None]: ...
+
+    def group(self, number: int) -> str | None: ...
+
+
+class Pattern(Protocol):
+    def fullmatch(self, text: str) -> Match | None: ...
 
 
 class _Options(Protocol):
@@ -27,7 +33,7 @@ class _Library(Protocol):
 
     def Options(self) -> _Options: ...
 
-    def compile(self, pattern: str, options: _Options) -> _Pattern: ...
+    def compile(self, pattern: str, options: _Options) -> Pattern: ...
 
 
 class RegexInvalid(Exception):
@@ -36,17 +42,18 @@ class RegexInvalid(Exception):
 
 def check_regex(expression: str) -> None:
     """Raises RegexInvalid."""
-    _compiled(expression)
+    compiled(expression)
 
 
 def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
     """Return the names that match as a whole. Raises RegexInvalid."""
-    pattern = _compiled(expression)
+    pattern = compiled(expression)
     return frozenset(name for name in names if pattern.fullmatch(name))
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def _compiled(expression: str) -> _Pattern:
+def compiled(expression: str) -> Pattern:
+    """Raises RegexInvalid."""
     library = cast("_Library", re2)
     options = library.Options()
     options.log_errors = False

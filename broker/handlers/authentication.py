@@ -3,7 +3,8 @@
 On listeners with SASL a connection may ask for ApiVersions, then it authenticates, and only then
 its requests reach the handlers. On other listeners everything reaches them, and SaslHandshake and
 SaslAuthenticate are errors there, as in Kafka.
-Invariants: any other request closes the connection. The answer to a failure waits for
+Invariants: any other request closes the connection. Whatever fails in an exchange, bugs included,
+refuses the client. The answer to a failure waits for
 `connection.failed.authentication.delay.ms`, then the connection closes. Log lines show neither
 tokens nor passwords.
 
@@ -191,6 +192,25 @@ class AuthenticatingDispatcher:
         """Take a token. Returns the answer, and how long the session lasts. Raises
         AuthenticationFailed.
         """
+        try:
+            return await self._taken(connection, sasl, token)
+        except AuthenticationFailed:
+            raise
+        except Exception as error:
+            suppressed = self._log_limit.take(self._loop.time())
+            if suppressed is not None:
+                log.error(
+                    "authentication_broken",
+                    peer=connection.peer,
+                    mechanism=sasl.mechanism,
+                    suppressed_count=suppressed,
+                    exc_info=error,
+                )
+            raise AuthenticationFailed("a bug, which the log shows") from error
+
+    async def _taken(
+        self, connection: ConnectionInfo, sasl: SaslState, token: bytes
+    ) -> tuple[bytes, int]:
         step = await self._checked(connection, sasl, sasl.receive(token))
         if not isinstance(step, Done):
             return step.data, 0

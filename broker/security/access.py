@@ -69,6 +69,8 @@ class ClientAccess:
 
     async def close(self) -> None:
         self.users.close()
+        if self.keys is not None:
+            await self.keys.close()
         if self._watch is not None:
             self._watch.cancel()
             with suppress(asyncio.CancelledError):

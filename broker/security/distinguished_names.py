@@ -35,7 +35,11 @@ def distinguished_name(certificate_der: bytes) -> str:
     """Return the subject of a certificate. Raises ValueError if it cannot be read."""
     from cryptography.x509 import load_der_x509_certificate
 
-    return rfc2253(load_der_x509_certificate(certificate_der).subject)
+    try:
+        return rfc2253(load_der_x509_certificate(certificate_der).subject)
+    except Exception as error:
+        # Besides ValueError, cryptography raises TypeError, InvalidVersion and others.
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def rfc2253(name: "Name") -> str:

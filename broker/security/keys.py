@@ -1,17 +1,18 @@
 """Keep the public keys that verify tokens: read them from a URL or a file, and again when they are
 old or when a token names an unknown one.
 
-Invariants: keys are read off the event loop, with a time limit and a size limit, and one read runs
-at a time. Tokens with made up key ids cause at most one read every `unknown_interval_s`. If reading
-fails, the keys that are known stay in use.
-Source: Kafka's RefreshingHttpsJwks.
+Invariants: one read runs at a time, with a limit of time and of bytes, and it goes on when the
+client leaves that caused it. Tokens with made up key ids cause at most one read every
+`unknown_interval_s`. Whatever the endpoint answers, reading ends with new keys or with an error in
+the log; after an error the keys that are known stay in use.
+Source: Kafka's RefreshingHttpsJwks. Unlike there, redirects are refused: only the configured
+address decides who may log in.
 """
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-from urllib.request import urlopen
 
 import structlog
 
@@ -20,8 +21,9 @@ from broker.security.tokens import Key, TokenRules, UnknownKey, VerifiedToken, p
 log = structlog.get_logger(__name__)
 
 UNKNOWN_INTERVAL_S: Final = 10.0
-_READ_TIMEOUT_S: Final = 5.0
-_DOCUMENT_BYTES_MAX: Final = 1 << 20
+READ_TIMEOUT_S: Final = 5.0
+DOCUMENT_BYTES_MAX: Final = 1 << 20
+_OK: Final = 200
 
 
 class TokenKeys:
@@ -35,16 +37,24 @@ class TokenKeys:
         refresh_ms: int,
         now_ms: Callable[[], int],
         unknown_interval_s: float = UNKNOWN_INTERVAL_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
         self._url = url
         self._rules = rules
         self._refresh_s = refresh_ms / 1_000
         self._now_ms = now_ms
         self._unknown_interval_s = unknown_interval_s
+        self._read_timeout_s = read_timeout_s
         self._keys: list[Key] = []
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
         self._tried_at: float | None = None
         self._read_at: float | None = None
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
 
     async def verify(self, token: str) -> VerifiedToken:
         """Verify a token. Raises AuthenticationFailed."""
@@ -60,31 +70,79 @@ class TokenKeys:
     async def _read(self) -> None:
         """Read the keys, unless that was tried just now."""
         loop = asyncio.get_running_loop()
-        asked_at = loop.time()
-        async with self._reading:
+        if self._reading is None or self._reading.done():
             tried_at = self._tried_at
-            if tried_at is not None and (
-                tried_at >= asked_at or loop.time() - tried_at < self._unknown_interval_s
-            ):
+            if tried_at is not None and loop.time() - tried_at < self._unknown_interval_s:
                 return
             self._tried_at = loop.time()
-            try:
-                document = await asyncio.to_thread(read_document, self._url)
-                self._keys = parse_keys(document)
-            except (OSError, ValueError) as error:
-                log.error("token_keys_not_read", url=self._url, reason=str(error))
-                return
-            self._read_at = loop.time()
+            self._reading = loop.create_task(self._read_once())
+        # Clients that disconnect must not stop a read that others wait for.
+        await asyncio.shield(self._reading)
+
+    async def _read_once(self) -> None:
+        try:
+            async with asyncio.timeout(self._read_timeout_s):
+                document = await read_document(self._url)
+                keys = await asyncio.to_thread(parse_keys, document)
+        except TimeoutError:
+            self._log_failure(f"no whole document within {self._read_timeout_s} s")
+        except Exception as error:  # noqa: BLE001 - the boundary: the old keys stay, whatever the endpoint answers
+            self._log_failure(str(error) or type(error).__name__)
+        else:
+            self._keys = keys
+            self._read_at = asyncio.get_running_loop().time()
+
+    def _log_failure(self, reason: str) -> None:
+        log.error(
+            "token_keys_not_read", url=self._url, reason=reason[:500], kept_count=len(self._keys)
+        )
 
 
-def read_document(url: str) -> bytes:
-    """Read the document. Raises OSError or ValueError."""
+async def read_document(url: str) -> bytes:
+    """Read the document. Raises OSError or ValueError, or what aiohttp raises."""
     if url.startswith("file:"):
-        with Path(url.removeprefix("file:").removeprefix("//")).open("rb") as file:
-            document = file.read(_DOCUMENT_BYTES_MAX + 1)
-    else:
-        with urlopen(url, timeout=_READ_TIMEOUT_S) as answer:  # noqa: S310  # checked: http or https
-            document = answer.read(_DOCUMENT_BYTES_MAX + 1)
-    if len(document) > _DOCUMENT_BYTES_MAX:
-        raise ValueError(f"the document has more than {_DOCUMENT_BYTES_MAX} bytes")
+        return await asyncio.to_thread(
+            _from_file, Path(url.removeprefix("file:").removeprefix("//"))
+        )
+    return await _from_http(url)
+
+
+def _from_file(path: Path) -> bytes:
+    if not path.is_file():
+        raise ValueError("there is no such file")
+    with path.open("rb") as file:
+        document = file.read(DOCUMENT_BYTES_MAX + 1)
+    _check_size(document)
+    return document
+
+
+async def _from_http(url: str) -> bytes:
+    # Brokers without OAUTHBEARER and S3 do not pay for the import.
+    import aiohttp
+
+    document = bytearray()
+    async with (
+        aiohttp.ClientSession(
+            trust_env=True,  # proxies
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session,
+        session.get(url, allow_redirects=False) as answer,
+    ):
+        if answer.status != _OK:
+            where = answer.headers.get("Location")
+            raise ValueError(
+                f"HTTP status {answer.status} instead of 200"
+                + (f"; redirects, here to {where[:200]!r}, are not followed" if where else "")
+            )
+        async for part in answer.content.iter_any():
+            document += part
+            _check_size(document)
     return bytes(document)
+
+
+def _check_size(document: bytes | bytearray) -> None:
+    """Raises ValueError."""
+    if len(document) > DOCUMENT_BYTES_MAX:
+        raise ValueError(f"the document has more than {DOCUMENT_BYTES_MAX} bytes")

@@ -4,27 +4,30 @@
     RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, RULE:^CN=(.*?),.*$/$1/L, DEFAULT
 
 Invariant: pure. The first rule whose pattern matches the whole name decides; a name that no rule
-matches has no principal. Patterns are Python's, which agree with Java's in what rules use.
-Source: Kafka's SslPrincipalMapper; KIP-371.
+matches has no principal. Patterns are RE2's: a long name in a certificate cannot make them take
+forever, and they have no lookarounds and no back references, unlike Java's.
+Source: Kafka's SslPrincipalMapper; KIP-371; ADR 0069.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Final, Self
 
+from base.regular_expressions import Match, Pattern, RegexInvalid, compiled
+
 _RULE: Final = re.compile(
     r"\s*(?:(?P<default>DEFAULT)"
     r"|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<replacement>(?:\\.|[^\\/])*)/(?P<case>[LU]?))"
     r"\s*(?:,\s*|$)"
 )
-_REFERENCE: Final = re.compile(r"\\(.)|\$(\d+)")
+_REFERENCE: Final = re.compile(r"\\(.)|\$([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """pattern: None for DEFAULT, which takes the name as it is."""
 
-    pattern: re.Pattern[str] | None
+    pattern: Pattern | None
     replacement: str
     case: str
 
@@ -38,7 +41,7 @@ class _Rule:
         return result.lower() if self.case == "L" else result.upper() if self.case else result
 
 
-def _replaced(reference: re.Match[str], found: re.Match[str]) -> str:
+def _replaced(reference: re.Match[str], found: Match) -> str:
     """Return what stands for `$12`: the longest number that is a group, then the other digits."""
     if reference[1] is not None:
         return reference[1]
@@ -48,7 +51,7 @@ def _replaced(reference: re.Match[str], found: re.Match[str]) -> str:
     while end > 1 and int(digits[:end]) > groups:
         end -= 1
     number = int(digits[:end])
-    return reference[0] if number > groups else (found[number] or "") + digits[end:]
+    return reference[0] if number > groups else (found.group(number) or "") + digits[end:]
 
 
 class PrincipalRules:
@@ -74,8 +77,8 @@ class PrincipalRules:
                 rules.append(_Rule(None, "", ""))
                 continue
             try:
-                pattern = re.compile(found["pattern"])
-            except re.error as error:
+                pattern = compiled(found["pattern"])
+            except RegexInvalid as error:
                 raise ValueError(f"{found['pattern']!r} is not a pattern: {error}") from None
             rules.append(_Rule(pattern, found["replacement"], found["case"]))
         return cls(tuple(rules) or (_Rule(None, "", ""),))

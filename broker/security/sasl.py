@@ -18,6 +18,10 @@ from broker.security.exchange import AuthenticationFailed, Done, Exchange, Step
 
 _AGAIN_INTERVAL_S: Final = 1.0
 _FIRST_WITH_HEADERS: Final = 1
+_TOLD_CHARACTERS_MAX: Final = 1_000
+"""What an error tells a client may have names of its own choice, and a text on the wire has at most
+32,767 bytes.
+"""
 
 MakeExchange = Callable[[str], Exchange]
 """Begin an authentication by the mechanism of this name."""
@@ -121,7 +125,7 @@ class SaslState:
         self.phase = SaslPhase.FAILED
         self.exchange = None
         if error.told is not None:
-            return error.told
+            return error.told[:_TOLD_CHARACTERS_MAX]
         during = "re-authentication" if self._before else "authentication"
         return (
             f"Authentication failed during {during} due to invalid credentials with SASL mechanism"

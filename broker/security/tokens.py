@@ -21,7 +21,12 @@ ALGORITHMS: Final = tuple(
 KEYS_MAX: Final = 1_000
 """Keys of one JWKS document. Further ones are ignored."""
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC"}
+_RSA_BITS_MIN: Final = 2_048
+"""The minimum of RFC 7518, as in Kafka."""
+_TEXTS: Final = ("kty", "kid", "alg", "use")
 _USER_CHARACTERS_MAX: Final = 1_000
+_TIME_MAX_S: Final = 253_402_300_799
+"""The end of the year 9999. Later times do not fit into what is computed with them."""
 
 
 class UnknownKey(AuthenticationFailed):
@@ -59,8 +64,8 @@ def parse_keys(document: bytes) -> list[Key]:
         items = json.loads(document)["keys"]
         if not isinstance(items, list):
             raise TypeError(items)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"not a JWKS document: {error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a JWKS document: {str(error)[:200]}") from None
     keys: list[Key] = []
     for item in cast("list[object]", items)[:KEYS_MAX]:
         key = _key(item)
@@ -74,21 +79,25 @@ def _key(item: object) -> Key | None:
     if not isinstance(item, dict):
         return None
     fields = cast("dict[str, Any]", item)
+    if not all(isinstance(fields.get(name, ""), str) for name in _TEXTS):
+        return None
     if fields.get("kty") not in {"RSA", "EC"} or fields.get("use", "sig") != "sig":
         return None
     public_fields = {name: value for name, value in fields.items() if name != "d"}
     try:
         public = jwt.PyJWK(public_fields).key
-    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+    except Exception:  # noqa: BLE001 - PyJWT and cryptography do not list what odd numbers make them raise
         return None
-    return Key(str(fields.get("kid", "")), fields["kty"], str(fields.get("alg", "")), public)
+    if fields["kty"] == "RSA" and public.key_size < _RSA_BITS_MIN:
+        return None
+    return Key(fields.get("kid", ""), fields["kty"], fields.get("alg", ""), public)
 
 
 def verify(token: str, keys: Sequence[Key], rules: TokenRules, now_ms: int) -> VerifiedToken:
     """Verify a token. Raises AuthenticationFailed."""
     try:
         header = jwt.get_unverified_header(token)
-    except (jwt.PyJWTError, ValueError) as error:
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
         raise AuthenticationFailed(f"the token is malformed: {error}") from None
     algorithm = header.get("alg")
     if algorithm not in ALGORITHMS:
@@ -111,7 +120,7 @@ def verify(token: str, keys: Sequence[Key], rules: TokenRules, now_ms: int) -> V
                 "verify_jti": False,
             },
         )
-    except (jwt.PyJWTError, ValueError, TypeError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever a library raises about a token refuses it
         raise AuthenticationFailed(f"the token is not valid: {error}") from None
     return _checked(claims, rules, now_ms)
 
@@ -147,7 +156,18 @@ def _checked(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Verif
     user = claims.get(rules.user_claim)
     if not isinstance(user, str) or not user.strip() or len(user) > _USER_CHARACTERS_MAX:
         raise AuthenticationFailed(f"the token has no {rules.user_claim}")
+    if not _is_unicode(user):
+        raise AuthenticationFailed(f"the {rules.user_claim} of the token is not Unicode")
     return VerifiedToken(user, expires_ms)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text of a JSON document can be written: it may have half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_audience(given: object, wanted: Sequence[str]) -> None:
@@ -169,7 +189,6 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int:
     value = claims.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise AuthenticationFailed(f"the token has no time {name}")
-    try:
-        return int(value * 1_000)
-    except (OverflowError, ValueError):
-        raise AuthenticationFailed(f"the token has no time {name}") from None
+    if not -_TIME_MAX_S <= value <= _TIME_MAX_S:
+        raise AuthenticationFailed(f"the time {name} of the token is too far away")
+    return int(value * 1_000)

@@ -1,8 +1,8 @@
 """List what `make fuzz` tests: each reader of bytes that come from outside of the process.
 
 To add a target, write a function from bytes that calls the reader, add it to TARGETS with the
-errors that the reader documents, and add seeds to `tests.fuzz.seeds`. SASL exchanges and JWTs
-belong here too. Anything else than the allowed errors is a finding: another exception, more than
+errors that the reader documents, and add seeds to `tests.fuzz.seeds`. Anything else than the
+allowed errors is a finding: another exception, more than
 `time_max_s`, more memory than `memory_bytes_max`, the end of the process.
 """
 
@@ -15,6 +15,8 @@ from types import MappingProxyType
 
 import msgspec
 
+from broker.security.exchange import AuthenticationFailed
+from broker.security.tls import SecurityFileInvalid
 from broker.wire.apis import APIS, FETCH, PRODUCE
 from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
@@ -49,7 +51,7 @@ from stream.format.manifest.codec import decode_entries, decode_shard
 from stream.format.manifest.lease import Lease
 from stream.format.manifest.model import PageRef, SectionRef
 from stream.format.transaction_log import decode_events
-from tests.fuzz import seals
+from tests.fuzz import logins, seals
 from tests.fuzz.parts import JournalParts, answer_of
 
 Function = Callable[[bytes], object]
@@ -305,6 +307,20 @@ TARGETS = MappingProxyType(
                 _MESSAGE_ERRORS,
             ),
             Target("http", _http, ()),
+            *(
+                Target(
+                    mechanism.lower(),
+                    functools.partial(logins.sasl, mechanism),
+                    (AuthenticationFailed,),
+                )
+                for mechanism in logins.MECHANISMS
+            ),
+            Target("jwt", logins.jwt, (AuthenticationFailed,)),
+            Target("jwks", logins.jwks, (ValueError,)),
+            Target("users-file", logins.users, (ValueError,)),
+            Target("principal-rules", logins.principal_rules, (ValueError,)),
+            Target("certificate", logins.certificate, (ValueError,)),
+            Target("keystore", logins.keystore, (SecurityFileInvalid,)),
         )
     }
 )

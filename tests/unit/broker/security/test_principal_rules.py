@@ -54,6 +54,16 @@ def test_a_rule_must_match_the_whole_name() -> None:
     assert PrincipalRules.parse("RULE:CN=admin/admin/").name_of("CN=admin,O=elsewhere") is None
 
 
+def test_no_name_makes_a_rule_take_forever() -> None:
+    """With backtracking this takes longer than the universe is old."""
+    assert PrincipalRules.parse("RULE:(a+)+b/$1/").name_of("a" * 1_000) is None
+
+
+def test_a_reference_of_many_digits_is_read_in_part() -> None:
+    name = PrincipalRules.parse(f"RULE:CN=(.*)/${'1' * 5_000}/").name_of("CN=a")
+    assert name == "a" + "1" * 4_999
+
+
 def test_without_rules_the_whole_name_is_taken() -> None:
     assert PrincipalRules.parse("").name_of("CN=x") == "CN=x"
 

@@ -85,3 +85,11 @@ def test_an_unknown_mechanism_fails() -> None:
     sasl = state()
     assert not sasl.handshake("GSSAPI", 1)
     assert sasl.phase is SaslPhase.FAILED
+
+
+def test_what_a_client_is_told_fits_on_the_wire() -> None:
+    """Some of these texts have names that the client chose, here of 100,000 characters."""
+    sasl = state()
+    assert sasl.handshake("PLAIN", 1)
+    error = AuthenticationFailed("the authorization id differs", told="x" * 100_000)
+    assert len(sasl.fail(error)) == 1_000

@@ -55,12 +55,16 @@ def test_signed_tokens_are_accepted(key: Any, algorithm: str, key_id: str | None
         {"exp": "soon"},
         {"exp": True},
         {"exp": 1e400},
+        {"exp": 10**300},
+        {"exp": 253_402_300_800},
+        {"iat": -(10**300)},
         {"iat": None},
         {"iat": NOW_S + 31},
         {"nbf": NOW_S + 31},
         {"sub": None},
         {"sub": ""},
         {"sub": 7},
+        {"sub": "\ud800"},
         {"scope": 7},
         {"scope": [1]},
         {"aud": "elsewhere"},
@@ -159,7 +163,35 @@ def test_keys_for_other_purposes_are_left_out() -> None:
         verify(token(RSA, "PS256", "d"), keys, TokenRules(), NOW_MS)
 
 
-@pytest.mark.parametrize("document", [b"", b"[]", b"{}", b'{"keys": 1}', b"\xff"])
+def test_deep_nesting_is_refused() -> None:
+    deep = base64.urlsafe_b64encode(b'{"a":' + b"[" * 100_000).rstrip(b"=").decode()
+    for forged in (f"{deep}.e30.AAAA", f"{part({'alg': 'RS256', 'kid': 'r'})}.{deep}.AAAA"):
+        with pytest.raises(AuthenticationFailed):
+            verify(forged, KEYS, TokenRules(), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"kty": ["RSA"]},
+        {"kid": None},
+        {"alg": ["RS256"]},
+        {"use": {}},
+        {"n": 7},
+        {"e": {}},
+        {"n": ""},
+        {"n": "A" * 100},
+    ],
+)
+def test_keys_of_odd_types_are_left_out(odd: dict[str, Any]) -> None:
+    """So are short ones: the last has 600 bits."""
+    document = {"keys": [jwk(RSA, "a") | odd, jwk(EC, "b")]}
+    assert [key.key_id for key in parse_keys(json.dumps(document).encode())] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "document", [b"", b"[]", b"{}", b'{"keys": 1}', b"\xff", b'{"keys":' + b"[" * 100_000]
+)
 def test_other_documents_are_errors(document: bytes) -> None:
     with pytest.raises(ValueError, match="JWKS"):
         parse_keys(document)

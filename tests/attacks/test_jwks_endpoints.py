@@ -1,0 +1,236 @@
+"""Endpoints of token keys that answer with anything: the client gets its refusal, the log says why,
+and the keys that are known stay in use.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.security.keys import DOCUMENT_BYTES_MAX, TokenKeys
+from broker.security.oauthbearer import bearer_message
+from tests.support.attacker import Attacker
+from tests.support.cluster import Cluster
+from tests.support.secure_cluster import secure_cluster
+from tests.support.token_issuer import TokenIssuer
+from tests.support.waiting import until
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+READ_TIMEOUT_S = 0.5
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+def answering(answer: bytes) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    return serve
+
+
+def endless(head: bytes, piece: bytes, pause_s: float = 0.0) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        while not writer.is_closing():
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+
+    return serve
+
+
+async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+def document(body: bytes) -> Serve:
+    return answering(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def keys(*items: Any) -> Serve:
+    return document(json.dumps({"keys": items}).encode())
+
+
+ODD = {"kty": ["RSA"], "n": {}, "e": 1, "kid": None, "alg": [1], "use": {}}
+HOSTILE: dict[str, Serve] = {
+    "no HTTP": answering(b"SSH-2.0-OpenSSH_9.6\r\n\x00\xff" * 50),
+    "nothing": answering(b""),
+    "silence": silence,
+    "half a body": answering(HEAD + b"Content-Length: 1000\r\n\r\n{"),
+    "endless body": endless(HEAD + b"\r\n", b"x" * 65_536),
+    "endless header": endless(HEAD, b"X: " + b"y" * 4_000 + b"\r\n"),
+    "endless header line": endless(HEAD + b"X: ", b"y" * 65_536),
+    "slow body": endless(HEAD + b"\r\n", b" ", 0.05),
+    "slow header": endless(HEAD + b"X: ", b"y", 0.05),
+    "huge": document(b'{"keys":[]}' + b" " * DOCUMENT_BYTES_MAX),
+    "gzip": answering(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"),
+    "an error": answering(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"),
+    "no JSON": document(b"<html>"),
+    "no object": document(b"[]"),
+    "keys of another type": document(b'{"keys":{"a":1}}'),
+    "deep nesting": document(b'{"keys":' + b"[" * 200_000),
+    "no Unicode": document(b'{"keys":"\xff"}'),
+    "long numbers": document(b'{"keys":' + b"9" * 10_000 + b"}"),
+}
+WITHOUT_KEYS: dict[str, Serve] = {
+    "odd types": keys(ODD, 1, None, [], "key", {"kty": "EC", "crv": 7, "x": [], "y": {}}),
+    "odd numbers": keys({"kty": "RSA", "n": "", "e": ""}, {"kty": "RSA", "n": "AA", "e": "AA"}),
+    "deep key": keys({"kty": "RSA", "n": [[[[{}]]]], "e": "AQAB"}),
+}
+
+
+class Endpoint:
+    """An endpoint that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.serve: Serve = silence
+        self.asked_count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/jwks"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked_count += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self.serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    async with Endpoint() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[Cluster]:
+    settings = {
+        "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
+        "sasl_jwks_endpoint_url": endpoint.url,
+        "sasl_oauth_expected_audience": ("kafka",),
+        "ssl_keystore_location": "",
+        "ssl_truststore_location": "",
+    }
+    async with secure_cluster(tmp_path, "SASL_PLAINTEXT", security=settings) as cluster:
+        yield cluster
+
+
+def keys_of(cluster: Cluster) -> TokenKeys:
+    found = cluster.broker.access.keys
+    assert found is not None
+    found._unknown_interval_s = 0.0
+    found._read_timeout_s = READ_TIMEOUT_S
+    return found
+
+
+async def log_in(cluster: Cluster, token: str) -> bool:
+    """Return whether the broker lets a client in. Fails if it does not answer."""
+    async with Attacker.connected(cluster.broker.port) as client:
+        answer = await client.log_in("OAUTHBEARER", bearer_message(token))
+        if b"invalid_token" in answer.auth_bytes:
+            answer = await client.token(b"\x01")
+            assert answer.error_code == 58
+            return False
+        assert answer.error_code == 0
+        return True
+
+
+async def test_whatever_the_endpoint_answers_the_client_is_refused(
+    cluster: Cluster, endpoint: Endpoint
+) -> None:
+    found, issuer = keys_of(cluster), TokenIssuer()
+    unknown = issuer.token("unknown")
+    for name, serve in HOSTILE.items():
+        endpoint.serve, asked_count = serve, endpoint.asked_count
+        with capture_logs() as logs:
+            assert not await log_in(cluster, unknown), name
+        assert endpoint.asked_count > asked_count, name
+        failures = [line for line in logs if line["event"] == "token_keys_not_read"]
+        assert failures, f"{name}: no line in the log"
+        assert all(line["reason"] for line in failures), name
+        assert not [line for line in logs if line["event"] == "authentication_broken"], name
+    for name, serve in WITHOUT_KEYS.items():
+        endpoint.serve = serve
+        assert not await log_in(cluster, unknown), name
+        assert not found._keys, name
+    endpoint.serve = document(issuer.document())
+    assert await log_in(cluster, issuer.token())
+
+
+async def test_the_keys_that_are_known_stay(cluster: Cluster, endpoint: Endpoint) -> None:
+    keys_of(cluster)
+    issuer = TokenIssuer()
+    endpoint.serve = document(issuer.document())
+    assert await log_in(cluster, issuer.token())
+    for name in ("no HTTP", "slow body", "deep nesting", "keys of another type"):
+        endpoint.serve = HOSTILE[name]
+        assert not await log_in(cluster, issuer.token("unknown")), name
+        assert await log_in(cluster, issuer.token()), name
+
+
+async def test_a_redirect_is_not_followed(cluster: Cluster, endpoint: Endpoint) -> None:
+    """Who can make the endpoint redirect must not choose the keys."""
+    keys_of(cluster)
+    issuer = TokenIssuer()
+    async with Endpoint() as elsewhere:
+        elsewhere.serve = document(issuer.document())
+        for status in (b"301 Moved", b"302 Found", b"307 Temporary Redirect"):
+            location = elsewhere.url.encode()
+            endpoint.serve = answering(
+                b"HTTP/1.1 %s\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % (status, location)
+            )
+            with capture_logs() as logs:
+                assert not await log_in(cluster, issuer.token())
+            assert "not followed" in next(line["reason"] for line in logs if "reason" in line)
+        assert elsewhere.asked_count == 0
+
+
+async def test_a_client_that_leaves_does_not_stop_the_read(
+    cluster: Cluster, endpoint: Endpoint
+) -> None:
+    """Otherwise strangers keep everyone out: each makes the broker read the keys, and disconnects
+    before the answer.
+    """
+    found, issuer = keys_of(cluster), TokenIssuer()
+    found._unknown_interval_s, found._read_timeout_s = 3_600.0, 20.0
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    answer = document(issuer.document())
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await go_on.wait()
+        await answer(reader, writer)
+
+    endpoint.serve = late
+    async with Attacker.connected(cluster.broker.port) as stranger:
+        login = asyncio.create_task(
+            stranger.log_in("OAUTHBEARER", bearer_message(issuer.token("unknown")))
+        )
+        await asked.wait()
+        login.cancel()
+    await until(lambda: not cluster.broker.server.connection_count)
+    go_on.set()
+    assert await log_in(cluster, issuer.token())
+    assert endpoint.asked_count == 1
