@@ -11,6 +11,8 @@ LEVELS: Final = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "
 """Kafka's names, in the numbers of Python."""
 
 ROOT: Final = "root"
+AUDIT: Final = "audit"
+"""The logger of the audit log. It has no level: its lines are always written."""
 
 
 class LogLevels:

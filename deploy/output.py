@@ -1,20 +1,28 @@
 """Print what commands answer: tables for people; JSON, YAML and CSV for programs.
 
 Invariant: stdout carries only the answer; progress and remarks go to stderr. With `--output` the
-answer is one document without colors; field names are stable.
+answer is one document without colors; field names are stable. In tables and JSON, names that
+clients chose cannot act on a terminal: what is not printable is escaped, and no name is markup.
 """
 
+import json
 import sys
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from base.printable import printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
 _SLOW_S: Final = 1.0
+_LAYOUT: Final = "\n\t"
 
 
 class Format(StrEnum):
@@ -44,7 +52,25 @@ def _encoded(output: Format, value: object) -> str:
         from deploy.csv_rows import encode_csv
 
         return encode_csv(msgspec.to_builtins(value))
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    return json_text(msgspec.json.format(msgspec.json.encode(value), indent=2)) + "\n"
+
+
+def json_text(document: bytes) -> str:
+    """Return a JSON document in which everything that is not printable is an escape of JSON."""
+    text = document.decode()
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in _LAYOUT else json.dumps(letter)[1:-1]
+        for letter in text
+    )
+
+
+def cell(text: str) -> "Text":
+    """Return a text for a table of rich: without markup."""
+    from rich.text import Text
+
+    return Text(printable(text, kept=_LAYOUT))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -54,7 +80,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
     cells = [list(row) for row in rows]
     table = Table(
-        title=title or None,
+        title=cell(title) if title else None,
         title_justify="left",
         header_style="bold",
         caption=None if cells else "(nothing)",
@@ -63,16 +89,16 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         is_number = bool(cells) and all(isinstance(row[index], int | float) for row in cells)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(_cell_text(cell) for cell in row))
+        table.add_row(*(cell(_text_of(value)) for value in row))
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
 
 
-def _cell_text(cell: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, int):
-        return f"{cell:,}"
-    return f"{cell:,.1f}" if isinstance(cell, float) else str(cell)
+def _text_of(value: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)
 
 
 def iso_time(time_ms: int) -> str:

@@ -5,6 +5,7 @@ its control characters escaped and at a limited length, so that nothing can pass
 Limits: a denial of the same principal, host, operation and resource type is logged once in
 REPEAT_S; in all, LogLimit applies to denials. Changes are rare, and all of them are logged, up to
 RESOURCES_PER_LINE_MAX in a line. Counters count every denial.
+Their logger has no level: who may change the levels of loggers cannot hide them (ADR 0068).
 Must not: decide anything.
 """
 
@@ -15,12 +16,14 @@ from typing import Final
 import structlog
 
 from base.acls import Operation, PatternType, Permission, ResourceType
+from base.log_levels import AUDIT
+from base.printable import printable
 from broker.network.log_limit import LogLimit
 from broker.network.request import RequestContext
 from broker.wire import apis
 from controller.metadata.records import AclEntry
 
-log = structlog.get_logger(__name__)
+log = structlog.get_logger(AUDIT)
 
 REPEAT_S: Final = 10.0
 SHOWN_CHARS_MAX: Final = 256
@@ -95,4 +98,4 @@ def acl_text(acl: AclEntry) -> str:
 def shown(text: str) -> str:
     """Return a text of a client as logs show it: no control characters, and not too long."""
     short = text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in short)
+    return printable(short)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from base.clock import wall_ms
+from base.log_levels import AUDIT
 from broker.errors import ErrorCode
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
@@ -39,6 +40,7 @@ from broker.wire import apis, framing
 from broker.wire.gen import sasl_authenticate, sasl_handshake
 
 log = structlog.get_logger(__name__)
+audit_log = structlog.get_logger(AUDIT)
 
 _KEY_BYTES: Final = 2
 _SIZE_BYTES: Final = 4
@@ -242,7 +244,7 @@ class AuthenticatingDispatcher:
         self._access.failed_count += 1
         suppressed = self._log_limit.take(self._loop.time())
         if suppressed is not None:
-            log.warning(
+            audit_log.warning(
                 "authentication_failed",
                 peer=connection.peer,
                 listener=connection.listener,

@@ -3,21 +3,28 @@ elsewhere.
 
 The level of a line is compared when it is logged, because administrators can change the levels of
 loggers in a running broker (`base.log_levels`).
-Invariant: called once, before the first log line. Must not import rich: structlog would use it for
+Invariants: what clients chose is escaped, so it can neither act on a terminal nor pass for another
+line: JSON escapes all but ASCII, and for people every character that is not printable is escaped.
+Called once, before the first log line. Must not import rich: structlog would use it for
 tracebacks, which are not printed, and each start of a broker would take 6 MB and 0.17 s more.
 """
 
 import logging
+import os
 import sys
 from collections.abc import MutableMapping
 from functools import partial
+from textwrap import indent
 from typing import Any, Final
 
 from base import log_levels
+from base.printable import printable, printable_value
 
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 """The values of the setting, with the names of `log_levels.LEVELS`."""
 
+_TRACEBACK: Final = "exception"
+_INDENT: Final = "    "
 _LEVEL_OF_METHOD: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -37,6 +44,9 @@ def configure(level: str, *, name: str = "") -> None:
     shared by several.
     """
     keep_rich_out()
+    # Otherwise gRPC writes a line for each handshake that fails, and strangers fill the disk. It
+    # reads this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     to_stderr(level)
     if name:
         import structlog
@@ -60,9 +70,7 @@ def to_stderr(level: str) -> None:
                 fmt="%H:%M:%S" if for_people else "iso", utc=not for_people
             ),
             structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(pad_event_to=24)
-            if for_people
-            else structlog.processors.JSONRenderer(),
+            *(_for_people() if for_people else _for_programs()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
         logger_factory=partial(NamedOutput, sys.stderr),
@@ -70,13 +78,46 @@ def to_stderr(level: str) -> None:
     )
 
 
+def _for_people() -> list[Any]:
+    from structlog.dev import ConsoleRenderer
+
+    return [_escape, ConsoleRenderer(pad_event_to=24)]
+
+
+def _for_programs() -> list[Any]:
+    from structlog.processors import JSONRenderer
+
+    return [JSONRenderer()]
+
+
+def _escape(
+    _logger: Any,  # noqa: ANN401 - as structlog passes it
+    _method: str,
+    event: MutableMapping[str, Any],
+) -> MutableMapping[str, Any]:
+    """Escape what is not printable. Tracebacks keep their lines, indented: texts of errors have
+    lines too, and none may pass for a line of the log.
+    """
+    for name, value in event.items():
+        if name == _TRACEBACK and isinstance(value, str):
+            event[name] = indent(printable(value, kept="\n"), _INDENT)
+        else:
+            event[name] = printable_value(value)
+    return event
+
+
 def _drop_below_level(
     logger: Any,  # noqa: ANN401 - as structlog passes it
     method: str,
     event: MutableMapping[str, Any],
 ) -> MutableMapping[str, Any]:
-    """Drop lines below the level of their logger. Raises DropEvent, which structlog expects."""
-    level = log_levels.LEVELS[log_levels.LOG_LEVELS.of(getattr(logger, "name", ""))]
+    """Drop lines below the level of their logger, except for the audit log. Raises DropEvent, which
+    structlog expects.
+    """
+    name = getattr(logger, "name", "")
+    if name == log_levels.AUDIT:
+        return event
+    level = log_levels.LEVELS[log_levels.LOG_LEVELS.of(name)]
     if _LEVEL_OF_METHOD.get(method, logging.NOTSET) < level:
         import structlog
 

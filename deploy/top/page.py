@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 
 from controller.api.load_messages import StoreRequests
-from deploy.output import size
+from deploy.output import cell, size
 from deploy.top.cost import usd_month
 from deploy.top.view import TopView
 from deploy.views import NodeView
@@ -35,14 +35,14 @@ def _nodes(view: TopView) -> Table:
         table.add_row(
             str(node.node_id),
             "fenced" if node.fenced else "alive",
-            node.address,
+            cell(node.address),
             f"{node.leads:,}",
             f"{node.bytes_in_s / 1e6:,.2f}",
             f"{node.bytes_out_s / 1e6:,.2f}",
             f"{node.requests_s:,}",
             _answers(node),
             "-" if node.loop_lag_ms is None else f"{node.loop_lag_ms:,.0f}",
-            node.note or "-",
+            cell(node.note or "-"),
         )
     return table
 
@@ -68,7 +68,7 @@ def _store(view: TopView) -> Table:
         f" {cost.prices.get_usd_per_1000:g} per 1,000 GET"
     )
     kept = f"{size(view.stored_bytes)} stored: USD {cost.storage_usd_month:,.2f} a month more"
-    table.caption = f"at this rate, {each}; {kept}"
+    table.caption = cell(f"at this rate, {each}; {kept}")
     return table
 
 
@@ -96,7 +96,7 @@ def _topics(view: TopView) -> Table:
     for topic in view.topics[:TOPICS_MAX]:
         rate = "-" if topic.records_s is None else f"{topic.records_s:,.0f}"
         table.add_row(
-            topic.name,
+            cell(topic.name),
             f"{topic.partitions:,}",
             f"{topic.without_leader:,}",
             rate,
@@ -108,7 +108,7 @@ def _topics(view: TopView) -> Table:
 
 
 def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold", expand=True)
+    table = Table(title=cell(title), title_justify="left", header_style="bold", expand=True)
     for name in texts:
         table.add_column(name)
     for name in numbers:

@@ -1,0 +1,211 @@
+"""Attacks on logs and terminals: names that act on a terminal or pass for lines of a log, levels
+that hide the audit log, and handshakes that fill a disk.
+"""
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import structlog
+
+from base.scram import ScramMechanism, salted_password
+from broker.handlers.loggers import LOGGER_RESOURCE, LOGGERS
+from broker.security.config import STANDARD_AUTHORIZER
+from broker.security.plain import plain_message
+from broker.wire import apis
+from broker.wire.gen import alter_user_scram_credentials, incremental_alter_configs
+from deploy.node import lifeline, logs
+from deploy.output import Format, print_document, print_table
+from objectstore.directory import DirectoryStore
+from tests.support.attacker import Attacker
+from tests.support.broker_process import broker_process
+from tests.support.certs import Authority
+from tests.support.cluster import Cluster
+from tests.support.ports import free_port
+from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles
+from tests.support.waiting import until, wait_until
+
+HOSTILE = "\r\n".join(
+    (
+        "a\x1b]0;title\x07\x1b[2J",
+        "level=info event=admin_change\x9b31m\u202e\u2066\x7f\u2028[red]b[/]",
+    )
+)
+"""ANSI and C1 controls, line breaks, marks of direction, and markup of rich."""
+
+SCRAM = ScramMechanism.SCRAM_SHA_256
+ACTING = tuple("\x07\x1b\r\x9b\x7f\u202e\u2066\u2028")
+STYLING = re.compile("\x1b\\[[0-9]+m")
+HANDSHAKES = 50
+
+
+def check_harmless(text: str) -> None:
+    assert not [letter for letter in ACTING if letter in text], repr(text)
+
+
+def on_terminal(code: str) -> str:
+    """Run Python code whose stdout and stderr are a terminal. Return what the terminal gets."""
+    ours, theirs = pty.openpty()
+    program = [sys.executable, "-c", code]
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "dumb"}
+    with subprocess.Popen(program, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        got = b""
+        while True:
+            try:
+                part = os.read(ours, 65_536)
+            except OSError:  # Linux: the other end is closed
+                break
+            if not part:
+                break
+            got += part
+        os.close(ours)
+        assert process.wait() == 0, got
+    return got.decode().replace("\r\n", "\n")
+
+
+def test_names_in_logs_for_people_are_escaped() -> None:
+    """A name in a text, in a list, in an object and in an exception; one event is one line."""
+    text = on_terminal(
+        "import structlog\n"
+        "from deploy.node import logs\n"
+        "logs.configure('info')\n"
+        f"name = {HOSTILE!r}\n"
+        "log = structlog.get_logger('x')\n"
+        "log.info('one', name=name, names=[name], mapped={name: name}, error=ValueError(name))\n"
+        "try:\n"
+        "    raise ValueError(name)\n"
+        "except ValueError as error:\n"
+        "    log.error('two', exc_info=error)\n"
+    )
+    text = STYLING.sub("", text)
+    check_harmless(text)
+    lines = text.splitlines()
+    assert "one" in lines[0]
+    assert "two" in lines[1]
+    assert "Traceback" in text
+    assert all(line.startswith("    ") for line in lines[2:]), lines
+
+
+def test_names_in_logs_for_programs_are_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    logs.to_stderr("info")
+    try:
+        structlog.get_logger("x").info("one", client_id=HOSTILE, names=[HOSTILE])
+    finally:
+        structlog.reset_defaults()
+    (line,) = capfd.readouterr().err.splitlines()
+    check_harmless(line)
+    assert json.loads(line)["client_id"] == HOSTILE
+
+
+def test_names_in_the_output_of_commands_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(HOSTILE, ["name", "count"], [[HOSTILE, 1]])
+    text = capsys.readouterr().out
+    check_harmless(text)
+    assert text.count("[red]") == 2, "names are no markup"
+    print_document(Format.JSON, {"name": HOSTILE, "names": [HOSTILE]})
+    document = capsys.readouterr().out
+    check_harmless(document)
+    assert json.loads(document) == {"name": HOSTILE, "names": [HOSTILE]}
+
+
+def altering(*loggers: str) -> incremental_alter_configs.IncrementalAlterConfigsRequest:
+    changes = [incremental_alter_configs.AlterableConfig(name, 0, "FATAL") for name in loggers]
+    resource = incremental_alter_configs.AlterConfigsResource(LOGGER_RESOURCE, "7", changes)
+    return incremental_alter_configs.IncrementalAlterConfigsRequest([resource])
+
+
+async def test_the_audit_log_cannot_be_silenced(tmp_path: Path) -> None:
+    """A super user sets every logger to FATAL, acts, and others fail: all of it is in the log."""
+    files = SecureFiles(tmp_path / "security")
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.users.file": str(files.users),
+        "sasl.inter.broker.username": BROKER_USER,
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": f"User:{BROKER_USER}",
+    }
+    store = tmp_path / "store"
+    async with (
+        Cluster(tmp_path, brokers=0, store=DirectoryStore(str(store))) as cluster,
+        broker_process(cluster, f"file:{store}", settings) as broker,
+        Attacker.connected(broker.port) as admin,
+        Attacker.connected(broker.port) as stranger,
+        Attacker.connected(broker.port) as user,
+    ):
+        await admin.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
+        made = alter_user_scram_credentials.ScramCredentialUpsertion(
+            HOSTILE, 1, 4_096, b"salt", salted_password(SCRAM, "secret", b"salt", 4_096)
+        )
+        request = alter_user_scram_credentials.AlterUserScramCredentialsRequest([], [made])
+        (result,) = (await admin.ask(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, request)).results
+        assert not result.error_code, result
+        (result,) = (
+            await admin.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering(*LOGGERS))
+        ).responses
+        assert not result.error_code, result
+        await stranger.log_in("PLAIN", plain_message("mallory", "wrong"))
+        assert not (await user.log_in("PLAIN", plain_message(HOSTILE, "secret"))).error_code
+        await user.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering(*LOGGERS))
+        (result,) = (
+            await admin.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering("audit"))
+        ).responses
+        assert "does not exist" in str(result.error_message)
+        audit = ("admin_change", "authentication_failed", "authorization_denied")
+        await until(lambda: len(broker.events(*audit)) == 4)
+        made_user, changed, failed, denied = broker.events(*audit)
+    assert made_user["change"] == "users_altered"
+    assert changed["resources"] == ["loggers of broker 7"]
+    assert failed["reason"] == "the user or the password is wrong"
+    check_harmless(denied["principal"])
+
+
+def test_handshakes_that_fail_do_not_fill_the_log_of_a_controller(tmp_path: Path) -> None:
+    """gRPC would write a line for each."""
+    files = Authority(tmp_path / "certs").make("penstock-controller")
+    port = free_port()
+    flags = {
+        "store": f"file:{tmp_path / 'store'}",
+        "metadata-log-dir": str(tmp_path / "data"),
+        "listeners": f"127.0.0.1:{port}",
+    }
+    command = [sys.executable, "-P", "-m", "deploy.cli", "controller"]
+    for name, value in flags.items():
+        command += [f"--{name}", value]
+    environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())} | files.environment
+    errors = tmp_path / "stderr"
+    with (
+        errors.open("w") as file,
+        subprocess.Popen(command, env=environment, stderr=file) as process,
+    ):
+
+        def shake() -> None:
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
+                stranger.sendall(b"\x16\x03\x01garbage" * 10)
+                while stranger.recv(4_096):
+                    pass
+
+        def is_open() -> bool:
+            try:
+                shake()
+            except ConnectionRefusedError:
+                return False
+            return True
+
+        try:
+            wait_until(is_open, 60)
+            for _ in range(HANDSHAKES):
+                shake()
+        finally:
+            process.send_signal(signal.SIGTERM)
+    lines = errors.read_text().splitlines()
+    assert len(lines) < HANDSHAKES, lines
+    assert not [line for line in lines if "Handshake failed" in line]
