@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.groups.model import Member
 from broker.wire.errors import WireError
-from broker.wire.primitives import Reader, Writer
+from broker.wire.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
 
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of groups of consumers, as opposed to those of Kafka Connect."""
@@ -38,7 +38,7 @@ class EmbeddedSubscription:
 def decode_subscription(data: bytes) -> EmbeddedSubscription:
     """Raises MalformedEmbedded."""
     try:
-        reader = Reader(data)
+        reader = _reader(data)
         version, topics = _read_topics(reader)
         _skip_user_data(reader)
         owned: dict[str, frozenset[int]] = {}
@@ -60,7 +60,7 @@ def subscribed_topics(members: Iterable[Member]) -> frozenset[str] | None:
     for member in members:
         for protocol in member.protocols:
             try:
-                topics.update(_read_topics(Reader(protocol.metadata))[1])
+                topics.update(_read_topics(_reader(protocol.metadata))[1])
             except WireError:
                 return None
     return frozenset(topics)
@@ -71,7 +71,7 @@ def decode_assignment(data: bytes) -> dict[str, frozenset[int]]:
     if not data:
         return {}
     try:
-        reader = Reader(data)
+        reader = _reader(data)
         reader.i16()
         return _read_partitions(reader)
     except WireError as error:
@@ -88,6 +88,10 @@ def encode_assignment(partitions: Mapping[str, frozenset[int]], subscription: by
         writer.i32s(sorted(indexes), False)
     writer.null(False)
     return bytes(writer)
+
+
+def _reader(data: bytes) -> Reader:
+    return Reader(data, 0, REQUEST_ELEMENTS_MAX)
 
 
 def _read_topics(reader: Reader) -> tuple[int, tuple[str, ...]]:

@@ -21,6 +21,7 @@ from broker.wire import framing
 from broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
 from broker.wire.codecs import CODECS
 from broker.wire.gen import sasl_authenticate, sasl_handshake
+from broker.wire.primitives import MAX_ELEMENTS_COUNT
 
 if TYPE_CHECKING:
     from controller.metadata.image import MetadataImage
@@ -123,7 +124,9 @@ async def _exchange(
     )
     frame = await peer.reader.readexactly(size_bytes)
     _, body_offset = framing.parse_response_header(api, version, frame)
-    response = framing.decode_body(codec.decode_response, frame, body_offset, version)
+    response = framing.decode_body(
+        codec.decode_response, frame, body_offset, version, MAX_ELEMENTS_COUNT
+    )
     assert isinstance(response, kind)
     return response
 

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from base.buffers import Buffer
 from broker.wire.apis import API_VERSIONS, APIS, ApiSpec
 from broker.wire.errors import FrameTooLarge, UnencodableValue, UnsupportedApi
-from broker.wire.primitives import Reader, Writer
+from broker.wire.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
 
 SIZE_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
@@ -62,7 +62,7 @@ def parse_header(frame: Buffer) -> RequestHeader:
     """Read the header of a frame (without its size prefix). Raises `UnsupportedApi`, after which
     the connection is closed, as in Kafka.
     """
-    reader = Reader(frame)
+    reader = Reader(frame, 0, REQUEST_ELEMENTS_MAX)
     api_key, version, correlation_id = reader.unpack(_REQUEST)
     api = APIS.get(api_key)
     if api is None:
@@ -77,14 +77,19 @@ def parse_header(frame: Buffer) -> RequestHeader:
 
 
 def decode_body(
-    decode: Callable[[Reader, int], Message], frame: Buffer, body_offset: int, version: int
+    decode: Callable[[Reader, int], Message],
+    frame: Buffer,
+    body_offset: int,
+    version: int,
+    elements_max: int = REQUEST_ELEMENTS_MAX,
 ) -> Message:
     """Read a body with a function of `broker.wire.gen`. Bytes after it are ignored, as in Kafka.
+    elements_max: for answers, `MAX_ELEMENTS_COUNT`.
 
     librdkafka requires that: its Metadata request for all topics (v9 and later) ends with three
     extra bytes.
     """
-    return decode(Reader(frame, body_offset), version)
+    return decode(Reader(frame, body_offset, elements_max), version)
 
 
 def encode_response_frame(

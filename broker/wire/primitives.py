@@ -2,8 +2,8 @@
 
 Invariant: every declared length or count is compared with the bytes left before it is used, so a
 frame of n bytes never allocates more than a small multiple of n. A frame never decodes to more than
-`MAX_ELEMENTS_COUNT` array elements, which limits the time for which one peer can block the event
-loop (about 0.3 s). A `Reader` raises only `WireError`.
+a number of array elements, which limits the time for which one peer can block the event loop:
+`REQUEST_ELEMENTS_MAX` for what clients send. A `Reader` raises only `WireError`.
 Must not: know any API, copy record batches, or log.
 
 `flexible` (KIP-482) selects compact lengths (uvarint, plus one, 0 = null) over legacy ones
@@ -31,9 +31,13 @@ from broker.wire.errors import (
 
 MAX_STRING_BYTES: Final = 0x7FFF
 MAX_ELEMENTS_COUNT: Final = 500_000
-"""Array elements and tagged fields in one frame. The largest legitimate request, a Fetch of all
-partitions that a node may lead, has less than a tenth of that. At 100 to 200 bytes per object the
-limit costs at most about 100 MB.
+"""Array elements and tagged fields in one answer of another node, or in one record of a log."""
+
+REQUEST_ELEMENTS_MAX: Final = 50_000
+"""Array elements and tagged fields in one request. An element costs 1 to 2 us of the event loop and
+100 to 400 bytes, so a request costs at most about 100 ms and 20 MB. The largest legitimate ones
+have less: a Fetch of 10,000 topics of one partition each has 20,000 elements, and CreateTopics or
+AlterPartitionReassignments of 10,000 partitions with three replicas each 40,000.
 """
 
 _NULL_UUID: Final = bytes(16)
@@ -54,11 +58,13 @@ class Reader:
 
     __slots__ = ("_elements_left_count", "end", "pos", "view")
 
-    def __init__(self, buffer: Buffer, pos: int = 0) -> None:
+    def __init__(
+        self, buffer: Buffer, pos: int = 0, elements_max: int = MAX_ELEMENTS_COUNT
+    ) -> None:
         self.view = memoryview(buffer)
         self.pos = pos
         self.end = len(self.view)
-        self._elements_left_count = MAX_ELEMENTS_COUNT
+        self._elements_left_count = elements_max
 
     def expect_end(self) -> None:
         """Raise `TrailingBytes` unless everything was read."""

@@ -30,7 +30,7 @@ from broker.wire.leader_hint import (
     is_known,
     leader_field,
 )
-from broker.wire.primitives import Reader, Writer
+from broker.wire.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
 from broker.wire.topic_key import NO_TOPIC_ID, TopicKey, write_topic_key
 
 _FLEXIBLE_FROM: Final = 9
@@ -94,7 +94,7 @@ def decode_produce_request(frame: memoryview, offset: int, version: int) -> Prod
     """Read a body that begins at `offset` of `frame`. Raises `WireError`. About 1 us per partition,
     regardless of its size.
     """
-    reader = Reader(frame, offset)
+    reader = Reader(frame, offset, REQUEST_ELEMENTS_MAX)
     flexible = version >= _FLEXIBLE_FROM
     transactional_id = reader.nullable_string(flexible)
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)

@@ -27,8 +27,8 @@ from controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 
-REPEATED = 50_000
-"""How often a request names one thing: a megabyte with names of a few bytes."""
+REPEATED = 20_000
+"""How often a request names one thing, within `REQUEST_ELEMENTS_MAX`."""
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
 from broker.wire.fetch import decode_fetch_request
 from broker.wire.framing import decode_body, parse_header, parse_response_header
+from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from broker.wire.produce import decode_produce_request
 from controller.api import load_messages, rewrite_messages
 from controller.api import messages as api_messages
@@ -122,7 +123,7 @@ def _response(data: bytes) -> None:
     api = list(APIS.values())[data[0] % len(APIS)]
     version = api.served_min + data[1] % (api.max - api.served_min + 1)
     _, at = parse_response_header(api, version, data[2:])
-    decode_body(CODECS[api.key].decode_response, data[2:], at, version)
+    decode_body(CODECS[api.key].decode_response, data[2:], at, version, MAX_ELEMENTS_COUNT)
 
 
 # --- batches --------------------------------------------------------------------------------------

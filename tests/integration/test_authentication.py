@@ -26,6 +26,7 @@ from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import api_versions, metadata, sasl_authenticate, sasl_handshake
+from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from deploy.local.certificates import Authority
 from tests.support.clients import TIMEOUT_S, read_records
 from tests.support.cluster import Cluster
@@ -229,7 +230,7 @@ class Raw:
         )
         frame = self.receive()
         _, at = framing.parse_response_header(api, version, frame)
-        return framing.decode_body(codec.decode_response, frame, at, version)
+        return framing.decode_body(codec.decode_response, frame, at, version, MAX_ELEMENTS_COUNT)
 
     def expect_end(self) -> None:
         """Expect that the broker closes the connection without another byte."""

@@ -95,7 +95,9 @@ class Client:
         frame = await self.frame()
         assert frame is not None, f"{api.name} was not answered"
         _, body = framing.parse_response_header(api, version, frame)
-        return framing.decode_body(CODECS[api.key].decode_response, frame, body, version)
+        return framing.decode_body(
+            CODECS[api.key].decode_response, frame, body, version, MAX_ELEMENTS_COUNT
+        )
 
     async def produce(self, topic: str, records: bytes | bytearray) -> Any:
         data = produce.TopicProduceData(

@@ -15,7 +15,12 @@ from broker.wire.codecs import CODECS
 from broker.wire.errors import InvalidLength, UnsupportedApi, WireError
 from broker.wire.framing import decode_body, parse_header
 from broker.wire.gen import fetch, metadata, produce
-from broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader, Writer
+from broker.wire.primitives import (
+    MAX_ELEMENTS_COUNT,
+    REQUEST_ELEMENTS_MAX,
+    Reader,
+    Writer,
+)
 from broker.wire.produce import decode_produce_request
 from tests.property.test_wire_strategies import messages
 
@@ -130,7 +135,7 @@ def test_a_frame_with_too_many_elements_is_refused() -> None:
     """Send one more than the limit of the smallest possible topics in a well-formed frame. It is
     refused before any topic is decoded.
     """
-    count = MAX_ELEMENTS_COUNT + 1
+    count = REQUEST_ELEMENTS_MAX + 1
     body = Writer(bytes.fromhex("00 ffff 00007530"))
     body.length(count, flexible=True)
     body += bytes.fromhex("01 01 00") * count + b"\x00"

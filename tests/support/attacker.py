@@ -9,6 +9,7 @@ from typing import Any
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.gen import produce, sasl_authenticate, sasl_handshake
+from broker.wire.primitives import MAX_ELEMENTS_COUNT
 
 TIMEOUT_S = 20
 
@@ -59,7 +60,9 @@ class Attacker:
         frame = await self.answer(api, version, request, client_id=client_id)
         assert frame is not None, f"{api.name} was not answered"
         _, at = framing.parse_response_header(api, version, frame)
-        return framing.decode_body(CODECS[api.key].decode_response, frame, at, version)
+        return framing.decode_body(
+            CODECS[api.key].decode_response, frame, at, version, MAX_ELEMENTS_COUNT
+        )
 
     async def produce(self, topic: str, batch: bytes | bytearray) -> Any:
         """Return the answer for partition 0."""

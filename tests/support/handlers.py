@@ -28,6 +28,7 @@ from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.gen import metadata
+from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from controller.api import messages
 from controller.api.errors import refusal
 from controller.api.quota_messages import AlterQuotas, QuotasAltered
@@ -300,7 +301,9 @@ class Fixture:
         answer = await self.raw(bytes(frame[4:]))
         correlation_id, at = framing.parse_response_header(api, version, answer)
         assert correlation_id == 77
-        return framing.decode_body(CODECS[api.key].decode_response, answer, at, version)
+        return framing.decode_body(
+            CODECS[api.key].decode_response, answer, at, version, MAX_ELEMENTS_COUNT
+        )
 
     async def metadata(self, *names: str, version: int = 12, auto: bool = False) -> Any:
         asked = [metadata.MetadataRequestTopic(name=name) for name in names]

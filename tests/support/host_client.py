@@ -11,6 +11,7 @@ import msgspec
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
 from broker.wire.framing import decode_body, encode_request_frame, parse_response_header
+from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from tests.support.clients import TIMEOUT_S
 
 ADMIN_HOST = "127.0.0.1"
@@ -58,7 +59,7 @@ class HostClient:
         (size,) = _SIZE.unpack(self._read(_SIZE.size))
         answer = memoryview(self._read(size))
         _, at = parse_response_header(api, number, answer)
-        found = decode_body(CODECS[api.key].decode_response, answer, at, number)
+        found = decode_body(CODECS[api.key].decode_response, answer, at, number, MAX_ELEMENTS_COUNT)
         return msgspec.to_builtins(found)
 
     def _read(self, count: int) -> bytearray:
