@@ -24,6 +24,7 @@ from broker.handlers.authorization import denied_topics, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.lease import still_leads, wait_led
 from broker.handlers.node import Node
+from broker.handlers.slices import gathered
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
 from broker.partition.retention import allows_delete_records
@@ -57,12 +58,10 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
     open_deadline = min(deadline, ctx.received_at + _WAIT_OPEN_S)
     wanted = _offsets(request.topics)
     denied = denied_topics(node, ctx, Operation.DELETE, wanted)
-    found = await asyncio.gather(
-        *(
-            _find(node, open_deadline, name, index, offset, is_denied=name in denied)
-            for name, offsets in wanted.items()
-            for index, offset in offsets.items()
-        )
+    found = await gathered(
+        _find(node, open_deadline, name, index, offset, is_denied=name in denied)
+        for name, offsets in wanted.items()
+        for index, offset in offsets.items()
     )
     failed = await _trim(
         node, deadline, [item for item in found if not isinstance(item, ErrorCode)]

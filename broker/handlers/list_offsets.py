@@ -22,6 +22,7 @@ Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734, KIP-405, KIP-1005, 
 
 import asyncio
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from base.acls import Operation
@@ -33,6 +34,7 @@ from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.forks import answer_fork_points, asks_for_fork_points
 from broker.handlers.lease import still_leads, wait_led
 from broker.handlers.node import Node
+from broker.handlers.slices import gathered
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
 from broker.wire import framing
@@ -101,19 +103,18 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
                 timeout_s=timeout_s,
             )
 
-    lookups = [
-        (name, [asyncio.ensure_future(answer(name, wanted)) for wanted in partitions.values()])
-        for name, partitions in _by_partition(request.topics).items()
+    wanted = _by_partition(request.topics)
+    found = iter(
+        await gathered(
+            answer(name, items)
+            for name, partitions in wanted.items()
+            for items in partitions.values()
+        )
+    )
+    topics = [
+        ListOffsetsTopicResponse(name, list(islice(found, len(partitions))))
+        for name, partitions in wanted.items()
     ]
-    try:
-        topics = [
-            ListOffsetsTopicResponse(name, [await task for task in tasks])
-            for name, tasks in lookups
-        ]
-    finally:
-        for _, tasks in lookups:
-            for task in tasks:
-                task.cancel()
     return encode_response(ctx, ListOffsetsResponse(topics=topics))
 
 

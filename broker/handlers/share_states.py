@@ -5,8 +5,8 @@ Each partition has a result of its own. The partitions of a request are written 
 Source: Kafka `KafkaApis`, ShareCoordinatorService; KIP-932.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from base.acls import Operation
 from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import gathered
 from broker.network.request import RequestContext, Response
 from broker.share.state import SharePartitionKey, ShareStateError, StateBatch
 from broker.wire.error_codes import ErrorCode
@@ -154,10 +155,11 @@ async def _run_all(
         except ShareStateError as error:
             return refused(data.partition, error.code, str(error))
 
-    steps = [
-        [run_one(topic.topic_id, data) for data in topic.partitions] for topic in request.topics
-    ]
-    results = await asyncio.gather(*(asyncio.gather(*some) for some in steps))
+    results = iter(
+        await gathered(
+            run_one(topic.topic_id, data) for topic in request.topics for data in topic.partitions
+        )
+    )
     return [
-        (topic.topic_id, list(some)) for topic, some in zip(request.topics, results, strict=True)
+        (topic.topic_id, list(islice(results, len(topic.partitions)))) for topic in request.topics
     ]

@@ -5,7 +5,8 @@ of them together would stop heartbeats and other clients for seconds.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from itertools import islice
 from typing import Final, TypeVar
 
 SLICE_COUNT: Final = 500
@@ -26,3 +27,15 @@ async def each_once(items: Iterable[_T]) -> AsyncIterator[_T]:
     """Yield the items, which are hashable, without repetitions."""
     async for item in sliced(dict.fromkeys(items)):
         yield item
+
+
+async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
+    """Return the results of all steps, of which SLICE_COUNT run at the same time. Steps that wait
+    share a deadline, which is a point in time: then waits do not add up.
+    """
+    found: list[_T] = []
+    left = iter(steps)
+    while some := list(islice(left, SLICE_COUNT)):
+        found += await asyncio.gather(*some)
+        await asyncio.sleep(0)
+    return found

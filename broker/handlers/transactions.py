@@ -12,7 +12,6 @@ is, as in Kafka: EndTxn 5 and TxnOffsetCommit 5 are those of version 2. A late r
 Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664, KIP-890.
 """
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, TypeAlias
@@ -36,7 +35,7 @@ from broker.handlers.authorization import (
 )
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
-from broker.handlers.slices import each_once
+from broker.handlers.slices import each_once, gathered
 from broker.handlers.txn_markers import led_partition
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
@@ -151,9 +150,7 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
             return encode_response(
                 ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(error_code=code)
             )
-        results = await asyncio.gather(
-            *(_add_for_broker(node, item) for item in request.transactions)
-        )
+        results = await gathered(_add_for_broker(node, item) for item in request.transactions)
         return encode_response(
             ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_transaction=results)
         )

@@ -19,9 +19,11 @@ from broker.wire.gen import (
     describe_transactions,
     heartbeat,
     incremental_alter_configs,
+    list_offsets,
     metadata,
     offset_fetch,
 )
+from broker.wire.primitives import REQUEST_ELEMENTS_MAX
 from controller.api.messages import CreateTopics, NewTopic
 from controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 from tests.support.attacker import Attacker
@@ -135,3 +137,45 @@ async def test_others_are_answered_in_between(cluster: Cluster, attacker: Attack
             group.create_task(describe())
             group.create_task(beats())
     assert done == ["heartbeats", "described"]
+
+
+async def test_others_are_answered_while_a_request_looks_up_offsets(
+    cluster: Cluster, attacker: Attacker
+) -> None:
+    """ListOffsets of 20,000 partitions: each look-up is a step of the event loop of its own."""
+    wanted = [list_offsets.ListOffsetsPartition(index, -1, -1) for index in range(REPEATED)]
+    request = list_offsets.ListOffsetsRequest(
+        -1, 0, [list_offsets.ListOffsetsTopic("orders", wanted)], timeout_ms=0
+    )
+    turns = asyncio.Event()
+    count = 0
+
+    async def count_turns() -> None:
+        nonlocal count
+        while not turns.is_set():
+            count += 1
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(count_turns())
+        await attacker.ask(apis.LIST_OFFSETS, 7, request)  # whatever comes first
+        count = 0
+        answer = await attacker.ask(apis.LIST_OFFSETS, 7, request)
+        turns.set()
+    (topic,) = answer.topics
+    assert [item.partition_index for item in topic.partitions] == list(range(REPEATED))
+    assert topic.partitions[0].error_code == ErrorCode.NONE
+    assert {item.error_code for item in topic.partitions[1:]} == {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
+    assert count >= REPEATED // SLICE_COUNT
+
+
+async def test_a_request_of_too_many_elements_closes_the_connection(
+    cluster: Cluster, attacker: Attacker
+) -> None:
+    request = describe_groups.DescribeGroupsRequest(["g"] * (REQUEST_ELEMENTS_MAX + 1))
+    assert await attacker.answer(apis.DESCRIBE_GROUPS, 5, request) is None
+    async with Attacker.connected(cluster.broker.port) as other:
+        request = describe_groups.DescribeGroupsRequest(["g"] * REQUEST_ELEMENTS_MAX)
+        assert len((await other.ask(apis.DESCRIBE_GROUPS, 5, request)).groups) == 1
