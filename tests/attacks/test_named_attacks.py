@@ -1,0 +1,222 @@
+"""Attacks that have hurt other brokers, each by its name. Others are in the files beside this one;
+forged tokens, exchanges of SCRAM and impersonation by authzid are in `tests/unit/broker/security`.
+"""
+
+import asyncio
+import os
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from base.acls import Operation, PatternType, Permission, ResourceType
+from base.scram import ScramMechanism
+from broker.errors import ErrorCode
+from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from broker.security.plain import plain_message
+from broker.security.scram import ScramClient
+from broker.wire import apis
+from broker.wire.gen import create_topics, describe_configs
+from controller.api.messages import CreateAcls, CreateTopics, DeleteAcls, NewTopic
+from controller.metadata.acls import AclFilter
+from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.records import AclEntry
+from objectstore.directory import DirectoryStore
+from stream.batch.records import Record, encode_batch
+from tests.support.attacker import Attacker
+from tests.support.broker_process import broker_process
+from tests.support.cluster import Cluster
+from tests.support.conversation import alter_configs
+from tests.support.ports import free_port
+from tests.support.secure_cluster import (
+    BROKER_PASSWORD,
+    BROKER_USER,
+    SecureFiles,
+    create_user,
+    secure_cluster,
+)
+from tests.support.waiting import until
+
+LOADED = (
+    "file:/etc/passwd",
+    "/tmp/evil.py",
+    "http://127.0.0.1:1/evil",
+    "com.sun.security.auth.module.JndiLoginModule",
+    "os.system",
+    "ldap://127.0.0.1:1/x",
+)
+"""What made other brokers load code or read files when a client set it."""
+
+BATCH = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
+
+
+@pytest.mark.parametrize("key", [71, 72], ids=["GetTelemetrySubscriptions", "PushTelemetry"])
+async def test_telemetry_is_not_served(tmp_path: Path, key: int) -> None:
+    """CVE class: brokers that decompress or parse metrics which clients push (KIP-714)."""
+    assert key not in apis.APIS
+    async with Cluster(tmp_path) as cluster, Attacker.connected(cluster.broker.port) as attacker:
+        frame = key.to_bytes(2, "big") + bytes(2) + (1).to_bytes(4, "big") + b"\xff\xff\x00"
+        attacker.send(len(frame).to_bytes(4, "big") + frame + bytes(1_000))
+        assert await attacker.frame() is None
+
+
+async def test_no_config_that_clients_can_set_loads_anything(tmp_path: Path) -> None:
+    """CVE class: JNDI and class loading by remotely altered configs (CVE-2023-25194 and later).
+    Every config that can be altered is tried.
+    """
+    async with Cluster(tmp_path) as cluster, Attacker.connected(cluster.broker.port) as attacker:
+        await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t")]))
+        tried = 0
+        for resource in ((TOPIC_RESOURCE, "t"), (BROKER_RESOURCE, "0"), (GROUP_RESOURCE, "g")):
+            asked = describe_configs.DescribeConfigsResource(*resource, None)
+            request = describe_configs.DescribeConfigsRequest([asked])
+            (found,) = (await attacker.ask(apis.DESCRIBE_CONFIGS, 4, request)).results
+            names = [item.name for item in found.configs if not item.read_only]
+            assert names, resource
+            for name in names:
+                for value in LOADED:
+                    code, told = await asyncio.to_thread(
+                        alter_configs, cluster.bootstrap, resource, {name: value}
+                    )
+                    assert code in {ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST}, (
+                        f"{name}={value} is accepted: {told}"
+                    )
+                    tried += 1
+    assert tried > 200
+
+
+async def test_topic_names_are_no_paths(tmp_path: Path) -> None:
+    """CVE class: path traversal. The store is a directory, and nothing appears beside it."""
+    store = tmp_path / "inner" / "store"
+    async with (
+        Cluster(tmp_path / "inner", store=DirectoryStore(str(store))) as cluster,
+        Attacker.connected(cluster.broker.port) as attacker,
+    ):
+        for name in ("..", ".", "../../etc/passwd", "a/b", "/etc/passwd", "a\\b", "a\0b"):
+            topic = create_topics.CreatableTopic(name, 1, 1)
+            request = create_topics.CreateTopicsRequest([topic], timeout_ms=10_000)
+            (result,) = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+            assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, name
+            assert (await attacker.produce(name, BATCH)).error_code, name
+    assert os.listdir(tmp_path) == ["inner"]
+    files = [name for _, _, names in os.walk(store) for name in names]
+    assert files
+    assert not [name for name in files if "passwd" in name]
+
+
+def acl() -> AclEntry:
+    return AclEntry(
+        ResourceType.TOPIC,
+        PatternType.LITERAL,
+        "t",
+        "User:ANONYMOUS",
+        "*",
+        Operation.WRITE,
+        Permission.ALLOW,
+    )
+
+
+async def test_a_removed_acl_does_not_come_back(tmp_path: Path) -> None:
+    """CVE class: ACLs that return when the log is read again. A connection
+    that was open loses the right at once, and keeps it lost when the controller starts again from
+    its snapshot and log, for old and for new brokers.
+    """
+    security = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
+    settings = {"snapshot_records": 10}
+    async with Cluster(tmp_path, security=security, controller_settings=settings) as cluster:
+        client = cluster.broker.client
+        await client.create_topics(CreateTopics(topics=[NewTopic(name="t")]))
+        await cluster.until_served("t")
+        async with Attacker.connected(cluster.broker.port) as user:
+
+            async def may_write() -> bool:
+                code = (await user.produce("t", BATCH)).error_code
+                assert code in {ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+                return code == ErrorCode.NONE
+
+            for _ in range(3):
+                await client.create_acls(CreateAcls(acls=[acl()]))
+                assert await may_write()
+                await client.delete_acls(DeleteAcls(filters=[AclFilter()]))
+                assert not await may_write()
+        await cluster.stop_controller()
+        await cluster.start_controller()
+        await cluster.start_broker(1)
+        for broker in cluster.brokers.values():
+            assert not list(broker.image.acls), broker
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+async def test_scram_messages_cannot_be_replayed(tmp_path: Path, mechanism: ScramMechanism) -> None:
+    """CVE class: SCRAM without a check of the nonce or of the proof (CVE-2024-56128)."""
+    plain = {"ssl_keystore_location": "", "ssl_truststore_location": ""}
+    async with secure_cluster(tmp_path, "SASL_PLAINTEXT", security=plain) as cluster:
+        await create_user(cluster, "alice", "secret", mechanism)
+
+        async def log_in(final: bytes | None = None, password: str = "secret") -> tuple[int, bytes]:
+            """Return the code, and the final message of the client."""
+            async with Attacker.connected(cluster.broker.port) as user:
+                client = ScramClient(mechanism, "alice", password, nonce="chosen")
+                answer = await user.log_in(mechanism.name.replace("_", "-"), client.first())
+                sent = final or client.final(answer.auth_bytes)
+                return (await user.token(sent)).error_code, sent
+
+        code, recorded = await log_in()
+        assert code == ErrorCode.NONE
+        assert (await log_in(recorded))[0] == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert (await log_in(password="wrong"))[0] == ErrorCode.SASL_AUTHENTICATION_FAILED
+        without_proof = recorded.partition(b",p=")[0]
+        for forged in (without_proof, without_proof + b",p=", without_proof + b",p=AAAA"):
+            assert (await log_in(forged))[0] == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+async def test_secrets_are_in_no_output_of_a_broker(tmp_path: Path) -> None:
+    """CVE class: credentials in logs, configs, metrics, dumps of stacks and titles of processes."""
+    secret = "a-secret-of-nobody-else"
+    files = SecureFiles(tmp_path / "security")
+    files.users.write_text(f"{BROKER_USER}:{BROKER_PASSWORD}\nalice:{secret}\n")
+    health = free_port()
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.users.file": str(files.users),
+        "sasl.inter.broker.username": BROKER_USER,
+        "ssl.key.password": f"{secret}-key",
+        "ssl.keystore.location": str(files.keystore),
+        "health.listener": f"127.0.0.1:{health}",
+        "log.level": "debug",
+    }
+    store = tmp_path / "store"
+    shown: list[str] = []
+    async with (
+        Cluster(tmp_path, brokers=0, store=DirectoryStore(str(store))) as cluster,
+        broker_process(cluster, f"file:{store}", settings) as broker,
+        Attacker.connected(broker.port) as user,
+    ):
+        assert not (await user.log_in("PLAIN", plain_message("alice", secret))).error_code
+        asked = describe_configs.DescribeConfigsResource(BROKER_RESOURCE, "7", None)
+        request = describe_configs.DescribeConfigsRequest(
+            [asked], include_synonyms=True, include_documentation=True
+        )
+        shown.append(str(await user.ask(apis.DESCRIBE_CONFIGS, 4, request)))
+        for wrong in (secret + "-wrong", secret[:-1]):
+            async with Attacker.connected(broker.port) as other:
+                await other.log_in("PLAIN", plain_message("alice", wrong))
+
+        def metrics() -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=20) as got:
+                return str(got.read())
+
+        shown.append(await asyncio.to_thread(metrics))
+        for name in ("cmdline", "comm"):
+            path = Path(f"/proc/{broker.pid}/{name}")
+            shown.append(await asyncio.to_thread(path.read_text))
+        os.kill(broker.pid, signal.SIGQUIT)
+        await until(lambda: any("most recent call first" in line for line in broker.lines))
+        await until(lambda: len(broker.events("authentication_failed")) == 2)
+    shown += broker.lines
+    assert "sasl.users.file" in shown[0]
+    for text in shown:
+        assert secret[:-1] not in text, text
+        assert BROKER_PASSWORD not in text, text
