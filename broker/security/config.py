@@ -84,8 +84,8 @@ class SecurityConfig:
         str, Setting("ssl.principal.mapping.rules", Kind.TEXT)
     ] = "DEFAULT"
     """How the subject of a certificate becomes the name of a user, as in Kafka:
-    RULE:pattern/replacement/[LU] and DEFAULT (the whole subject), separated by commas. A
-    certificate that no rule matches is refused.
+    RULE:pattern/replacement/[LU] and DEFAULT (the whole subject), separated by commas. Patterns are
+    RE2's. A certificate that no rule matches is refused.
     """
 
     ssl_enabled_protocols: Annotated[
@@ -137,7 +137,7 @@ class SecurityConfig:
         str, Setting("sasl.oauthbearer.jwks.endpoint.url", Kind.TEXT)
     ] = ""
     """Where the public keys are that verify tokens: https://, http:// or file:PATH of a JWKS
-    document. OAUTHBEARER needs it.
+    document. OAUTHBEARER needs it. Redirects are not followed.
     """
 
     sasl_jwks_endpoint_refresh_ms: Annotated[

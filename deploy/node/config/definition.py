@@ -43,7 +43,7 @@ class ProcessConfig:
     """
 
     log_level: Annotated[str, Setting("log.level", Kind.ENUM, choices=tuple(LEVELS))] = "info"
-    """The lowest level that is logged."""
+    """The lowest level that is logged. The audit log has no level."""
 
     health_listener: Annotated[str, Setting("health.listener", Kind.TEXT)] = ""
     """HOST:PORT for HTTP requests to /startz, /livez, /readyz (probes of orchestrators) and
