@@ -5,7 +5,9 @@ line breaks, C1 controls and marks that turn the direction of text.
 Invariant: pure. What is printable stays as it is.
 """
 
-from typing import Any
+from typing import Any, Final
+
+_PLAIN: Final = frozenset({type(None), bool, int, float, list, tuple, dict})
 
 
 def printable(text: str, *, kept: str = "") -> str:
@@ -25,6 +27,4 @@ def printable_value(value: Any) -> Any:  # noqa: ANN401 - values of log lines ha
     """
     if isinstance(value, str):
         return printable(value)
-    if value is None or isinstance(value, bool | int | float | list | tuple | dict):
-        return value
-    return printable(str(value))
+    return value if type(value) in _PLAIN else printable(str(value))

@@ -12,14 +12,14 @@ import re2
 CACHED_MAX: Final = 256
 
 
-class Match(Protocol):
+class RegexGroups(Protocol):
     def groups(self) -> Sequence[str | None]: ...
 
     def group(self, number: int) -> str | None: ...
 
 
-class Pattern(Protocol):
-    def fullmatch(self, text: str) -> Match | None: ...
+class Regex(Protocol):
+    def fullmatch(self, text: str) -> RegexGroups | None: ...
 
 
 class _Options(Protocol):
@@ -33,7 +33,7 @@ class _Library(Protocol):
 
     def Options(self) -> _Options: ...
 
-    def compile(self, pattern: str, options: _Options) -> Pattern: ...
+    def compile(self, pattern: str, options: _Options) -> Regex: ...
 
 
 class RegexInvalid(Exception):
@@ -52,7 +52,7 @@ def matching(expression: str, names: Iterable[str]) -> frozenset[str]:
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def compiled(expression: str) -> Pattern:
+def compiled(expression: str) -> Regex:
     """Raises RegexInvalid."""
     library = cast("_Library", re2)
     options = library.Options()

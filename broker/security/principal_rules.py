@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from base.regular_expressions import Match, Pattern, RegexInvalid, compiled
+from base.regular_expressions import Regex, RegexGroups, RegexInvalid, compiled
 
 _RULE: Final = re.compile(
     r"\s*(?:(?P<default>DEFAULT)"
@@ -27,7 +27,7 @@ _REFERENCE: Final = re.compile(r"\\(.)|\$([0-9]{1,9})")
 class _Rule:
     """pattern: None for DEFAULT, which takes the name as it is."""
 
-    pattern: Pattern | None
+    pattern: Regex | None
     replacement: str
     case: str
 
@@ -41,7 +41,7 @@ class _Rule:
         return result.lower() if self.case == "L" else result.upper() if self.case else result
 
 
-def _replaced(reference: re.Match[str], found: Match) -> str:
+def _replaced(reference: re.Match[str], found: RegexGroups) -> str:
     """Return what stands for `$12`: the longest number that is a group, then the other digits."""
     if reference[1] is not None:
         return reference[1]
