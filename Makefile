@@ -154,6 +154,11 @@ fuzz: venv ## every reader of bytes from outside with mutated inputs, for MINUTE
 bench: venv ## measure the figures of docs/performance.md, as ratios within this run
 	$(BIN)/python -m benchmarks $(ARGS)
 
+.PHONY: bench-kafka
+bench-kafka: venv ## Penstock beside Apache Kafka on this machine, about 40 minutes; ARGS=--quick: 2 minutes; ARGS="small kill": some rows
+	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
+	$(BIN)/python -m benchmarks.beside_kafka $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: venv jre ## the same for Spark and the Arrow reader; ARGS='--bytes 200MB' for a quick look
 	$(BIN)/python -m benchmarks.spark $(ARGS)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_END,
     Consumer,
     KafkaError,
     Message,
@@ -34,10 +35,15 @@ RECORD_BYTES = 1024
 class Rate:
     records: int
     seconds: float
+    record_bytes: int = RECORD_BYTES
+
+    @property
+    def mb(self) -> float:
+        return self.records * self.record_bytes / 1e6
 
     @property
     def mb_per_s(self) -> float:
-        return self.records * RECORD_BYTES / self.seconds / 1e6
+        return self.mb / self.seconds
 
 
 def create_topic(bootstrap: str, partitions: int = 1, name: str = TOPIC) -> None:
@@ -68,28 +74,30 @@ def produce_for(
     bytes_per_s: float | None = None,
     partitions: int = 1,
     settings: Mapping[str, object] | None = None,
+    topic: str = TOPIC,
+    record_bytes: int = RECORD_BYTES,
 ) -> Rate:
     """Produce records of 1 KiB in batches of about 1 MB as fast as possible (or at a rate), until
     all are acknowledged. settings: further ones of the producer.
     """
-    client, value, failed = producer(bootstrap, **(settings or {})), bytes(RECORD_BYTES), 0
+    client, value, failed = producer(bootstrap, **(settings or {})), bytes(record_bytes), 0
 
     def delivered(error: KafkaError | None, _: Message) -> None:
         nonlocal failed
         failed += error is not None
 
     warm = time.perf_counter()
-    client.produce(TOPIC, value, partition=0)
+    client.produce(topic, value, partition=0)
     client.flush(30)
     assert time.perf_counter() - warm < 30
     began, count = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - began) < seconds:
-        if bytes_per_s is not None and count * RECORD_BYTES > elapsed * bytes_per_s:
+        if bytes_per_s is not None and count * record_bytes > elapsed * bytes_per_s:
             client.poll(0.001)
             continue
         try:
             for _ in range(200):
-                client.produce(TOPIC, value, partition=count // 1_000 % partitions)
+                client.produce(topic, value, partition=count // 1_000 % partitions)
                 count += 1
         except BufferError:
             client.poll(0.005)
@@ -99,14 +107,14 @@ def produce_for(
     # A callback per record would measure Python: one last record per partition shows whether all
     # went well.
     for partition in range(partitions):
-        client.produce(TOPIC, value, partition=partition, on_delivery=delivered)
+        client.produce(topic, value, partition=partition, on_delivery=delivered)
     left += client.flush(60)
     assert left + failed == 0, f"{left} records were not acknowledged, {failed} failed"
-    return Rate(count, took)
+    return Rate(count, took, record_bytes)
 
 
-def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
-    """Consume `count` records from the beginning, without reading their contents."""
+def consumer(bootstrap: str, topic: str = TOPIC, partitions: int = 1) -> Consumer:
+    """Return a consumer of all partitions from the beginning, set for throughput."""
     client = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -120,7 +128,20 @@ def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
             "check.crcs": False,
         }
     )
-    client.assign([TopicPartition(TOPIC, index, OFFSET_BEGINNING) for index in range(partitions)])
+    client.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
+    return client
+
+
+def consume_all(
+    bootstrap: str,
+    count: int,
+    partitions: int = 1,
+    *,
+    topic: str = TOPIC,
+    record_bytes: int = RECORD_BYTES,
+) -> Rate:
+    """Consume `count` records from the beginning, without reading their contents."""
+    client = consumer(bootstrap, topic, partitions)
     first = client.consume(1, 30)
     began, seen = time.perf_counter(), len(first)
     while seen < count:
@@ -130,10 +151,12 @@ def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
         seen += len(messages)
     seconds = time.perf_counter() - began
     client.close()
-    return Rate(seen, seconds)
+    return Rate(seen, seconds, record_bytes)
 
 
-def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> list[float]:
+def end_to_end_latencies_ms(
+    bootstrap: str, per_second: int, seconds: float, topic: str = TOPIC
+) -> list[float]:
     """Measure from `produce` until the consumer returns the record, one record at a time at an even
     rate.
     """
@@ -145,9 +168,9 @@ def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> 
             "fetch.wait.max.ms": 500,
         }
     )
-    reader.assign([TopicPartition(TOPIC, 0)])
+    reader.assign([TopicPartition(topic, 0, OFFSET_END)])
     writer = producer(bootstrap, **{"linger.ms": 0, "batch.num.messages": 1})
-    _receive(reader, writer)
+    _receive(reader, writer, topic)
     latencies: list[float] = []
     began = time.perf_counter()
     for number in range(int(per_second * seconds)):
@@ -155,7 +178,7 @@ def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> 
         if pause > 0:
             time.sleep(pause)
         sent = time.perf_counter()
-        writer.produce(TOPIC, b"x" * 100, partition=0)
+        writer.produce(topic, b"x" * 100, partition=0)
         writer.poll(0)
         message = reader.poll(5)
         assert message is not None
@@ -166,11 +189,11 @@ def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> 
     return latencies
 
 
-def _receive(reader: Consumer, writer: Producer) -> None:
+def _receive(reader: Consumer, writer: Producer, topic: str) -> None:
     """Wait until a record that was sent after the first poll arrives, and discard earlier ones."""
     deadline = time.perf_counter() + 30
     while time.perf_counter() < deadline:
-        writer.produce(TOPIC, b"warm", partition=0)
+        writer.produce(topic, b"warm", partition=0)
         writer.flush(5)
         if (message := reader.poll(0.5)) is not None and message.error() is None:
             while reader.poll(0.5) is not None:
@@ -179,7 +202,9 @@ def _receive(reader: Consumer, writer: Producer) -> None:
     raise RuntimeError("the consumer never received a record")
 
 
-def produce_latencies_ms(bootstrap: str, bytes_per_s: float, seconds: float) -> list[float]:
+def produce_latencies_ms(
+    bootstrap: str, bytes_per_s: float, seconds: float, *, topic: str = TOPIC, partitions: int = 1
+) -> list[float]:
     """Measure from `produce` to its acknowledgement: 1 KiB records at an even rate, a batch every 5
     ms.
     """
@@ -188,8 +213,9 @@ def produce_latencies_ms(bootstrap: str, bytes_per_s: float, seconds: float) -> 
         list[float](),
         bytes(RECORD_BYTES),
     )
-    client.produce(TOPIC, value, partition=0)
-    client.flush(30)
+    for partition in range(partitions):
+        client.produce(topic, value, partition=partition)
+    client.flush(60)
 
     def sent_at(moment: float) -> Callable[[KafkaError | None, Message], None]:
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -201,8 +227,13 @@ def produce_latencies_ms(bootstrap: str, bytes_per_s: float, seconds: float) -> 
     began, count = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - began) < seconds:
         due = int(elapsed * bytes_per_s / RECORD_BYTES)
-        for _ in range(due - count):
-            client.produce(TOPIC, value, partition=0, on_delivery=sent_at(time.perf_counter()))
+        for number in range(count, due):
+            client.produce(
+                topic,
+                value,
+                partition=number % partitions,
+                on_delivery=sent_at(time.perf_counter()),
+            )
         count = due
         client.poll(0.002)
     client.flush(60)

@@ -34,6 +34,7 @@ class _Member:
     member_id: str
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    topic: str = clients.TOPIC
     epoch: int = 0
     owned: set[int] = field(default_factory=set[int])
     topic_id: Any = None
@@ -58,7 +59,7 @@ class _Member:
             member_epoch=self.epoch,
             topic_partitions=owned if self.owned else [],
             rebalance_timeout_ms=60_000 if is_first else -1,
-            subscribed_topic_names=[clients.TOPIC] if is_first else None,
+            subscribed_topic_names=[self.topic] if is_first else None,
         )
         answer: consumer_group_heartbeat.ConsumerGroupHeartbeatResponse = await ask(
             self.reader, self.writer, apis.CONSUMER_GROUP_HEARTBEAT, request
@@ -106,12 +107,12 @@ async def until_coordinated(
         await asyncio.sleep(0.05)
 
 
-async def _until_settled(members: list[_Member]) -> float:
+async def _until_settled(members: list[_Member], partitions: int) -> float:
     """Return the seconds until all partitions have an owner, evenly, and all epochs are equal."""
     began = time.perf_counter()
     while True:
         sizes = [len(member.owned) for member in members]
-        is_even = sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
+        is_even = sum(sizes) == partitions and max(sizes) - min(sizes) <= 1
         if is_even and len({member.epoch for member in members}) == 1:
             return time.perf_counter() - began
         if time.perf_counter() - began > _DEADLINE_S:
@@ -119,12 +120,15 @@ async def _until_settled(members: list[_Member]) -> float:
         await asyncio.sleep(0.01)
 
 
-async def _run(bootstrap: str) -> tuple[float, float, int]:
-    """Return the seconds until the group settles, the same after one more member, and how many
-    partitions moved then.
+async def run(
+    bootstrap: str, count: int, partitions: int, topic: str = clients.TOPIC
+) -> tuple[float, float, int]:
+    """Let so many members join; return the seconds from the last one until the group settles, the
+    same after one more member, and how many partitions moved then.
     """
     members = [
-        _Member(f"member-{number:03}", *await connect(bootstrap)) for number in range(MEMBERS + 1)
+        _Member(f"member-{number:03}", *await connect(bootstrap), topic)
+        for number in range(count + 1)
     ]
     *first, last = members
     await until_coordinated(last.reader, last.writer, _GROUP)
@@ -133,11 +137,11 @@ async def _run(bootstrap: str) -> tuple[float, float, int]:
         for member in first:
             await member.join()
             lives.append(asyncio.create_task(member.live()))
-        settled_s = await _until_settled(first)
+        settled_s = await _until_settled(first, partitions)
         before = sum(member.revoked_count for member in first)
         await last.join()
         lives.append(asyncio.create_task(last.live()))
-        joined_s = await _until_settled(members)
+        joined_s = await _until_settled(members, partitions)
         moved_count = sum(member.revoked_count for member in first) - before
         return settled_s, joined_s, moved_count
     finally:
@@ -155,7 +159,7 @@ def groups() -> list[Measure]:
     """Let 100 members join one after the other, then one more."""
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, PARTITIONS)
-        settled_s, joined_s, moved_count = asyncio.run(_run(system.bootstrap))
+        settled_s, joined_s, moved_count = asyncio.run(run(system.bootstrap, MEMBERS, PARTITIONS))
     least = PARTITIONS // (MEMBERS + 1)
     note = f"{PARTITIONS} partitions; a heartbeat each {HEARTBEAT_MS / 1000:g} s"
     return [

@@ -80,54 +80,66 @@ def jars() -> str:
     return f"{_HOME}:{libs}/*"
 
 
+def prepared() -> str:
+    """Return the class path with the settings of logs in front. Raises KafkaMissing."""
+    class_path = jars()
+    (_HOME / "log4j2.properties").write_text(_LOG4J)
+    return class_path
+
+
+def single_node(port: int, data: Path) -> dict[str, str]:
+    """Return the settings of one process that is broker and controller."""
+    address, quorum = f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}"
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{quorum}",
+        "listeners": f"PLAINTEXT://{address},CONTROLLER://{quorum}",
+        "advertised.listeners": f"PLAINTEXT://{address}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": str(data),
+        "offsets.topic.replication.factor": "1",
+    }
+
+
+def server_command(class_path: str, config: Path, values: Mapping[str, str]) -> list[str]:
+    """Write the settings of a server, format its directory, and return the command that runs it."""
+    config.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    java = ["java", "-cp", class_path]
+    tool = [*java, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw"]
+    subprocess.run([*tool, "-c", str(config)], check=True, capture_output=True, timeout=_START_S)
+    return [*java[:1], "-Xms1G", "-Xmx1G", *java[1:], "kafka.Kafka", str(config)]
+
+
 @contextmanager
 def kafka(settings: Mapping[str, str]) -> Iterator[KafkaProcess]:
     """Start Kafka with these settings besides those of a single node. Raises KafkaMissing."""
-    class_path = jars()
-    (_HOME / "log4j2.properties").write_text(_LOG4J)
-    port, controller_port = free_port(), free_port()
+    class_path = prepared()
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-kafka-") as directory:
         root = Path(directory)
-        config = root / "server.properties"
-        address, quorum = f"127.0.0.1:{port}", f"127.0.0.1:{controller_port}"
-        values = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@{quorum}",
-            "listeners": f"PLAINTEXT://{address},CONTROLLER://{quorum}",
-            "advertised.listeners": f"PLAINTEXT://{address}",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "log.dirs": str(root / "data"),
-            "offsets.topic.replication.factor": "1",
-            **settings,
-        }
-        config.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-        java = ["java", "-cp", class_path]
-        tool = [*java, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw"]
-        subprocess.run(
-            [*tool, "-c", str(config)], check=True, capture_output=True, timeout=_START_S
-        )
-        log = root / "kafka.log"
+        values = single_node(port, root / "data") | settings
+        command = server_command(class_path, root / "server.properties", values)
+        address, log = f"127.0.0.1:{port}", root / "kafka.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*java[:1], "-Xms1G", "-Xmx1G", *java[1:], "kafka.Kafka", str(config)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
             try:
-                _until_served(process, address)
+                until_served(process, address)
                 yield KafkaProcess(address, log)
             finally:
                 process.kill()
                 process.wait()
 
 
-def _until_served(process: "subprocess.Popen[bytes]", address: str) -> None:
+def until_served(process: "subprocess.Popen[bytes]", address: str) -> None:
+    """Wait until a broker answers. Raises RuntimeError if its process ends, or after 120 s."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    admin = AdminClient(
+        {"bootstrap.servers": address, "log_level": 0, "reconnect.backoff.max.ms": 200}
+    )
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -135,4 +147,4 @@ def _until_served(process: "subprocess.Popen[bytes]", address: str) -> None:
         except KafkaException:
             continue
         return
-    raise RuntimeError("Kafka did not start")
+    raise RuntimeError(f"{process.args!r} did not start")

@@ -1,0 +1,81 @@
+"""Measure with Kafka's own performance tools, which are Java's producer and consumer."""
+
+import csv
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from benchmarks import clients, kafka
+from benchmarks.beside_kafka.single import Size, used
+from benchmarks.beside_kafka.systems import System
+
+RECORD_BYTES: Final = 1_000
+_TOOL_S: Final = 90.0
+_RATE: Final = re.compile(r"([\d.]+) MB/sec")
+_MIB: Final = 1.048576
+"""The tools say MB and mean 1,048,576 bytes."""
+_PRODUCER: Final = ("acks=all", "batch.size=1000000", "linger.ms=20", "buffer.memory=134217728")
+
+
+def run(main: str, *arguments: str) -> str:
+    """Run a tool to its end and return its output. Raises RuntimeError if it fails."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        (Path(directory) / "log4j2.properties").write_text("rootLogger.level=OFF\n")
+        done = subprocess.run(
+            (
+                "java",
+                "-Xmx512m",
+                "-cp",
+                f"{directory}:{kafka.jars()}",
+                f"org.apache.kafka.tools.{main}",
+                *arguments,
+            ),
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_S,
+            check=False,
+        )
+    if done.returncode:
+        raise RuntimeError(f"{main} failed: {(done.stdout + done.stderr)[-500:]}")
+    return done.stdout
+
+
+def produced_mb_per_s(output: str) -> float:
+    """Return the last rate that ProducerPerformance printed, that of all but the warm-up."""
+    return float(_RATE.findall(output)[-1]) * _MIB
+
+
+def consumed_mb_per_s(output: str) -> float:
+    """Return the rate of ConsumerPerformance without the time to join its group."""
+    names, values = list(csv.reader(output.strip().splitlines()[-2:], skipinitialspace=True))
+    return float(dict(zip(names, values, strict=True))["fetch.MB.sec"]) * _MIB
+
+
+def produce_and_consume(system: System, size: Size) -> Mapping[str, float]:
+    topic, count = system.new_topic(), size.java_mb * 1_000_000 // RECORD_BYTES
+    clients.create_topic(system.bootstrap, 1, topic)
+    address = ("--bootstrap-server", system.bootstrap)
+    with used(system) as producing:
+        produced = run(
+            "ProducerPerformance",
+            *address,
+            *("--topic", topic, "--record-size", str(RECORD_BYTES), "--throughput", "-1"),
+            *("--num-records", str(count), "--warmup-records", str(count // 5)),
+            *("--command-property", *_PRODUCER),
+        )
+    with used(system) as consuming:
+        consumed = run(
+            "ConsumerPerformance",
+            *address,
+            *("--topic", topic, "--num-records", str(count), "--timeout", "30000"),
+        )
+    megabytes = count * RECORD_BYTES / 1e6
+    return {
+        "java-produce": produced_mb_per_s(produced),
+        "java-produce-cpu": producing.ms_per(megabytes),
+        "java-consume": consumed_mb_per_s(consumed),
+        "java-consume-cpu": consuming.ms_per(megabytes),
+    }

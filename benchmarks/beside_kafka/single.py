@@ -1,0 +1,249 @@
+"""Measure one broker. Functions get a running system and return values by the keys of rows."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from benchmarks import clients, groups
+from benchmarks.beside_kafka import raw
+from benchmarks.beside_kafka.node import quiet_cpu_s
+from benchmarks.beside_kafka.systems import System
+from benchmarks.harness import quantile
+
+CONSUMERS: Final = 20
+CONNECTIONS: Final = 8
+PARTITIONS: Final = 1_000
+MEMBERS: Final = 50
+_GROUP_PARTITIONS: Final = 100
+_RATE_MB_PER_S: Final = 5.0
+_LOAD_MB: Final = 500
+_FIRST_RECORD_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured. cold_mb: data of the cold read. moved_mb: of the partition that moves.
+    kills: brokers that are killed one after the other.
+    """
+
+    seconds: float = 4.0
+    rounds: int = 3
+    java_mb: int = 500
+    cold_mb: int = 2_000
+    moved_mb: int = 1_000
+    kills: int = 3
+
+
+class Used:
+    """CPU of the nodes in a block, with what they do behind it."""
+
+    cpu_s: float = 0.0
+
+    def ms_per(self, amount: float) -> float:
+        return self.cpu_s * 1_000 / amount
+
+
+@contextmanager
+def used(system: System) -> Iterator[Used]:
+    result, before = Used(), quiet_cpu_s(system.nodes)
+    yield result
+    result.cpu_s = quiet_cpu_s(system.nodes) - before
+
+
+def _topic(system: System, partitions: int = 1) -> str:
+    name = system.new_topic()
+    clients.create_topic(system.bootstrap, partitions, name)
+    raw.until_led(system.bootstrap, name)
+    return name
+
+
+def by_librdkafka(system: System, size: Size) -> Mapping[str, float]:
+    """Produce and consume with confluent-kafka."""
+    bootstrap, topic = system.bootstrap, _topic(system)
+    with used(system) as producing:
+        produced = clients.produce_for(bootstrap, size.seconds, topic=topic, record_bytes=1_000)
+    with used(system) as consuming:
+        consumed = clients.consume_all(bootstrap, produced.records, topic=topic, record_bytes=1_000)
+    small = _topic(system)
+    with used(system) as producing_small:
+        rate = clients.produce_for(bootstrap, size.seconds, topic=small, record_bytes=100)
+    return {
+        "produce": produced.mb_per_s,
+        "produce-cpu": producing.ms_per(produced.mb),
+        "consume": consumed.mb_per_s,
+        "consume-cpu": consuming.ms_per(consumed.mb),
+        "tail": _tail_mb_per_s(system, size.seconds),
+        "produce-100": rate.mb_per_s,
+        "produce-100-cpu": producing_small.ms_per(rate.mb),
+    }
+
+
+def _tail_mb_per_s(system: System, seconds: float) -> float:
+    """Consume while a producer works, until everything has arrived."""
+    topic, done = _topic(system), list[clients.Rate]()
+    began = time.perf_counter()
+    thread = threading.Thread(
+        target=lambda: done.append(
+            clients.produce_for(system.bootstrap, seconds, topic=topic, record_bytes=1_000)
+        )
+    )
+    consumer = clients.consumer(system.bootstrap, topic)
+    thread.start()
+    seen = 0
+    try:
+        while not done or seen < done[0].records:
+            messages = consumer.consume(10_000, 0.1)
+            seen += len(messages)
+            if time.perf_counter() - began > seconds + _FIRST_RECORD_S:
+                raise TimeoutError(f"{seen} records arrived")
+        return seen * 1_000 / (time.perf_counter() - began) / 1e6
+    finally:
+        thread.join()
+        consumer.close()
+
+
+def small_requests(system: System, size: Size) -> Mapping[str, float]:
+    topic = _topic(system)
+    raw.small_requests(system.bootstrap, topic, CONNECTIONS, size.seconds / 2)  # warms a JVM up
+    with used(system) as using:
+        count, seconds = raw.small_requests(system.bootstrap, topic, CONNECTIONS, size.seconds)
+    return {"small": count / seconds, "small-cpu": using.cpu_s * 1e6 / count}
+
+
+def latency(system: System, size: Size) -> Mapping[str, float]:
+    bootstrap, topic = system.bootstrap, _topic(system)
+    slow = clients.end_to_end_latencies_ms(bootstrap, 100, 2.5 * size.seconds, topic)
+    most = raw.fan_out(bootstrap, _topic(system), 1, size.seconds)
+    rate = most.produced_mb / most.seconds
+    half = raw.steady(bootstrap, _topic(system), rate / 2, size.seconds)
+    return {
+        "latency-p50": quantile(slow, 0.5),
+        "latency-p99": quantile(slow, 0.99),
+        "latency-p999": quantile(slow, 0.999),
+        "half-rate": rate,
+        "half-p50": quantile(half.latencies_ms, 0.5),
+        "half-p99": quantile(half.latencies_ms, 0.99),
+        "half-p999": quantile(half.latencies_ms, 0.999),
+    }
+
+
+def fan_out(system: System, size: Size) -> Mapping[str, float]:
+    topic = _topic(system)
+    with used(system) as using:
+        result = raw.fan_out(system.bootstrap, topic, CONSUMERS, size.seconds)
+    return {
+        "fan-out": result.consumed_mb / result.seconds,
+        "fan-out-cpu": using.ms_per(result.consumed_mb),
+    }
+
+
+def partitions(system: System, size: Size) -> Mapping[str, float]:
+    topic = _topic(system, PARTITIONS)
+    clients.produce_for(system.bootstrap, 0.1, topic=topic)
+    before, began = sum(node.cpu_s() for node in system.nodes), time.perf_counter()
+    latencies = clients.produce_latencies_ms(
+        system.bootstrap,
+        _RATE_MB_PER_S * 1e6,
+        2 * size.seconds,
+        topic=topic,
+        partitions=PARTITIONS,
+    )
+    cpu_s = sum(node.cpu_s() for node in system.nodes) - before
+    return {
+        "partitions-p50": quantile(latencies, 0.5),
+        "partitions-p99": quantile(latencies, 0.99),
+        "partitions-cpu": 100 * cpu_s / (time.perf_counter() - began),
+        "rss-partitions": system.node.resident_mb(),
+    }
+
+
+def footprint(system: System, size: Size) -> Mapping[str, float]:
+    """Measure memory. This one comes first on a new system."""
+    idle = system.node.resident_mb()
+    topic, megabytes = _topic(system), 0.0
+    while megabytes < _LOAD_MB:
+        megabytes += clients.produce_for(system.bootstrap, size.seconds / 2, topic=topic).mb
+    return {"rss-idle": idle, "rss-loaded": system.node.resident_mb()}
+
+
+def group(system: System, size: Size) -> Mapping[str, float]:
+    del size
+    topic = _topic(system, _GROUP_PARTITIONS)
+    settled_s, _, _ = asyncio.run(groups.run(system.bootstrap, MEMBERS, _GROUP_PARTITIONS, topic))
+    return {"group": settled_s}
+
+
+def first_record_s(bootstrap: str, began: float, topic: str, *, timeout_s: float) -> float:
+    """Return the seconds since `began` until a record is acknowledged, in a topic that is created
+    for it. Raises TimeoutError.
+    """
+    acknowledged = list[float]()
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            acknowledged.append(time.perf_counter())
+
+    client: Producer = clients.producer(
+        bootstrap,
+        **{
+            "log_level": 0,
+            "linger.ms": 0,
+            "reconnect.backoff.ms": 5,
+            "reconnect.backoff.max.ms": 20,
+            "retry.backoff.ms": 10,
+            "topic.metadata.refresh.fast.interval.ms": 10,
+            "allow.auto.create.topics": True,
+        },
+    )
+    while not acknowledged:
+        if time.perf_counter() - began > timeout_s:
+            raise TimeoutError(f"no record was acknowledged within {timeout_s:.0f} s")
+        client.produce(topic, b"x" * 100, on_delivery=delivered)
+        client.flush(timeout_s)
+    return acknowledged[0] - began
+
+
+def start(system: System, size: Size) -> Mapping[str, float]:
+    """Start a system that does not run yet."""
+    del size
+    began = time.perf_counter()
+    for node in system.nodes:
+        node.start()
+    took = first_record_s(system.bootstrap, began, "first", timeout_s=_FIRST_RECORD_S)
+    return {"start": took}
+
+
+def cold_read(system: System, size: Size) -> Mapping[str, float]:
+    """Read records of 1 KB after an orderly restart, with the page cache empty of them."""
+    if not system.survives:
+        return {}
+    topic, count = _topic(system), 0
+    while count * 1_000 < size.cold_mb * 1e6:
+        rate = clients.produce_for(system.bootstrap, 2, topic=topic, record_bytes=1_000)
+        count += rate.records
+    for node in system.brokers.values():
+        node.terminate()
+    system.forget_pages()
+    system.start_brokers()
+    system.until_served()
+    consumed = clients.consume_all(system.bootstrap, count, topic=topic, record_bytes=1_000)
+    return {"cold-read": consumed.mb_per_s}
+
+
+Measurement = Callable[[System, Size], Mapping[str, float]]
+SHARED: Final[Mapping[str, Measurement]] = {
+    "footprint": footprint,
+    "clients": by_librdkafka,
+    "small": small_requests,
+    "latency": latency,
+    "fan-out": fan_out,
+    "partitions": partitions,
+    "group": group,
+}
+"""Those that may share one start of a system, in this order."""
