@@ -24,7 +24,7 @@ QUICK: Final = Size(seconds=1.5, rounds=1, java_mb=100, cold_mb=200, moved_mb=20
 QUICK_SYSTEMS: Final = (KAFKA, systems.MEMORY)
 QUICK_NAMES: Final = ("footprint", "clients", "java", "small", "latency", "fan-out", "group")
 MANY: Final = "many"
-_LIMIT_S: Final = 180
+_LIMIT_S: Final = 300
 """Longest time of one measurement of one system, its start not included."""
 _START_LIMIT_S: Final = 180
 _SHARED: Final[Mapping[str, Measurement]] = {
@@ -183,6 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="short: the rows of one broker, Kafka and memory"
     )
     parser.add_argument("--rounds", type=int, help="rounds of which the median counts (default: 3)")
+    parser.add_argument("--kills", type=int, help="brokers killed one by one (default: 3)")
     parser.add_argument("--cold-mb", type=int, help="data of the cold read (default: 2000)")
     parser.add_argument("--sizes", default="1000,2000,5000,10000", help="partitions of `many`")
     parser.add_argument("--json", action="store_true", help="print the results as JSON at the end")
@@ -219,6 +220,7 @@ def main() -> int:
         size = QUICK if options.quick else Size()
         size = replace(size, rounds=options.rounds or size.rounds)
         size = replace(size, cold_mb=options.cold_mb or size.cold_mb)
+        size = replace(size, kills=options.kills or size.kills)
         chosen = (options.systems or ",".join(QUICK_SYSTEMS if options.quick else SYSTEMS)).split(
             ","
         )

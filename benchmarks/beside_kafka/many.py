@@ -26,7 +26,7 @@ FILE: Final = ROOT / "build" / "beside_kafka_many.json"
 CHART: Final = ROOT / "docs" / "many.svg"
 _TOPIC: Final = "many"
 _ROUNDS: Final = 5
-_LIMIT_S: Final = 120.0
+_LIMIT_S: Final = 300.0
 _CONNECTIONS_EACH: Final = 0.5
 _GROUPS_EACH: Final = 0.05
 """Connections and groups beside each partition of the size."""
@@ -87,7 +87,7 @@ def to_all(bootstrap: str, count: int, rounds: int) -> None:
         if error is not None:
             failed.append(error)
 
-    settings = {"queue.buffering.max.messages": 4 * count, "linger.ms": 5}
+    settings = {"queue.buffering.max.messages": 2 * rounds * count, "linger.ms": 5}
     writer, began = clients.producer(bootstrap, **settings), time.perf_counter()
     for number in range(rounds):
         while time.perf_counter() < began + number:

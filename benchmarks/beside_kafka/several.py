@@ -17,7 +17,7 @@ from deploy.errors import KafkaFailed
 from deploy.reassign.admin import current_assignment, elect_preferred, ongoing, reassign
 from deploy.reassign.plan import Key
 
-_LIMIT_S: Final = 60.0
+_LIMIT_S: Final = 150.0
 _LATE_S: Final = 0.25
 """Acknowledgements that were on their way arrive until so long after a kill."""
 _SETTLE_S: Final = 0.8
@@ -49,7 +49,7 @@ def move(system: System, size: Size) -> Mapping[str, float]:
         def is_moved() -> bool:
             return not ongoing(client) and current_assignment(client, [topic])[0][key] == (second,)
 
-        _until(is_moved, "the partition moves", 2 * _LIMIT_S)
+        _until(is_moved, "the partition moves", _LIMIT_S)
         took = time.perf_counter() - began
     return {"move": took * size.moved_mb / moved_mb}
 

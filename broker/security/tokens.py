@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-import jwt
-
 from broker.security.exchange import AuthenticationFailed
 
 ALGORITHMS: Final = tuple(
@@ -76,6 +74,8 @@ def parse_keys(document: bytes) -> list[Key]:
 
 def _key(item: object) -> Key | None:
     """Return a key that can verify signatures; None for keys of other kinds."""
+    import jwt  # slow to import, see `verify`
+
     if not isinstance(item, dict):
         return None
     fields = cast("dict[str, Any]", item)
@@ -95,6 +95,8 @@ def _key(item: object) -> Key | None:
 
 def verify(token: str, keys: Sequence[Key], rules: TokenRules, now_ms: int) -> VerifiedToken:
     """Verify a token. Raises AuthenticationFailed."""
+    import jwt  # takes a tenth of the CPU of a broker's start, which rarely needs it
+
     try:
         header = jwt.get_unverified_header(token)
     except (jwt.PyJWTError, ValueError, RecursionError) as error:
