@@ -29,8 +29,16 @@ millions of cached objects; this makes it due after 50 million further objects, 
 """
 
 
+def pause_collector() -> None:
+    """Collect nothing until `tune_collector`. Call at the start of a process: its imports leave
+    hardly any garbage, and collections are a tenth of their CPU.
+    """
+    gc.disable()
+
+
 def tune_collector() -> None:
     """Tune the collector. Call once, when all permanent objects (modules, tables, wiring) exist."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
+    gc.enable()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from base.collector import pause_collector
 from deploy.node import lifeline, logs
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
     """Run one node until it ends, and return the exit code. Raises DeployError for wrong usage."""
+    pause_collector()
     lifeline.die_with_parent(environment)
     logs.keep_rich_out()
     if {"-h", "--help"} & set(arguments):

@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-LEAN = {"typer", "rich", "click", "confluent_kafka", "moto", "flask", "boto3", "pandas", "kafka"}
+LEAN = {
+    "jwt",
+    "typer",
+    "rich",
+    "click",
+    "confluent_kafka",
+    "moto",
+    "flask",
+    "boto3",
+    "pandas",
+    "kafka",
+}
 
 
 def loaded_by(code: str) -> set[str]:
