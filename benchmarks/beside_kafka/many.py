@@ -7,6 +7,7 @@ import math
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from benchmarks import clients
 from benchmarks.beside_kafka import systems
 from benchmarks.beside_kafka.chart import figure, save
 from benchmarks.beside_kafka.node import quiet_cpu_s
-from benchmarks.beside_kafka.results import ROOT
+from benchmarks.beside_kafka.results import ROOT, commit
 from benchmarks.beside_kafka.systems import System
 
 FILE: Final = ROOT / "build" / "beside_kafka_many.json"
@@ -143,15 +144,15 @@ def groups(system: System, count: int) -> Mapping[str, float]:
     """Commit an offset in so many groups, and list them."""
     admin = AdminClient({"bootstrap.servers": system.bootstrap})
     clients.create_topic(system.bootstrap, 1, "read")
-    commit = [TopicPartition("read", 0, 0)]
-    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions("first", commit)])[
+    offsets = [TopicPartition("read", 0, 0)]
+    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions("first", offsets)])[
         "first"
     ].result(_LIMIT_S)
     before_mb, cpu_s = system.node.resident_mb(), quiet_cpu_s(system.nodes)
     began = time.perf_counter()
     for number in range(count):
         name = f"group-{number}"
-        request = [ConsumerGroupTopicPartitions(name, commit)]
+        request = [ConsumerGroupTopicPartitions(name, offsets)]
         admin.alter_consumer_group_offsets(request)[name].result(_LIMIT_S)
     listed = admin.list_consumer_groups().result(_LIMIT_S)
     if len(listed.valid or ()) < count:
@@ -172,8 +173,8 @@ _PARTS: Final[Mapping[str, tuple[float, Callable[[System, int], Mapping[str, flo
 
 
 def main(console: Console, chosen: Sequence[str], sizes: Sequence[int]) -> None:
-    """Measure each system at each size, print the costs and their exponents, and draw the curve of
-    the first system.
+    """Measure each system at each size, print the costs and their exponents, and store those of
+    the last system.
     """
     for name in chosen:
         values: Values = {}
@@ -186,8 +187,9 @@ def main(console: Console, chosen: Sequence[str], sizes: Sequence[int]) -> None:
                         values.setdefault(key, {})[count] = value
         console.print(table_of(name, values))
         FILE.parent.mkdir(exist_ok=True)
-        FILE.write_bytes(msgspec.json.format(msgspec.json.encode({name: values})) + b"\n")
-        draw(values)
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        measured = Measured(name, values, commit(), date)
+        FILE.write_bytes(msgspec.json.format(msgspec.json.encode(measured)) + b"\n")
 
 
 def table_of(name: str, values: Values) -> Table:
@@ -200,6 +202,42 @@ def table_of(name: str, values: Values) -> Table:
         fitted = exponent(by_size)
         table.add_row(key, shown, "" if fitted is None else f"{fitted:.2f}")
     return table
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What was measured of one system, with the commit and the date in UTC."""
+
+    system: str
+    values: Values
+    commit: str
+    date: str
+
+
+def stored() -> Measured | None:
+    """Return the newest results; None if there are none."""
+    if not FILE.exists():
+        return None
+    return msgspec.json.decode(FILE.read_bytes(), type=Measured)
+
+
+def markdown(measured: Measured) -> str:
+    """Return the table for the docs."""
+    lines = [
+        "### Many of everything",
+        "",
+        f"One broker over the `{measured.system}:` store, commit {measured.commit},"
+        f" {measured.date[:10]}; connections send one request each, groups commit one offset each.",
+        "The exponent is that of the curve `cost = a * size ** exponent` that fits best: 1 is"
+        " linear, and costs that do not depend on the size pull it below 1.",
+        "",
+        "| Cost | At each size | Exponent |",
+        "|---|---|---|",
+    ]
+    for key, by_size in measured.values.items():
+        shown = "; ".join(f"{size:,}: {value:.3g}" for size, value in by_size.items())
+        fitted = exponent(by_size)
+        lines.append(f"| {key} | {shown} | {'' if fitted is None else f'{fitted:.2f}'} |")
+    return "\n".join([*lines, "", f"![Cost by size]({CHART.name}){{ .diagram }}", ""])
 
 
 def draw(values: Values) -> None:

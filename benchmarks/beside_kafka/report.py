@@ -172,5 +172,11 @@ def _draw_row(
 
 def write_docs(results: Mapping[str, Result]) -> None:
     """Rewrite the section of docs/performance.md and its chart."""
-    PAGE.write_text(with_section(PAGE.read_text(), markdown(results)))
+    from benchmarks.beside_kafka import many
+
+    section = markdown(results)
     draw(results)
+    if (measured := many.stored()) is not None:
+        section += "\n" + many.markdown(measured)
+        many.draw(measured.values)
+    PAGE.write_text(with_section(PAGE.read_text(), section))
