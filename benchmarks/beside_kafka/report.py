@@ -140,16 +140,24 @@ def with_section(page: str, section: str) -> str:
 
 def draw(results: Mapping[str, Result], file: Path = CHART) -> None:
     """Draw the ratios as an SVG: right of 1 is better than Kafka."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
+
     from benchmarks.beside_kafka.chart import figure, save
 
-    rows = [entry for entry in rows_of(results) if entry[0].key in _CHARTED]
     systems = [name for name in systems_of(results, SYSTEMS) if name != KAFKA]
+    rows = [
+        (row, values)
+        for row, values, _ in rows_of(results)
+        if row.key in _CHARTED and any(row.ratio(values, name) for name in systems)
+    ]
     with figure(8, 1 + 0.42 * len(rows)) as axes:
-        for at, (row, values, _) in enumerate(rows):
+        for at, (row, values) in enumerate(rows):
             _draw_row(axes, at, row, values, systems)
-        axes.set_yticks(range(len(rows)), [row.title for row, _, _ in rows])
+        axes.set_yticks(range(len(rows)), [row.title for row, _ in rows])
         axes.invert_yaxis()
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
         axes.axvline(1, color="#888888", linewidth=1)
         axes.set_xlabel("times better than Apache Kafka (left of 1: worse)")
         handles, labels = axes.get_legend_handles_labels()
