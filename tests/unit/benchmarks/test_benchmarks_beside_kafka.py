@@ -1,9 +1,11 @@
 """The table of `make bench-kafka`: ratios, bars, the section of the docs, and a small real row."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from benchmarks.beside_kafka import __main__ as command
 from benchmarks.beside_kafka import java, many, report, results, single, systems
 from benchmarks.beside_kafka.results import Result
 from benchmarks.beside_kafka.rows import MEASUREMENTS, ROWS, Bar, Row, medians
@@ -134,6 +136,12 @@ def test_output_of_the_java_tools_is_read() -> None:
         " 10.00, 2.0\n"
     )
     assert java.consumed_mb_per_s(consumed) == pytest.approx(10.48576)
+
+
+def test_a_measurement_that_hangs_is_ended() -> None:
+    with pytest.raises(command.TooLong, match="1 s"), command.limited(1):
+        signal.pause()
+    assert signal.alarm(0) == 0
 
 
 def test_a_small_row_of_penstock_alone() -> None:
