@@ -159,17 +159,23 @@ def partitions(system: System, size: Size) -> Mapping[str, float]:
         "partitions-p50": quantile(latencies, 0.5),
         "partitions-p99": quantile(latencies, 0.99),
         "partitions-cpu": 100 * cpu_s / (time.perf_counter() - began),
-        "rss-partitions": system.node.resident_mb(),
     }
 
 
 def footprint(system: System, size: Size) -> Mapping[str, float]:
-    """Measure memory. This one comes first on a new system."""
+    """Measure memory: idle, with a record in each partition, and under load. This one comes first
+    on a new system.
+    """
     idle = system.node.resident_mb()
+    clients.produce_latencies_ms(
+        system.bootstrap, 0, 0, topic=_topic(system, PARTITIONS), partitions=PARTITIONS
+    )
+    opened = system.node.resident_mb()
     topic, megabytes = _topic(system), 0.0
     while megabytes < _LOAD_MB:
         megabytes += clients.produce_for(system.bootstrap, size.seconds / 2, topic=topic).mb
-    return {"rss-idle": idle, "rss-loaded": system.node.resident_mb()}
+    loaded = system.node.resident_mb()
+    return {"rss-idle": idle, "rss-partitions": opened, "rss-loaded": loaded}
 
 
 def group(system: System, size: Size) -> Mapping[str, float]:
