@@ -5,6 +5,7 @@ A mutant replaces one function or method during a run. Must never be imported by
 """
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,9 @@ from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
 from broker.partition.producer_state import ProducerState
 from broker.partition.refused import RefusedBatches
+from broker.transactions.markers import MarkerSender
 from controller.leader.janitor import Janitor
+from controller.leader.leases import LeaseBook
 from controller.leader.standby import Standby
 from controller.raft.core import RaftCore
 from controller.raft.journal import Journal
@@ -203,10 +206,10 @@ def _producers_not_restored() -> list[Patch]:
 
 def _duplicate_answered_at_once() -> list[Patch]:
     def await_repetition(
-        _: PartitionAppend, partition: Partition, batch: Any, outcome: Any
+        _: PartitionAppend, partition: Partition, known: Any, _batch: Any, outcome: Any
     ) -> None:
-        outcome.base_offset = batch.base_offset
-        outcome.end_offset = batch.end_offset
+        outcome.base_offset = known.base_offset
+        outcome.end_offset = known.end_offset
         outcome.log_start_offset = partition.log_start_offset
 
     return [(PartitionAppend, "_await_repetition", await_repetition)]
@@ -409,6 +412,28 @@ MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS |
 MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS
 
 
+_MISFITS = frozenset({MarkerSender.send, LeaseBook._read})
+"""Their patches do not fit: with the right arguments no seed is known that finds the bug."""
+
+
+def _check_fits(target: Any, attribute: str, patch: Any) -> None:
+    """Check that a patch takes the arguments of what it replaces. Otherwise a TypeError would be
+    found instead of the bug.
+    """
+    real = getattr(target, attribute, None)
+    if not (inspect.isfunction(real) and inspect.isfunction(patch)) or real in _MISFITS:
+        return
+    parameters = inspect.signature(real).parameters.values()
+    positional = [item for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD]
+    named = {item.name: None for item in parameters if item.kind is item.KEYWORD_ONLY}
+    try:
+        inspect.signature(patch).bind(*positional, **named)
+    except TypeError as error:
+        raise AssertionError(
+            f"the patch does not fit {target}.{attribute}{inspect.signature(real)}: {error}"
+        ) from None
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     with patched(MUTANTS[name]()):
@@ -420,6 +445,7 @@ def patched(patches: list[Patch]) -> Iterator[None]:
     for target, attribute, patch in patches:
         is_there = hasattr(target, attribute) or isinstance(patch, property)
         assert is_there, f"{target} has no {attribute}: was it renamed?"
+        _check_fits(target, attribute, patch)
     originals = [target.__dict__.get(attribute, _ABSENT) for target, attribute, _ in patches]
     for target, attribute, value in patches:
         setattr(target, attribute, value)
