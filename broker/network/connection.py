@@ -11,9 +11,12 @@ no buffer. The rest of a partial frame is received directly into its bytearray.
 Source: Kafka's NetworkReceive and RequestChannel; KIP-72 for counting what is buffered.
 """
 
+import struct
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
+
+from msgspec import Struct
 
 from base.buffers import Buffer
 from broker.wire.errors import FrameTooLarge
@@ -22,6 +25,7 @@ RECEIVE_BYTES: Final = 64 * 1024
 """Size of the shared receive buffer, and so the most that one wake-up of a socket receives."""
 
 _PREFIX_BYTES: Final = 4
+_size_at: Final = struct.Struct(">i").unpack_from
 _FIRST_CAPACITY_BYTES: Final = 64 * 1024
 _GROWTH: Final = 4
 
@@ -76,6 +80,8 @@ class FrameReader:
     def get_buffer(self) -> memoryview:
         frame = self._frame
         if frame is None:
+            if not self._prefix:
+                return self._shared
             held = len(self._prefix)
             self._shared[:held] = self._prefix
             return self._shared[held:]
@@ -108,7 +114,7 @@ class FrameReader:
         frames: list[bytearray] = []
         at = 0
         while end - at >= _PREFIX_BYTES:
-            declared = int.from_bytes(shared[at : at + _PREFIX_BYTES], "big", signed=True)
+            (declared,) = _size_at(shared, at)
             if not 0 <= declared <= self._bytes_max:
                 raise FrameTooLarge(declared, self._bytes_max)
             at += _PREFIX_BYTES
@@ -117,7 +123,8 @@ class FrameReader:
                 return frames
             frames.append(bytearray(shared[at : at + declared]))
             at += declared
-        self._prefix = bytes(shared[at:end])
+        if at < end:
+            self._prefix = bytes(shared[at:end])
         return frames
 
     def _begin(self, declared: int, head: memoryview) -> None:
@@ -128,18 +135,16 @@ class FrameReader:
         self._filled = len(head)
 
 
-class ResponseSlot:
+class ResponseSlot(Struct, eq=False, gc=False):
     """The answer of one request. `request_bytes` is the memory of the request until it is
     answered.
     """
 
-    __slots__ = ("buffers", "filled", "request_bytes", "size_bytes")
-
-    def __init__(self, request_bytes: int) -> None:
-        self.request_bytes = request_bytes
-        self.filled = False
-        self.buffers: Sequence[Buffer] = ()
-        self.size_bytes = 0
+    request_bytes: int
+    filled: bool = False
+    buffers: Sequence[Buffer] = ()
+    size_bytes: int = 0
+    """Size of an answer that waits for earlier ones."""
 
 
 class ResponseOrder:
@@ -166,19 +171,24 @@ class ResponseOrder:
         self.request_bytes += request_bytes
         return slot
 
-    def fill(self, slot: ResponseSlot, buffers: Sequence[Buffer]) -> list[Buffer]:
+    def fill(self, slot: ResponseSlot, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
         """Answer a request and return the buffers that may be sent now. acks=0 passes no buffers.
 
         Raises AssertionError if the request was already answered, which is a bug.
         """
         assert not slot.filled, "a request was answered twice"
         slot.filled = True
-        slot.buffers = buffers
-        slot.size_bytes = sum(map(len, buffers))
-        self.held_bytes += slot.size_bytes
         self.request_bytes -= slot.request_bytes
-        ready: list[Buffer] = []
         slots = self._slots
+        if slots[0] is not slot:
+            slot.buffers = buffers
+            slot.size_bytes = sum(map(len, buffers))
+            self.held_bytes += slot.size_bytes
+            return ()
+        slots.popleft()
+        if not slots or not slots[0].filled:
+            return buffers
+        ready = list(buffers)
         while slots and slots[0].filled:
             first = slots.popleft()
             ready += first.buffers

@@ -4,8 +4,9 @@ Invariant: everything here is a value or a protocol, so that tests run handlers 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
+
+from msgspec import Struct, field
 
 from base.buffers import Buffer
 from base.listeners import SecurityProtocol
@@ -88,8 +89,7 @@ class ConnectionInfo(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class RequestContext:
+class RequestContext(Struct, eq=False):
     """One request. `frame` is writable and has no size prefix. The handler owns it: nothing else
     uses it again.
     """

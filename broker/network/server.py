@@ -57,6 +57,7 @@ SWEEP_INTERVAL_S: Final = 5.0
 SLOW_SENDER_S: Final = 0.5
 """A TLS client that sent less than what its connection is woken for in this time is slow."""
 _API_KEY_BYTES: Final = 2
+_ONE_BUFFER: Final = (bytearray, bytes, memoryview)
 BURST_BYTES_MAX: Final = 1 << 16
 """Bytes read from one connection before the others get their turn. libuv alone would read up to 32
 buffers in a row, of up to 1 MiB each.
@@ -106,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_request_at = server.loop.time()
         self.last_bytes_at = self.last_request_at
         self._server = server
+        self._now = server.loop.time
         self._tls = TlsChannel(server.access.tls_context(protocol)) if protocol.has_tls else None
         self._wake_limit = WakeLimit()
         self._deadline: asyncio.TimerHandle | None = None
@@ -266,11 +268,12 @@ class Connection(asyncio.BufferedProtocol):
         except WireError as error:
             self.close(str(error))
             return
-        self.last_bytes_at = self._server.loop.time()
-        self._server.received_bytes += nbytes
+        server = self._server
+        self.last_bytes_at = self._now()
+        server.received_bytes += nbytes
         self._burst_bytes += nbytes
         if self._burst_bytes >= BURST_BYTES_MAX:
-            self._server.loop.call_soon(self._end_burst)
+            server.loop.call_soon(self._end_burst)
         if frames:
             self.last_request_at = self.last_bytes_at
             self._waiting.extend(frames)
@@ -278,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
             self.pump()
         else:
             self._update_reading()
-        if self._reader.buffered_bytes and self._server.is_over_hard_limit:
+        if server.buffered_bytes > server.hard_limit_bytes and self._reader.buffered_bytes:
             self.close("request memory is used up (queued.max.request.bytes)")
 
     def _end_burst(self) -> None:
@@ -325,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _may_start(self) -> bool:
-        config = self._server.config
+        server, order = self._server, self._order
         if (
             self._transport is None
             or self._transport.is_closing()
@@ -335,12 +338,12 @@ class Connection(asyncio.BufferedProtocol):
         ):
             return False
         if (
-            len(self._order) >= config.requests_in_flight_max
-            or self._order.held_bytes > config.response_bytes_max
+            len(order) >= server.config.requests_in_flight_max
+            or order.held_bytes > server.config.response_bytes_max
         ):
             return False
-        if self._server.dispatcher.is_blocked(self._waiting[0]):
-            self._server.wait_for_dispatcher(self)
+        if server.dispatcher.is_blocked(self._waiting[0]):
+            server.wait_for_dispatcher(self)
             return False
         return True
 
@@ -378,24 +381,25 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        self._server.requests.answered(api_key, self._server.loop.time() - received_at)
+        self._server.requests.answered(api_key, self._now() - received_at)
         ready = self._order.fill(slot, _buffers(response))
         if ready:
             self._send(ready)
         self.pump()
 
-    def _send(self, ready: list[Buffer]) -> None:
+    def _send(self, ready: Sequence[Buffer]) -> None:
         """Collect answers of one turn of the event loop and send them with one system call: one WAL
         object acknowledges many requests.
         """
         if not self._outbox:
-            self._server.loop.call_soon(self._flush)
+            self._server.flush_soon(self)
         self._outbox += ready
         self._outbox_bytes += sum(map(len, ready))
         if self._outbox_bytes > self._server.config.response_bytes_max:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send the answers of this turn of the event loop."""
         outbox, self._outbox = self._outbox, []
         sent_bytes, self._outbox_bytes = self._outbox_bytes, 0
         if outbox and self._transport is not None and not self._transport.is_closing():
@@ -415,23 +419,34 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        server = self._server
         buffered_bytes = (
             self._reader.buffered_bytes + self._waiting_bytes + self._order.request_bytes
         )
-        self._server.charge(buffered_bytes - self._charged_bytes)
-        self._charged_bytes = buffered_bytes
-        is_over = self._burst_bytes >= BURST_BYTES_MAX
-        is_kept_back = self._mute is not None or self._is_held or self._is_shaking_hands
-        pause = bool(self._waiting) or self._is_write_paused or is_over or is_kept_back
-        if not pause and self._server.is_over_limit and not self._reader.is_mid_frame:
-            self._server.wait_for_memory(self)
+        if buffered_bytes != self._charged_bytes:
+            server.charge(buffered_bytes - self._charged_bytes)
+            self._charged_bytes = buffered_bytes
+        pause = (
+            bool(self._waiting)
+            or self._is_write_paused
+            or self._burst_bytes >= BURST_BYTES_MAX
+            or self._mute is not None
+            or self._is_held
+            or self._is_shaking_hands
+        )
+        if (
+            not pause
+            and server.buffered_bytes > server.limit_bytes
+            and not self._reader.is_mid_frame
+        ):
+            server.wait_for_memory(self)
             pause = True
         if pause is not self._is_read_paused:
             self._is_read_paused = pause
             if pause:
                 transport.pause_reading()
             else:
-                self.last_bytes_at = self._server.loop.time()
+                self.last_bytes_at = self._now()
                 transport.resume_reading()
 
     def mute(self, wait_ms: int) -> None:
@@ -468,7 +483,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send the completed answers, then close. Used at shutdown and to send the client to
         another broker.
         """
-        self._flush()
+        self.flush()
         if self._tls is not None and self._tls.is_established:
             self._write(self._tls.end())
         if self._transport is not None:
@@ -529,6 +544,10 @@ class Server:
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
         self.buffered_bytes = 0
+        self.limit_bytes = config.buffered_request_bytes_max
+        """Above these `buffered_bytes` no connection reads that is not within a frame."""
+        self.hard_limit_bytes = 2 * self.limit_bytes
+        """Above these a connection within a frame is closed."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.closed_count = 0
@@ -545,6 +564,8 @@ class Server:
         self._connection_count = 0
         self._memory_waiters: dict[Connection, None] = {}
         self._dispatcher_waiters: dict[Connection, None] = {}
+        self._unsent: list[Connection] = []
+        """Connections with answers of this turn of the event loop."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_limit = LogLimit()
         self._sweep_interval_s = sweep_interval_s
@@ -553,6 +574,8 @@ class Server:
     def reconfigure(self, config: BrokerConfig) -> None:
         """Use these settings from now on."""
         self.config = config
+        self.limit_bytes = config.buffered_request_bytes_max
+        self.hard_limit_bytes = 2 * self.limit_bytes
         names = [bound.name for bound in config.bound]
         inter_broker = self.access.config.inter_broker_listener_name.upper() or names[0]
         self.admission.configure(
@@ -657,17 +680,9 @@ class Server:
         if self.on_closed is not None:
             self.on_closed(connection.id)
 
-    @property
-    def is_over_limit(self) -> bool:
-        return self.buffered_bytes > self.config.buffered_request_bytes_max
-
-    @property
-    def is_over_hard_limit(self) -> bool:
-        return self.buffered_bytes > 2 * self.config.buffered_request_bytes_max
-
     def charge(self, delta_bytes: int) -> None:
         self.buffered_bytes += delta_bytes
-        if delta_bytes < 0 and self._memory_waiters and not self.is_over_limit:
+        if self._memory_waiters and delta_bytes < 0 and self.buffered_bytes <= self.limit_bytes:
             waiters = list(self._memory_waiters)
             self._memory_waiters.clear()
             for connection in waiters:
@@ -680,6 +695,25 @@ class Server:
         if not self._dispatcher_waiters:
             self._spawn(self._resume_when_unblocked())
         self._dispatcher_waiters[connection] = None
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Flush the connection at the next turn of the event loop. One callback serves all
+        connections, because a WAL object acknowledges requests of many.
+        """
+        if not self._unsent:
+            self.loop.call_soon(self._flush_all)
+        self._unsent.append(connection)
+
+    def _flush_all(self) -> None:
+        connections, self._unsent = self._unsent, []
+        for at, connection in enumerate(connections):
+            try:
+                connection.flush()
+            except BaseException:
+                # The loop reports it; the other connections get their answers all the same.
+                self._unsent += connections[at + 1 :]
+                self.loop.call_soon(self._flush_all)
+                raise
 
     def log_closed(self, connection: Connection, reason: str) -> None:
         self.closed_count += 1
@@ -737,7 +771,7 @@ def _buffers(response: Response) -> Sequence[Buffer]:
         return ()
     return (
         (cast("Buffer", response),)
-        if isinstance(response, bytes | bytearray | memoryview)
+        if isinstance(response, _ONE_BUFFER)  # a union would be made anew for each answer
         else response
     )
 

@@ -352,3 +352,23 @@ async def test_taken_port_is_named(fixture: Fixture) -> None:
     other = Server(BrokerConfig(listeners=(f"127.0.0.1:{fixture.server.port}",)))
     with pytest.raises(PortTaken, match=str(fixture.server.port)):
         await other.bind()
+
+
+async def test_a_connection_whose_answers_cannot_be_sent_keeps_no_answer_of_others() -> None:
+    loop, sent, reported = asyncio.get_running_loop(), asyncio.Event(), list[Any]()
+
+    class Broken:
+        def flush(self) -> None:
+            raise RuntimeError("broken")
+
+    class Sound:
+        def flush(self) -> None:
+            sent.set()
+
+    server: Any = Server(BrokerConfig(listeners=("127.0.0.1:0",)))
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    server.flush_soon(Broken())
+    server.flush_soon(Sound())
+    async with asyncio.timeout(5):
+        await sent.wait()
+    assert [str(context["exception"]) for context in reported] == ["broken"]
