@@ -64,7 +64,10 @@ class StoreMeter:
 
     def of(self, operation: str) -> _Meter:
         """Return the counters of this operation."""
-        return self._meters.setdefault(operation, _Meter())
+        meter = self._meters.get(operation)
+        if meter is None:
+            meter = self._meters[operation] = _Meter()
+        return meter
 
     def snapshot(self) -> StoreStats:
         """What was counted so far."""

@@ -235,7 +235,7 @@ class Storage:
     def is_full(self) -> bool:
         """Whether a limit is reached: stop reading requests until `wait_for_room` returns."""
         return (
-            self.backlog_bytes >= self._unacknowledged_max
+            self._wal.unacknowledged_bytes + self._held_bytes >= self._unacknowledged_max
             or self._cache.uncommitted_bytes >= self._cache_max
         )
 
@@ -505,7 +505,8 @@ class Storage:
             )
         for entries, done in bulk.groups:
             _notify(done, self._fenced_in(entries) if fenced else None)
-        self._wake_room_waiters()
+        if self._room_waiters:
+            self._wake_room_waiters()
 
     def _owns(self, stream_id: StreamId) -> bool:
         handle = self._handles.get(stream_id)

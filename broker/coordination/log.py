@@ -193,11 +193,8 @@ class TopicLog:
             attributes=0 if producer is None else TRANSACTIONAL_MASK,
         )
 
-        def settled() -> None:
-            done(_for_clients(group.outcomes[0].code))
-
         group = PartitionAppend(
-            settled,
+            lambda group: done(_for_clients(group.outcomes[0].code)),
             from_coordinator=producer is not None,
             guard=None if producer is None else producer.guard,
             is_whole=True,

@@ -85,6 +85,7 @@ class _ProduceCall:
         "_denied",
         "_groups",
         "_guard",
+        "_names",
         "_node",
         "_pending_count",
         "_request",
@@ -102,7 +103,9 @@ class _ProduceCall:
         self._respond = respond
         self._denied: AbstractSet[str] = _NONE
         """Topics to which the client may not write."""
-        self._results: list[tuple[str | None, TopicKey, list[ProducePartitionResult]]] = []
+        self._results: list[tuple[TopicKey, list[ProducePartitionResult]]] = []
+        self._names: list[str | None] = []
+        """The name of each topic in `_results`; None: there is no topic of this id."""
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
         self._adds = verification.produce_adds(ctx.api_version)
@@ -119,7 +122,8 @@ class _ProduceCall:
         for topic in self._request.topics:
             results: list[ProducePartitionResult] = []
             name = self._name_of(topic.key)
-            self._results.append((name, topic.key, results))
+            self._results.append((topic.key, results))
+            self._names.append(name)
             for wanted in topic.partitions:
                 result = ProducePartitionResult(wanted.index)
                 results.append(result)
@@ -164,6 +168,8 @@ class _ProduceCall:
             result.error_message = _NOT_FOR_CLIENTS
             return None
         if isinstance(found, Partition):
+            if self._request.transactional_id is None:
+                return found
             is_asked = self._ask_coordinator(found, wanted.records, result)
             return None if is_asked else found
         if found is ErrorCode.LEADER_NOT_AVAILABLE:
@@ -207,23 +213,26 @@ class _ProduceCall:
         targets: list[ProducePartitionResult],
         guard: Guard | None = None,
     ) -> None:
-        loop_time, times = asyncio.get_running_loop().time, self._node.partitions.append_times
-        number = times.begin(loop_time())
-
-        def settled() -> None:
-            times.end(number, loop_time(), counts=group.outcomes[0].code is ErrorCode.NONE)
-            self._settle_one()
-
+        node = self._node
         group = PartitionAppend(
-            settled,
-            self._node.partitions.refused,
-            leads_alone=self._node.leads_alone,
+            self._appended,
+            node.partitions.refused,
+            leads_alone=node.leads_alone,
             guard=guard or self._guard,
             trace=self._trace,
         )
         self._groups.append((group, targets))
         self._pending_count += 1
-        group.run(self._node.storage, parts, self._node.now_ms())
+        node.partitions.append_times.begin(group, asyncio.get_running_loop().time())
+        group.run(node.storage, parts, node.now_ms())
+
+    def _appended(self, group: PartitionAppend) -> None:
+        self._node.partitions.append_times.end(
+            group,
+            asyncio.get_running_loop().time(),
+            counts=group.outcomes[0].code is ErrorCode.NONE,
+        )
+        self._settle_one()
 
     def _ask_coordinator(
         self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
@@ -324,17 +333,21 @@ class _ProduceCall:
                 result.record_errors = outcome.record_errors
                 if outcome.partition is not None and outcome.partition.notice is not None:
                     leaving.append((outcome.partition, result))
-        self._count_error()
-        endpoints = self._point_to_leaders(
-            [(partition.topic_name, result) for partition, result in leaving]
-        )
         ctx = self._ctx
+        endpoints: Sequence[NodeEndpoint] = ()
+        code = self._first_error()
+        if code:
+            ctx.meter.failed(ctx.api_key, code)
+        if code or leaving:
+            endpoints = self._point_to_leaders(
+                [(partition.topic_name, result) for partition, result in leaving]
+            )
         throttle_ms = 0 if ctx.quota is None else self._throttle(ctx.quota, is_answered=True)
         self._respond(
             encode_produce_response(
                 ctx.correlation_id,
                 ctx.api_version,
-                [(key, results) for _, key, results in self._results],
+                self._results,
                 throttle_ms,
                 node_endpoints=endpoints,
             )
@@ -343,12 +356,13 @@ class _ProduceCall:
             if partition.notice is not None:
                 partition.notice.mark_announced(partition)
 
-    def _count_error(self) -> None:
-        for _, _, results in self._results:
+    def _first_error(self) -> int:
+        """Return the code of the first part that failed; 0 if none did."""
+        for _, results in self._results:
             for result in results:
                 if result.error_code:
-                    self._ctx.meter.failed(self._ctx.api_key, result.error_code)
-                    return
+                    return result.error_code
+        return 0
 
     def _point_to_leaders(
         self, leaving: Sequence[tuple[str, ProducePartitionResult]]
@@ -358,7 +372,7 @@ class _ProduceCall:
         """
         elsewhere = [
             (name, result)
-            for name, _, results in self._results
+            for name, (_, results) in zip(self._names, self._results, strict=True)
             if name is not None
             for result in results
             if result.error_code == _NOT_LEADER
@@ -392,7 +406,7 @@ class _ProduceCall:
         return throttle_ms
 
     def _errors(self) -> list[str]:
-        codes = {result.error_code for _, _, results in self._results for result in results}
+        codes = {result.error_code for _, results in self._results for result in results}
         codes |= {outcome.code for group, _ in self._groups for outcome in group.outcomes}
         return sorted(
             code.name for code in ErrorCode if code in codes and code is not ErrorCode.NONE

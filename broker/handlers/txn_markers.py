@@ -94,15 +94,14 @@ def start_marker(
         else:
             codes[key] = found
 
-    def settled() -> None:
+    def settled(group: PartitionAppend) -> None:
         for (partition, _), outcome in zip(parts, group.outcomes, strict=True):
             codes[partition.topic_name, partition.index] = outcome.code
             _complete_offsets(node, marker, partition, outcome)
         if not done.done():
             done.set_result(codes)
 
-    group = PartitionAppend(settled)
-    group.run(node.storage, parts, node.now_ms())
+    PartitionAppend(settled).run(node.storage, parts, node.now_ms())
     return done
 
 

@@ -14,6 +14,8 @@ Source: Kafka `UnifiedLog.append`, KIP-98.
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from msgspec import Struct
+
 from base.clock import monotonic_ms
 from base.ids import Millis, Offset
 from broker.partition.partition import Partition
@@ -43,32 +45,19 @@ which is refused.
 """
 
 
-class AppendOutcome:
+class AppendOutcome(Struct, eq=False, gc=False):
     """Result of one partition's batch. Final once the group is settled."""
 
-    __slots__ = (
-        "base_offset",
-        "code",
-        "end_offset",
-        "is_repetition",
-        "log_append_time_ms",
-        "log_start_offset",
-        "message",
-        "partition",
-        "record_errors",
-    )
-
-    def __init__(self, partition: Partition | None) -> None:
-        self.partition = partition
-        self.code = ErrorCode.NONE
-        self.is_repetition = False
-        """Nothing was appended: the batch or marker is already in the log."""
-        self.message: str | None = None
-        self.record_errors: tuple[tuple[int, str], ...] = ()
-        self.base_offset = _NO_OFFSET
-        self.end_offset = _NO_OFFSET
-        self.log_append_time_ms = -1
-        self.log_start_offset = _NO_OFFSET
+    partition: Partition | None
+    code: ErrorCode = ErrorCode.NONE
+    is_repetition: bool = False
+    """Nothing was appended: the batch or marker is already in the log."""
+    message: str | None = None
+    record_errors: tuple[tuple[int, str], ...] = ()
+    base_offset: Offset = _NO_OFFSET
+    end_offset: Offset = _NO_OFFSET
+    log_append_time_ms: int = -1
+    log_start_offset: Offset = _NO_OFFSET
 
     def fail(self, code: ErrorCode, message: str | None) -> None:
         self.code = code
@@ -77,27 +66,17 @@ class AppendOutcome:
         self.log_append_time_ms = -1
 
 
-class _Planned:
-    __slots__ = ("entries", "header", "marker", "outcome", "partition")
-
-    def __init__(
-        self,
-        partition: Partition,
-        header: BatchHeader,
-        entries: list[AppendEntry],
-        marker: Marker | None,
-        outcome: AppendOutcome,
-    ) -> None:
-        self.partition = partition
-        self.header = header
-        self.entries = entries
-        self.marker = marker
-        self.outcome = outcome
+class _Planned(Struct, eq=False, gc=False):
+    partition: Partition
+    header: BatchHeader
+    entries: list[AppendEntry]
+    marker: Marker | None
+    outcome: AppendOutcome
 
 
 class PartitionAppend:
     """One append of a group. `outcomes` has one entry per part, in order. `settled` is called once,
-    when all of them are final.
+    with this append, when all of them are final.
     """
 
     __slots__ = (
@@ -109,13 +88,14 @@ class PartitionAppend:
         "_planned",
         "_refused",
         "_settled",
+        "_storage",
         "_trace",
         "outcomes",
     )
 
     def __init__(
         self,
-        settled: Callable[[], None],
+        settled: Callable[["PartitionAppend"], None],
         refused: RefusedBatches | None = None,
         *,
         leads_alone: Callable[[], bool] | None = None,
@@ -129,8 +109,8 @@ class PartitionAppend:
         sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none.
         """
         self.outcomes: list[AppendOutcome] = []
-        self._planned: list[_Planned] = []
-        self._settled: Callable[[], None] | None = settled
+        self._planned: dict[Partition, _Planned] = {}
+        self._settled: Callable[[PartitionAppend], None] | None = settled
         self._refused = refused
         self._leads_alone = leads_alone
         self._from_coordinator = from_coordinator
@@ -148,7 +128,7 @@ class PartitionAppend:
         for partition, content in parts:
             self._plan(partition, content, now_ms)
         if self._is_whole and len(self._planned) < len(parts):
-            for planned in self._planned:
+            for planned in self._planned.values():
                 planned.outcome.fail(ErrorCode.INVALID_TXN_STATE, "another part was refused")
         elif self._planned:
             self._append(storage, now_ms)
@@ -184,18 +164,12 @@ class PartitionAppend:
             outcome.record_errors = plan.record_errors
         elif isinstance(plan, KnownBatch):
             self._await_repetition(partition, plan, records, outcome)
-        elif any(planned.partition is partition for planned in self._planned):
+        elif partition in self._planned:
             outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition only once")
         else:
             assert records is not None
-            self._planned.append(
-                _Planned(
-                    partition,
-                    plan,
-                    log.assign_offsets(records, plan, now_ms, marker),
-                    marker,
-                    outcome,
-                )
+            self._planned[partition] = _Planned(
+                partition, plan, log.assign_offsets(records, plan, now_ms, marker), marker, outcome
             )
 
     def _refusal(self, partition: Partition, content: Content) -> str | None:
@@ -237,12 +211,10 @@ class PartitionAppend:
             )
 
     def _append(self, storage: Storage, now_ms: Millis) -> None:
-        entries = [entry for planned in self._planned for entry in planned.entries]
+        entries = [entry for planned in self._planned.values() for entry in planned.entries]
         self._pending_count += 1
-
-        def done(error: Exception | None) -> None:
-            self._on_durable(storage, error)
-
+        self._storage = storage
+        done = self._on_durable
         try:
             storage.append(entries, done)
         except StreamError as error:
@@ -251,18 +223,19 @@ class PartitionAppend:
             return
         if self._trace is not None:
             self._trace.appended(done)
-        for planned in self._planned:
-            log, entry, outcome = planned.partition.log, planned.entries[0], planned.outcome
+        for partition, planned in self._planned.items():
+            log, header, outcome = partition.log, planned.header, planned.outcome
+            entry, size_bytes = planned.entries[0], header.size_bytes
             log.appended(
-                planned.header,
+                header,
                 entry.base_offset,
                 now_ms,
                 planned.marker,
                 timestamp_ms=entry.max_timestamp_ms,
             )
-            planned.partition.bytes_in += planned.header.size_bytes
-            planned.partition.records_in += planned.header.record_count
-            planned.partition.requests_count += 1
+            partition.bytes_in += size_bytes
+            partition.records_in += header.record_count
+            partition.requests_count += 1
             outcome.base_offset = entry.base_offset
             outcome.end_offset = entry.end_offset
             outcome.log_start_offset = log.data.start_offset
@@ -291,14 +264,13 @@ class PartitionAppend:
 
         partition.when_durable(known.end_offset, settled)
 
-    def _on_durable(self, storage: Storage, error: Exception | None) -> None:
+    def _on_durable(self, error: Exception | None) -> None:
         if error is not None:
             # The records may be durable. The producer learns it when it repeats the batch, here or
             # at the next leader.
             self._fail_all(error)
-        for planned in self._planned:
-            partition = planned.partition
-            if error is not None and (storage.fenced or partition.log.data.fenced):
+        for partition, planned in self._planned.items():
+            if error is not None and (self._storage.fenced or partition.log.data.fenced):
                 partition.stop(error)
             else:
                 partition.advance(planned.header.size_bytes)
@@ -312,7 +284,7 @@ class PartitionAppend:
             if isinstance(error, WalFull)
             else ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
-        for planned in self._planned:
+        for planned in self._planned.values():
             self._refuse(planned.partition, planned.header, planned.outcome, code, str(error))
 
     def _settle_one(self) -> None:
@@ -322,4 +294,4 @@ class PartitionAppend:
             # request's bytes would wait for the garbage collector.
             settled, self._settled = self._settled, None
             assert settled is not None, "it is called once"
-            settled()
+            settled(self)

@@ -158,5 +158,5 @@ def end_inherited(storage: Storage, partition: Partition, now_ms: Millis) -> Non
             raise kafka_error(outcome.code, outcome.message)
 
 
-def _ignore_settled() -> None:
+def _ignore_settled(_: PartitionAppend) -> None:
     """Do nothing: the last stable offset follows the markers."""

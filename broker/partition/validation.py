@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from crc32c import crc32c
+
 from base.ids import Millis
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.topic_configs import cleanup_policies
-from stream.batch.header import HEADER_BYTES, MAGIC, BatchHeader, check_crc, parse_header
+from stream.batch.header import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, parse_header
 from stream.batch.records import RECORDS_SEARCHED_MAX, keyless_records
 from stream.config import DECOMPRESSED_BATCH_BYTES_MAX
 from stream.errors import BatchCorrupt, BatchTooLarge
@@ -98,10 +100,10 @@ def validate_batch(
         return Refusal(ErrorCode.INVALID_RECORD, message)
     try:
         header = parse_header(records)
-        if not check_crc(records):
-            return Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC32C")
     except BatchCorrupt as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+    if crc32c(records[CRC_START : header.size_bytes]) != header.crc:
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC32C")
     refusal = (
         _check_shape(header, len(records))
         or _check_producer(header, from_coordinator)
@@ -123,18 +125,16 @@ def _check_shape(header: BatchHeader, size_bytes: int) -> Refusal | None:
             f"{header.record_count} records cannot end at offset delta {header.last_offset_delta}"
         )
         return Refusal(ErrorCode.INVALID_RECORD, message)
-    if (
-        header.compression == 0
-        and header.record_count * _RECORD_BYTES_MIN > size_bytes - HEADER_BYTES
-    ):
+    compression = header.compression
+    if compression == 0 and header.record_count * _RECORD_BYTES_MIN > size_bytes - HEADER_BYTES:
         return Refusal(
             ErrorCode.INVALID_RECORD,
             f"{header.record_count} records do not fit into {size_bytes} bytes",
         )
-    if header.compression > _COMPRESSION_MAX:
+    if compression > _COMPRESSION_MAX:
         return Refusal(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"compression type {header.compression} is not defined",
+            f"compression type {compression} is not defined",
         )
     return None
 

@@ -15,8 +15,9 @@ Source: Kafka's RequestHeader.json and ResponseHeader.json; KIP-482; KIP-511.
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from base.buffers import Buffer
 from broker.wire.apis import API_VERSIONS, APIS, ApiSpec
@@ -34,8 +35,7 @@ _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 Message = TypeVar("Message")
 
 
-@dataclass(slots=True)
-class RequestHeader:
+class RequestHeader(Struct, gc=False):
     """The header of a request. The body begins at `body_offset` of the frame, which excludes the
     size prefix.
     """

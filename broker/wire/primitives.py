@@ -47,6 +47,7 @@ _U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
 _F64: Final = struct.Struct(">d")
+_i16_at: Final = _I16.unpack_from
 _i32_at: Final = _I32.unpack_from
 _pack_i16: Final = _I16.pack
 _pack_i32: Final = _I32.pack
@@ -109,8 +110,8 @@ class Reader:
         return self.unpack(_I8)[0] != 0
 
     def uvarint(self) -> int:
-        """Read an unsigned 32-bit varint. Nearly all are lengths below 127, so the one-byte path
-        comes first.
+        """Read an unsigned 32-bit varint. Nearly all are lengths below 127, or those of small
+        batches, so the paths for one and for two bytes come first.
         """
         pos = self.pos
         view = self.view
@@ -120,7 +121,13 @@ class Reader:
                 self.pos = pos + 1
                 return byte
             value = byte & 0x7F
-            for shift in (7, 14, 21, 28):
+            pos += 1
+            byte = view[pos]
+            if byte < 0x80:
+                self.pos = pos + 1
+                return value | byte << 7
+            value |= (byte & 0x7F) << 7
+            for shift in (14, 21, 28):
                 pos += 1
                 byte = view[pos]
                 value |= (byte & 0x7F) << shift
@@ -145,12 +152,20 @@ class Reader:
         return self.view[pos:stop]
 
     def nullable_string(self, flexible: bool) -> str | None:
-        size_bytes = self.uvarint() - 1 if flexible else self.i16()
+        pos = self.pos
+        if flexible:
+            size_bytes = self.uvarint() - 1
+            pos = self.pos
+        else:
+            try:
+                size_bytes = _i16_at(self.view, pos)[0]
+            except struct.error:
+                raise Truncated(2, self.end - pos) from None
+            self.pos = pos = pos + 2
         if not 0 <= size_bytes <= MAX_STRING_BYTES:
             if size_bytes != -1:
                 raise InvalidLength("string", size_bytes, MAX_STRING_BYTES)
             return None
-        pos = self.pos
         stop = pos + size_bytes
         if stop > self.end:
             raise Truncated(size_bytes, self.end - pos)
@@ -275,10 +290,12 @@ class Writer(bytearray):
 
     def length(self, count: int, flexible: bool) -> None:
         """Write the length of an array or of bytes."""
-        if flexible:
-            self.uvarint(count + 1)
-        else:
+        if not flexible:
             self += _pack_i32(count)
+        elif count < 0x7F:
+            self.append(count + 1)
+        else:
+            self.uvarint(count + 1)
 
     def string(self, value: str, flexible: bool) -> None:
         encoded = value.encode()

@@ -82,7 +82,7 @@ class Lease:
         return self._grace_s * HEARTBEAT_SHARE if self._grace_s else HEARTBEAT_S_DEFAULT
 
     def is_alive(self, now: float) -> bool:
-        return now < self.until
+        return not self._ended and now < self._until and now < self._broken_until
 
     def stream_began(self) -> None:
         """Begin a stream: heartbeats count from 1 again. The first answered one extends

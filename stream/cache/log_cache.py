@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from msgspec import Struct
+
 from base.buffers import Buffer
 from base.ids import (
     Millis,
@@ -34,8 +36,7 @@ _JOIN_DIVISOR = 8
 """Neighboring committed blocks are joined up to this part of `block_bytes_max`."""
 
 
-@dataclass(slots=True)
-class AppendEntry:
+class AppendEntry(Struct, gc=False):
     """One or more whole batches of one stream, with their final offsets. `payload` must not change
     any more: it is never copied. `BlockEntry` explains the other fields.
     """
@@ -128,16 +129,8 @@ class LogCache:
         them.
         """
         self._active: CacheSegment | None = None
-        self._size_bytes = 0
-        self._uncommitted_bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        return self._uncommitted_bytes
+        self.size_bytes = 0
+        self.uncommitted_bytes = 0
 
     @property
     def active(self) -> CacheSegment | None:
@@ -176,8 +169,8 @@ class LogCache:
             run.end_offset = entries[-1].end_offset
             added += payload_bytes + len(entries) * ENTRY_OVERHEAD_BYTES
         active.size_bytes += added
-        self._size_bytes += added
-        self._uncommitted_bytes += added
+        self.size_bytes += added
+        self.uncommitted_bytes += added
         self._evict()
 
     def archive_due(self, now: float) -> bool:
@@ -214,7 +207,7 @@ class LogCache:
         index = next(i for i, candidate in enumerate(self._blocks) if not candidate.committed)
         assert self._blocks[index] is block, "blocks are committed in WAL order"
         block.committed = True
-        self._uncommitted_bytes -= block.size_bytes
+        self.uncommitted_bytes -= block.size_bytes
         for run in block.runs.values():
             run.entries = []
         if (
@@ -239,9 +232,9 @@ class LogCache:
                 if run is None:
                     continue
                 block.size_bytes -= run.size_bytes
-                self._size_bytes -= run.size_bytes
+                self.size_bytes -= run.size_bytes
                 if not block.committed:
-                    self._uncommitted_bytes -= run.size_bytes
+                    self.uncommitted_bytes -= run.size_bytes
 
     def forget(self, stream_id: StreamId, end: Offset) -> None:
         """Forget the committed entries of a stream that begin below `end`: the store has fewer
@@ -262,7 +255,7 @@ class LogCache:
             run.payload_bytes -= payload_bytes
             released = payload_bytes + count * ENTRY_OVERHEAD_BYTES
             block.size_bytes -= released
-            self._size_bytes -= released
+            self.size_bytes -= released
             if log.evict(count):
                 del self._streams[stream_id]
             if run.entry_count:
@@ -352,8 +345,8 @@ class LogCache:
 
     def check_invariants(self) -> None:
         blocks = list(self._blocks) if self._active is None else [*self._blocks, self._active]
-        assert self._size_bytes == sum(block.size_bytes for block in blocks), "bytes do not add up"
-        assert self._uncommitted_bytes == sum(
+        assert self.size_bytes == sum(block.size_bytes for block in blocks), "bytes do not add up"
+        assert self.uncommitted_bytes == sum(
             block.size_bytes for block in blocks if not block.committed
         ), "uncommitted bytes differ"
         committed = [block.committed for block in blocks]
@@ -376,12 +369,12 @@ class LogCache:
 
     def _evict(self) -> None:
         while (
-            self._size_bytes > self._config.log_cache_bytes_max
+            self.size_bytes > self._config.log_cache_bytes_max
             and self._blocks
             and self._blocks[0].committed
         ):
             block = self._blocks.popleft()
-            self._size_bytes -= block.size_bytes
+            self.size_bytes -= block.size_bytes
             for stream_id, run in block.runs.items():
                 if self._streams[stream_id].evict(run.entry_count):
                     del self._streams[stream_id]

@@ -116,13 +116,14 @@ class SlotWriter:
                 self.config.wal_hedge_min_ms / 1000,
                 self.config.wal_hedge_factor * self._unit_s * _units(built),
             )
-            done, _ = await asyncio.wait(running, timeout=patience_s)
+            done, running = await asyncio.wait(running, timeout=patience_s)
             if not done and self._hedges_left >= 1:
                 self._hedges_left -= 1
                 self.counts.hedge_count += 1
                 running.add(self._begin(key, sequence, built))
-            while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            while done or running:
+                if not done:
+                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     error = task.exception()
                     if error is None:
@@ -130,6 +131,7 @@ class SlotWriter:
                     if isinstance(error, WalFenced):
                         raise error
                     failure = error
+                done = set()
             raise failure
         finally:
             for task in running:

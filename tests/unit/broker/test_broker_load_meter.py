@@ -73,7 +73,9 @@ def test_a_report_names_the_busiest_and_sums_the_rest() -> None:
 def test_an_append_that_waits_counts_with_its_age() -> None:
     times = AppendTimes()
     assert times.take(0.0) is None
-    first, second, third = (times.begin(0.0) for _ in range(3))
+    first, second, third = "first", "second", "third"
+    for one in (first, second, third):
+        times.begin(one, 0.0)
     times.end(first, 0.01)
     times.end(second, 0.02, counts=False)
     assert times.take(5.0) == pytest.approx((10.0, 5_000.0))

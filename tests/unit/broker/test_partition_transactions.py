@@ -157,10 +157,10 @@ async def test_a_coordinator_writes_for_a_producer_without_its_sequence(one):
             producer_epoch=1,
             attributes=TRANSACTIONAL_MASK,
         )
-        settled = asyncio.Event()
-        group = PartitionAppend(settled.set, from_coordinator=True)
+        settled: asyncio.Future[PartitionAppend] = asyncio.get_running_loop().create_future()
+        group = PartitionAppend(settled.set_result, from_coordinator=True)
         group.run(one.storage, [(partition, memoryview(raw))], NOW)
-        await settled.wait()
+        assert await settled is group
         assert group.outcomes[0].code == ErrorCode.NONE
     assert await stable(one) == 0
     assert (await one.produce("t", raw)).error_code == ErrorCode.INVALID_RECORD, (
