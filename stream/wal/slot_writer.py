@@ -131,7 +131,7 @@ class SlotWriter:
                     if isinstance(error, WalFenced):
                         raise error
                     failure = error
-                done = set()
+                done.clear()
             raise failure
         finally:
             for task in running:
