@@ -110,8 +110,8 @@ class Reader:
         return self.unpack(_I8)[0] != 0
 
     def uvarint(self) -> int:
-        """Read an unsigned 32-bit varint. Nearly all are lengths below 127, or those of small
-        batches, so the paths for one and for two bytes come first.
+        """Read an unsigned 32-bit varint. Nearly all are lengths below 127, so the one-byte path
+        comes first.
         """
         pos = self.pos
         view = self.view
@@ -121,13 +121,7 @@ class Reader:
                 self.pos = pos + 1
                 return byte
             value = byte & 0x7F
-            pos += 1
-            byte = view[pos]
-            if byte < 0x80:
-                self.pos = pos + 1
-                return value | byte << 7
-            value |= (byte & 0x7F) << 7
-            for shift in (14, 21, 28):
+            for shift in (7, 14, 21, 28):
                 pos += 1
                 byte = view[pos]
                 value |= (byte & 0x7F) << shift
@@ -290,12 +284,10 @@ class Writer(bytearray):
 
     def length(self, count: int, flexible: bool) -> None:
         """Write the length of an array or of bytes."""
-        if not flexible:
-            self += _pack_i32(count)
-        elif count < 0x7F:
-            self.append(count + 1)
-        else:
+        if flexible:
             self.uvarint(count + 1)
+        else:
+            self += _pack_i32(count)
 
     def string(self, value: str, flexible: bool) -> None:
         encoded = value.encode()
