@@ -81,13 +81,14 @@ class AccessDenied(ObjectStoreError):
 class BucketNotFound(ObjectStoreError):
     """404 NoSuchBucket: the bucket does not exist."""
 
-    def __init__(self, bucket: str) -> None:
+    def __init__(self, bucket: str, endpoint: str | None = None) -> None:
+        where, flag = (f"at {endpoint}", f" --endpoint-url {endpoint}") if endpoint else ("", "")
         super().__init__(
-            f"bucket {bucket!r} does not exist. Create it (aws s3api create-bucket --bucket"
-            f" {bucket}; add --endpoint-url URL for a compatible store) or name another bucket in"
-            " the store URL"
+            f"bucket {bucket!r} does not exist {where or 'in Amazon S3'}. Create it (aws s3api"
+            f" create-bucket --bucket {bucket}{flag}) or name another bucket in the store URL"
         )
         self.bucket = bucket
+        self.endpoint = endpoint
 
 
 class RangeNotSatisfiable(ObjectStoreError):
@@ -116,6 +117,10 @@ class InvalidStoreUrl(ObjectStoreError):
             " s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME, file:DIRECTORY or memory:"
         )
         self.redacted_url = redacted_url
+
+
+class InvalidStoreConfig(ObjectStoreError):
+    """Something beside the URL prevents the use of a store: a profile or a file of certificates."""
 
 
 class UnexpectedResponse(ObjectStoreError):

@@ -1,46 +1,45 @@
-"""Access S3, and stores with its API, through aiobotocore.
+"""Access S3, and stores with its API, through obstore (the Rust crate object_store).
 
 Invariant: each call is one HTTP request (per page for lists, per 1,000 keys for deletes), sent
 once: `objectstore.retry` repeats it and knows what a lost answer means. Bodies are unsigned but
-carry a CRC32C that the store checks: it protects better than TLS alone and costs 1 ms for 8 MiB,
-where SHA-256 costs 20 ms and more. The client is created on first use, because that needs the
-running loop. Must not be imported by `objectstore.ports`: botocore takes 40 MB of memory.
-Source: S3 API; AutoMQ AwsObjectStorage.
+carry a CRC64NVME that the store checks: it protects better than TLS alone and costs 1 ms for 8 MiB,
+where SHA-256 costs 5 to 20 ms. Requests run in threads of Rust; a call that is cancelled drops its
+connection. Must not be imported by `objectstore.ports`.
+Source: S3 API; obstore 0.12; AutoMQ AwsObjectStorage.
 """
 
 import asyncio
-import base64
-import struct
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar, cast
 
-from aiobotocore.config import AioConfig
-from aiobotocore.session import get_session
-from crc32c import crc32c
+import obstore
+from obstore.store import S3Store as Client
 
 from objectstore.body import join_body
 from objectstore.config import S3Config
-from objectstore.errors import RangeNotSatisfiable, UnexpectedResponse
+from objectstore.errors import InvalidKey, ObjectStoreError, RangeNotSatisfiable
 from objectstore.keys import check_key
 from objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
-from objectstore.s3_errors import NETWORK_ERRORS, from_answer, is_range_error, translate
-from objectstore.s3_http import SendOnceSession
+from objectstore.s3_credentials import ca_bundle, credentials, region
+from objectstore.s3_errors import CLIENT_ERRORS, ignores_ranges, is_range_error, translate
 
-if TYPE_CHECKING:
-    from types_aiobotocore_s3 import S3Client
-    from types_aiobotocore_s3.type_defs import ObjectTypeDef
+_T = TypeVar("_T")
 
-_DELETE_STATUS = {"AccessDenied": 403, "NoSuchBucket": 404}
-"""HTTP statuses of codes: failures of single keys come inside a 200."""
+_ONCE: Final[Any] = {
+    "max_retries": 0,
+    "retry_timeout": timedelta(seconds=1),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=1),
+        "max_backoff": timedelta(milliseconds=1),
+        "base": 2,
+    },
+}
 
-_CRC = struct.Struct(">I")
+_list: Final = cast("Any", obstore).list
+"""Without its type, which needs a package of Arrow."""
 
-
-class _RangeBehindEnd(Exception):
-    """416."""
+_HIGHEST_CHARACTER: Final = "\U0010ffff"
 
 
 class S3Store:
@@ -49,217 +48,201 @@ class S3Store:
     """
 
     def __init__(self, config: S3Config) -> None:
-        """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`."""
+        """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`.
+
+        Raises InvalidStoreConfig for a profile or a CA bundle that cannot be used.
+        """
         self._config = config
-        self._bucket = config.bucket
-        self._encryption = _encryption(config)
-        self._resources = AsyncExitStack()
-        self._client: S3Client | None = None
-        self._opening = asyncio.Lock()
+        self._client: Any = Client(
+            config.bucket, client_options=_client_options(config), **_options(config)
+        )
+        self._connections = asyncio.Semaphore(config.connections_max)
 
     async def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
-        data, _ = await self._get("get", key)
-        return data
+        return (await self._get("get", key))[0]
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """See ObjectStore.get_range."""
         assert start >= 0, f"range starts at {start}"
         assert length > 0, f"range of {length} bytes"
+        check_key(key)
         try:
-            data, content_range = await self._get(
-                "get_range", key, f"bytes={start}-{start + length - 1}"
-            )
-        except _RangeBehindEnd:
-            raise RangeNotSatisfiable(key, start) from None
-        if content_range is None:
-            raise UnexpectedResponse("get_range", key, "200", "the store ignored the Range header")
-        return data
+            async with self._connections:
+                return bytes(
+                    await obstore.get_range_async(self._client, key, start=start, length=length)
+                )
+        except CLIENT_ERRORS as error:
+            if is_range_error(error):
+                raise RangeNotSatisfiable(key, start) from None
+            raise self._translated(error, "get_range", key) from error
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
-        """See ObjectStore.get_tail. S3 answers 416 for a suffix of an empty object."""
+        """See ObjectStore.get_tail. S3 answers 416 for a suffix of an empty object; some stores
+        answer with the whole.
+        """
         assert length > 0, f"tail of {length} bytes"
         try:
-            data, content_range = await self._get("get_tail", key, f"bytes=-{length}")
-        except _RangeBehindEnd:
-            return ObjectTail(data=b"", size_bytes=0)
-        if content_range is None:
-            return ObjectTail(data=data[-length:], size_bytes=len(data))
-        return ObjectTail(data=data, size_bytes=int(content_range.rpartition("/")[2]))
+            data, size_bytes = await self._get("get_tail", key, {"suffix": length})
+        except _TailRefused:
+            data, size_bytes = await self._get("get_tail", key)
+        return ObjectTail(data=data[-length:], size_bytes=size_bytes)
 
     async def head(self, key: str) -> ObjectInfo:
         """See ObjectStore.head. The response to a HEAD has no body, so a missing bucket also raises
         ObjectNotFound.
         """
         check_key(key)
-        client = self._client or await self._open()
-        try:
-            response = await client.head_object(Bucket=self._bucket, Key=key)
-        except NETWORK_ERRORS as error:
-            raise translate(error, "head", self._bucket, key) from error
-        return ObjectInfo(
-            key, response["ContentLength"], response["ETag"], _epoch_ms(response["LastModified"])
-        )
+        return _info(await self._call("head", key, obstore.head_async(self._client, key)))
 
     async def put(self, key: str, body: Body) -> str:
         """See ObjectStore.put."""
-        return await self._put("put", key, body, {})
+        return await self._put("put", key, body, "overwrite")
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         """See ObjectStore.put_if_absent."""
-        return await self._put("put_if_absent", key, body, {"IfNoneMatch": "*"})
+        return await self._put("put_if_absent", key, body, "create")
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """See ObjectStore.put_if_match."""
-        return await self._put("put_if_match", key, body, {"IfMatch": etag})
+        return await self._put("put_if_match", key, body, {"e_tag": etag})
 
     async def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
     ) -> AsyncIterator[ObjectInfo]:
-        """See ObjectStore.list."""
-        client = self._client or await self._open()
-        after, left = start_after, limit or sys.maxsize
-        while True:
-            page_count = min(LIST_PAGE_COUNT, left)
-            # Some stores refuse an empty StartAfter.
-            position: Any = {"StartAfter": after} if after else {}
-            try:
-                page = await client.list_objects_v2(
-                    Bucket=self._bucket, Prefix=prefix, MaxKeys=page_count, **position
-                )
-            except NETWORK_ERRORS as error:
-                raise translate(error, "list", self._bucket, prefix) from error
-            infos = [_info(item) for item in page.get("Contents", ())]
-            for info in infos:
-                yield info
-            left -= len(infos)
-            if not page["IsTruncated"] or not infos or left == 0:
-                return
-            after = infos[-1].key
+        """See ObjectStore.list.
+
+        The client lists folders only, so the folder of the prefix is listed from the first key that
+        can have it, and the list ends behind the last. A page has 1,000 keys also for a limit.
+        """
+        folder, after = prefix.rpartition("/")[0], max(start_after, _before(prefix))
+        if not (_is_path(folder) and prefix[:1] != "/"):
+            return  # no key has such a prefix
+        found = 0
+        pages: AsyncIterator[Sequence[Any]] = aiter(
+            _list(
+                self._client,
+                folder or None,
+                offset=after.rstrip("/") if _is_path(after) else None,
+                chunk_size=LIST_PAGE_COUNT,
+            )
+        )
+        while page := await self._call("list", prefix, anext(pages, ())):
+            for item in page:
+                info = _info(item)
+                if info.key.startswith(prefix):
+                    if info.key > start_after:
+                        yield info
+                        found += 1
+                        if found == limit:
+                            return
+                elif info.key > prefix:
+                    return
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See ObjectStore.delete. Sends one request per 1,000 keys."""
         for key in keys:
             check_key(key)
-        client = self._client or await self._open()
         for start in range(0, len(keys), DELETE_BATCH_COUNT):
-            batch = keys[start : start + DELETE_BATCH_COUNT]
-            try:
-                response = await client.delete_objects(
-                    Bucket=self._bucket,
-                    Delete={"Objects": [{"Key": key} for key in batch], "Quiet": True},
-                )
-            except NETWORK_ERRORS as error:
-                raise translate(error, "delete", self._bucket, batch[0]) from error
-            for failed in response.get("Errors", ()):
-                key, code, message = (
-                    failed.get("Key", ""),
-                    failed.get("Code", ""),
-                    failed.get("Message", ""),
-                )
-                raise from_answer(
-                    _DELETE_STATUS.get(code, 500),
-                    code,
-                    message,
-                    operation="delete",
-                    bucket=self._bucket,
-                    key=key,
-                )
+            batch = list(keys[start : start + DELETE_BATCH_COUNT])
+            await self._call("delete", batch[0], obstore.delete_async(self._client, batch))
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Wait for no call: their tasks end them. Connections close with the last reference."""
         self._client = None
-        await self._resources.aclose()
 
-    async def _get(
-        self, operation: str, key: str, wanted: str | None = None
-    ) -> tuple[bytes, str | None]:
-        """Return the bytes and the Content-Range. Raises if the connection ends early."""
+    async def _get(self, operation: str, key: str, wanted: Any = None) -> tuple[bytes, int]:  # noqa: ANN401 (a union of obstore's dicts)
+        """Return the bytes and the size of the whole object. Raises if the connection ends
+        early.
+        """
         check_key(key)
-        client = self._client or await self._open()
-        range_header: Any = {} if wanted is None else {"Range": wanted}
+        options: Any = {} if wanted is None else {"range": wanted}
         try:
-            response = await client.get_object(Bucket=self._bucket, Key=key, **range_header)
-            async with response["Body"] as stream:
-                data = await stream.read()
-        except NETWORK_ERRORS as error:
-            if is_range_error(error):
-                raise _RangeBehindEnd from error
-            raise translate(error, operation, self._bucket, key) from error
-        return data, cast("dict[str, Any]", response).get("ContentRange")
+            async with self._connections:
+                found = await obstore.get_async(self._client, key, options=options)
+                return bytes(await found.bytes_async()), found.meta["size"]
+        except CLIENT_ERRORS as error:
+            if operation == "get_tail":
+                if is_range_error(error):
+                    return b"", 0
+                if wanted is not None and ignores_ranges(error):
+                    raise _TailRefused from None
+            raise self._translated(error, operation, key) from error
 
-    async def _put(self, operation: str, key: str, body: Body, condition: dict[str, str]) -> str:
+    async def _put(self, operation: str, key: str, body: Body, mode: Any) -> str:  # noqa: ANN401 (a union of obstore's dicts)
         check_key(key)
-        client = self._client or await self._open()
-        data = join_body(body)
-        checksum = base64.b64encode(_CRC.pack(crc32c(data))).decode()
-        # The stubs type each parameter by name, not a dict of them.
-        more: Any = self._encryption | condition
+        put: Any = obstore.put_async
+        result = await self._call(
+            operation, key, put(self._client, key, join_body(body), mode=mode, use_multipart=False)
+        )
+        return cast("str", result["e_tag"])
+
+    async def _call(self, operation: str, key: str, request: Awaitable[_T]) -> _T:
         try:
-            response = await client.put_object(
-                Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32C=checksum, **more
-            )
-        except NETWORK_ERRORS as error:
-            raise translate(error, operation, self._bucket, key) from error
-        return response["ETag"]
+            async with self._connections:
+                return await request
+        except CLIENT_ERRORS as error:
+            raise self._translated(error, operation, key) from error
 
-    async def _open(self) -> "S3Client":
-        async with self._opening:
-            client = self._client
-            if client is None:
-                config = self._config
-                # Any: a type checker takes minutes for the overloads of all AWS services.
-                session: Any = get_session()
-                context = session.create_client(
-                    "s3",
-                    region_name=config.region,
-                    endpoint_url=config.endpoint,
-                    aws_access_key_id=config.access_key,
-                    aws_secret_access_key=config.secret_key,
-                    aws_session_token=config.session_token,
-                    config=_client_config(config),
-                )
-                client = self._client = cast(
-                    "S3Client", await self._resources.enter_async_context(context)
-                )
-            return client
+    def _translated(self, error: Exception, operation: str, key: str) -> ObjectStoreError:
+        return translate(error, operation, self._config, key)
 
 
-def _client_config(config: S3Config) -> AioConfig:
-    return AioConfig(
-        http_session_cls=SendOnceSession,
-        max_pool_connections=config.connections_max,
-        connect_timeout=config.connect_timeout_ms / 1_000,
-        read_timeout=config.read_timeout_ms / 1_000,
-        retries={"total_max_attempts": 1, "mode": "standard"},
-        signature_version="s3v4",
-        s3={
-            "addressing_style": "path" if config.path_style else "auto",
-            "payload_signing_enabled": False,
-        },
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        parameter_validation=False,
-    )
+class _TailRefused(Exception):
+    """The store answered a suffix range with the whole object."""
 
 
-def _encryption(config: S3Config) -> dict[str, Any]:
-    """Return the parameters of a write that say how the object is encrypted."""
+def _options(config: S3Config) -> dict[str, Any]:
     given = {
-        "ServerSideEncryption": config.sse,
-        "SSEKMSKeyId": config.sse_kms_key_id,
-        "BucketKeyEnabled": config.sse_bucket_key,
+        "endpoint": config.endpoint,
+        "region": config.region or region(),
+        "virtual_hosted_style_request": not config.path_style,
+        "unsigned_payload": True,
+        "checksum_algorithm": "CRC64NVME",
+        "server_side_encryption": config.sse,
+        "sse_kms_key_id": config.sse_kms_key_id,
+        "sse_bucket_key_enabled": config.sse_bucket_key,
+        "credential_provider": credentials(config),
+        "retry_config": _ONCE,
     }
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _info(item: "ObjectTypeDef") -> ObjectInfo:
-    """Return one entry of a list page. The stubs declare fields optional that S3 always sends."""
-    fields = cast("dict[str, Any]", item)
+def _client_options(config: S3Config) -> Any:  # noqa: ANN401 (obstore's dict, built by name)
+    options: dict[str, Any] = {
+        "allow_http": True,
+        "connect_timeout": timedelta(milliseconds=config.connect_timeout_ms),
+        "read_timeout": timedelta(milliseconds=config.read_timeout_ms),
+        "timeout": timedelta(milliseconds=config.deadline_ms),
+        "pool_max_idle_per_host": str(config.connections_max),
+    }
+    if (certificates := ca_bundle()) is not None:
+        options["root_certificate"] = certificates
+    return options
+
+
+def _before(prefix: str) -> str:
+    """Return a text behind all keys that are less than the prefix, or "" where the prefix is a
+    folder.
+    """
+    last = prefix.rpartition("/")[2]
+    if not last or ord(last[-1]) <= ord("0"):
+        return ""
+    return prefix[:-1] + chr(ord(last[-1]) - 1) + _HIGHEST_CHARACTER
+
+
+def _is_path(text: str) -> bool:
+    """Return whether the client accepts this as a folder or as the position of a list."""
+    if not text:
+        return True
+    try:
+        check_key(text.rstrip("/"))
+    except InvalidKey:
+        return False
+    return not text.endswith("//")
+
+
+def _info(meta: Any) -> ObjectInfo:  # noqa: ANN401 (its stubs need a package of Arrow)
     return ObjectInfo(
-        fields["Key"], fields["Size"], fields["ETag"], _epoch_ms(fields["LastModified"])
+        meta["path"], meta["size"], meta["e_tag"], int(meta["last_modified"].timestamp() * 1_000)
     )
-
-
-def _epoch_ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1_000)

@@ -1,22 +1,20 @@
-"""Translate the errors of botocore and aiohttp into those of the port.
+"""Translate the errors of obstore into those of the port.
 
 Invariant: an error after which a write may have taken place becomes Unavailable. Only an answer
-that says that nothing was done becomes any other error. Must not be imported before the S3 backend
-is used: it loads botocore.
+that says that nothing was done becomes any other error. The classes of obstore are not enough (a
+409 of a race and a 412 are both AlreadyExistsError), so the HTTP status and the S3 error code are
+read from the text, which has the response; tests pin its form. Must not be imported before the S3
+backend is used.
 Source: S3 API "Error responses"; conditional writes give 412 PreconditionFailed and 409
-ConditionalRequestConflict.
+ConditionalRequestConflict; object_store's client/retry.rs.
 """
 
+import re
 from typing import Final
 
-from aiohttp import ClientError as HttpClientError
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    NoCredentialsError,
-    PartialCredentialsError,
-)
+from obstore.exceptions import BaseError
 
+from objectstore.config import S3Config
 from objectstore.errors import (
     AccessDenied,
     BucketNotFound,
@@ -29,9 +27,21 @@ from objectstore.errors import (
     UnexpectedResponse,
 )
 
-NETWORK_ERRORS: Final = (BotoCoreError, ClientError, HttpClientError, TimeoutError, OSError)
+CLIENT_ERRORS: Final = (BaseError, OSError)
 """All errors that a call of the client may raise and `translate` accepts."""
 
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
+_DELETION: Final = re.compile(
+    r"DeleteObjects request failed for key (.*?): (.*) \(code: (\w+)\)", re.DOTALL
+)
+_QUOTED: Final = re.compile(r'"([^"]+)"')
+_NAME: Final = re.compile(r"\b[A-Z]\w+")
+_DELETE_STATUS: Final = {"AccessDenied": 403, "NoSuchBucket": 404}
+"""HTTP statuses of codes: failures of single keys come inside a 200."""
+
+_ROLE_ADDRESSES: Final = ("169.254.169.254", "169.254.170.2")
 _THROTTLED_CODES: Final = frozenset(
     {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "TooManyRequests"}
 )
@@ -41,41 +51,53 @@ _RETRIABLE_4XX_CODES: Final = frozenset(
 _CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 
 
-def translate(error: Exception, operation: str, bucket: str, key: str) -> ObjectStoreError:
-    """Return the port's error for one of NETWORK_ERRORS. The caller raises RangeNotSatisfiable
+def translate(error: Exception, operation: str, store: S3Config, key: str) -> ObjectStoreError:
+    """Return the port's error for one of CLIENT_ERRORS. The caller raises RangeNotSatisfiable
     itself, because it knows the range.
     """
-    if isinstance(error, ClientError):
-        answer = error.response.get("Error", {})
+    text = _text(error)
+    if (deletion := _DELETION.search(text)) is not None:
+        failed, message, code = deletion.groups()
+        status = _DELETE_STATUS.get(code, 500)
+        return from_answer(status, code, message, operation=operation, store=store, key=failed)
+    if any(address in text for address in _ROLE_ADDRESSES):
+        cause = f"no credentials in URL, environment or files, and the machine has no role: {text}"
+        return Unavailable(operation, key, cause)
+    if (answer := _STATUS.search(text)) is not None:
+        code, message = _CODE.search(text), _MESSAGE.search(text)
         return from_answer(
-            _status(error),
-            answer.get("Code", ""),
-            answer.get("Message", ""),
+            int(answer[1]),
+            code[1] if code else "",
+            message[1] if message else "",
             operation=operation,
-            bucket=bucket,
+            store=store,
             key=key,
         )
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return AccessDenied(
-            operation, key, "no usable credentials in the environment, files or instance role"
-        )
-    return Unavailable(operation, key, f"{type(error).__name__}: {error}")
+    if ignores_ranges(error):
+        return UnexpectedResponse(operation, key, "200", "the store ignored the Range header")
+    return Unavailable(operation, key, f"{text}: {_cause(error)}")
 
 
 def is_range_error(error: Exception) -> bool:
     """Return whether this is a 416."""
-    return isinstance(error, ClientError) and _status(error) == 416
+    status = _STATUS.search(_text(error))
+    return status is not None and status[1] == "416"
+
+
+def ignores_ranges(error: Exception) -> bool:
+    """Return whether the store answered a ranged GET with 200 instead of 206."""
+    return "non-partial response" in _text(error)
 
 
 def from_answer(
-    status: int, code: str, message: str, *, operation: str, bucket: str, key: str
+    status: int, code: str, message: str, *, operation: str, store: S3Config, key: str
 ) -> ObjectStoreError:
     """Return the error for an HTTP status and an S3 error code. The response to a HEAD has no body:
-    its code is the status.
+    it has no code.
     """
     cause = f"{status} {code} {message}".strip()
     if code == "NoSuchBucket":
-        return BucketNotFound(bucket)
+        return BucketNotFound(store.bucket, store.endpoint)
     if status == 429 or code in _THROTTLED_CODES:
         return Throttled(operation, key)
     if (status >= 500 and status != 501) or code in _RETRIABLE_4XX_CODES:
@@ -101,5 +123,14 @@ def _of_the_object(status: int, code: str, key: str) -> ObjectStoreError | None:
     return None
 
 
-def _status(error: ClientError) -> int:
-    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+def _cause(error: Exception) -> str:
+    """Return why there was no answer, which only the dump of the error's structure says: its texts,
+    else the last two names, as in InvalidCertificate UnknownIssuer.
+    """
+    dump = str(error).partition("HttpError {")[2]
+    return ": ".join(_QUOTED.findall(dump)) or " ".join(_NAME.findall(dump)[-2:])
+
+
+def _text(error: Exception) -> str:
+    """Return the text of the error without the dump of its structure."""
+    return str(error).partition("\n\nDebug source")[0]

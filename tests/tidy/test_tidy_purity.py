@@ -24,7 +24,7 @@ IMPURE = {
     "logging",
     "structlog",
     "grpc",
-    "aiobotocore",
+    "obstore",
     "botocore",
     "boto3",
     "uvloop",

@@ -53,7 +53,7 @@ def test_help_loads_no_client() -> None:
         "moto",
         "grpc",
         "kafka",
-        "aiobotocore",
+        "obstore",
         "broker.node",
         "controller.main",
         "uvloop",

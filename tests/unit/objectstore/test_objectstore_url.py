@@ -226,7 +226,7 @@ async def test_a_race_that_nobody_wins_proves_nothing() -> None:
 @pytest.mark.parametrize("module", ["objectstore.ports", "objectstore.url", "objectstore.memory"])
 def test_ports_and_urls_load_no_backend(module: str) -> None:
     code = (
-        f"import sys, {module}; print([m for m in ('botocore', 'aiohttp', 'aiobotocore', 'boto3')"
+        f"import sys, {module}; print([m for m in ('obstore', 'botocore', 'boto3')"
         " if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
