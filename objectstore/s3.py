@@ -119,15 +119,15 @@ class S3Store:
         if not (_is_path(folder) and prefix[:1] != "/"):
             return  # no key has such a prefix
         found = 0
-        pages: AsyncIterator[Sequence[Any]] = aiter(
+        pages: AsyncIterator[list[dict[str, Any]]] = aiter(
             _list(
                 self._client,
                 folder or None,
-                offset=after.rstrip("/") if _is_path(after) else None,
+                offset=after.rstrip("/") if after and _is_path(after) else None,
                 chunk_size=LIST_PAGE_COUNT,
             )
         )
-        while page := await self._call("list", prefix, anext(pages, ())):
+        while page := await self._call("list", prefix, anext(pages, None)):
             for item in page:
                 info = _info(item)
                 if info.key.startswith(prefix):
