@@ -95,7 +95,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 .PHONY: test
 test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
-	@deploy/ensure-helm.sh --if-possible > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
+	@{ deploy/ensure-helm.sh --if-possible && deploy/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw; } > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
 	@$(MAKE) --no-print-directory -j2 --output-sync=target test-system test-spark
 
 .PHONY: test-fast
@@ -107,6 +107,7 @@ test-system: venv chaos-clients
 	PYTHONPATH=build/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/helm $(ARGS)
+	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 	$(BIN)/pytest -q tests/interop -m "not long" $(ARGS)
 
 .PHONY: test-spark
@@ -118,6 +119,11 @@ test-spark: venv
 interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs; 5 minutes
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
 	$(BIN)/pytest -q tests/interop $(ARGS)
+
+.PHONY: stores
+stores: venv jre ## the S3 servers versitygw and MinIO, compiled once if Go is at hand, and a directory: contract, failover, Spark; 3 minutes
+	@deploy/ensure-s3-servers.sh $(IF_POSSIBLE)
+	$(BIN)/pytest -q tests/stores $(ARGS)
 
 .PHONY: helm
 helm: venv ## the chart, the image's steps and compose; compiles helm once if Go is at hand

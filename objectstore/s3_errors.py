@@ -85,8 +85,10 @@ def is_range_error(error: Exception) -> bool:
 
 
 def ignores_ranges(error: Exception) -> bool:
-    """Return whether the store answered a ranged GET with 200 instead of 206."""
-    return "non-partial response" in _text(error)
+    """Return whether the store answered a ranged GET with 200 instead of 206, or with a range of
+    nothing (MinIO, for the tail of an empty object: `bytes 0--1/0`).
+    """
+    return any(sign in _text(error) for sign in ("non-partial response", "CONTENT_RANGE header"))
 
 
 def from_answer(
@@ -114,7 +116,8 @@ def from_answer(
 
 
 def _of_the_object(status: int, code: str, key: str) -> ObjectStoreError | None:
-    if status == 404:
+    if status == 404 or code == "ObjectParentIsFile":
+        # The second is versitygw's: a part of the key is an object, so nothing can be below it.
         return ObjectNotFound(key)
     if status == 412:
         return PreconditionFailed(key)

@@ -69,6 +69,7 @@ def _run_controller(config: "Effective") -> int:
     from deploy.errors import DeployError
     from deploy.node.config.definition import ProcessConfig
     from deploy.node.traces.set_up import of_moves
+    from objectstore.errors import ObjectStoreError
     from stream.errors import StreamError
 
     process = config.part(ProcessConfig)
@@ -81,7 +82,7 @@ def _run_controller(config: "Effective") -> int:
                 moved=moved,
                 tls=open_tls(config),
             )
-    except (ControllerError, StreamError, OSError) as error:
+    except (ControllerError, ObjectStoreError, StreamError, OSError) as error:
         raise DeployError(
             renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))
         ) from None

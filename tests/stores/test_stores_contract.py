@@ -1,0 +1,78 @@
+"""The contract of object stores, and the S3 store's own tests, against servers that are not
+mocks.
+"""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from objectstore.errors import AccessDenied, BucketNotFound
+from objectstore.ports import ObjectStore
+from objectstore.s3 import S3Store
+from objectstore.url import open_store
+from tests.support.s3_servers import S3Server
+from tests.unit.objectstore.test_objectstore_conformance import *  # noqa: F403 (the contract's tests)
+
+
+@pytest.fixture
+def nested_key(server: S3Server) -> str:
+    """On both servers, as in a directory, a key cannot also be the folder of another key."""
+    return "a/x.d/y"
+
+
+@pytest.fixture
+async def store(server: S3Server) -> AsyncIterator[ObjectStore]:
+    store = S3Store(server.new_bucket())
+    yield store
+    await store.close()
+
+
+async def test_a_list_beside_deletions_ends(server: S3Server) -> None:
+    """versitygw on POSIX walks a directory, and answers 404 for a file that has gone."""
+    store = open_store(server.new_url())
+    keys = [f"manifest/{number:03d}/object" for number in range(200)]
+    await asyncio.gather(*(store.put(key, b"x") for key in keys))
+    await store.put("manifest/last", b"x")
+
+    async def delete_all() -> None:
+        for key in keys:
+            await store.delete([key])
+
+    deleting = asyncio.ensure_future(delete_all())
+    while not deleting.done():
+        assert [info.key async for info in store.list("manifest/")][-1] == "manifest/last"
+    await deleting
+    assert [info.key async for info in store.list("manifest/")] == ["manifest/last"]
+    await store.close()
+
+
+async def test_the_server_refuses_other_keys_and_other_buckets(server: S3Server) -> None:
+    config = server.new_bucket()
+    stranger = S3Store(replace(config, secret_key="another"))
+    with pytest.raises(AccessDenied):
+        await stranger.put("k", b"")
+    absent = S3Store(replace(config, bucket="never-made"))
+    for call in (absent.put("k", b""), absent.get("k"), anext(absent.list(""))):
+        with pytest.raises(BucketNotFound, match=server.endpoint):
+            await call
+
+
+def test_a_controller_without_a_bucket_says_what_to_do(server: S3Server, tmp_path: Path) -> None:
+    url = server.new_url().replace("bucket-", "never-made-")
+    command = [sys.executable, "-P", "-m", "deploy.cli", "controller", "--store", url]
+    done = subprocess.run(
+        [*command, "--metadata-log-dir", str(tmp_path), "--listeners", "CONTROLLER://127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: bucket 'never-made-")
+    assert f"--endpoint-url {server.endpoint})" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,104 @@
+"""Run S3 servers that are not mocks, on free ports, with their files in a directory of the test."""
+
+import itertools
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from objectstore.config import S3Config
+from tests.support.missing import missing
+from tests.support.ports import free_ports
+
+SERVERS: Final = Path(__file__).parents[2] / "build" / "s3-servers"
+NAMES: Final = ("versitygw", "minio")
+ACCESS_KEY: Final = "local"
+SECRET_KEY: Final = "local-secret"
+START_S: Final = 60
+
+_bucket_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server. Both servers show the folders of their directory as buckets."""
+
+    name: str
+    endpoint: str
+    directory: Path
+
+    def new_bucket(self) -> S3Config:
+        """Create an empty bucket and return its config."""
+        bucket = f"bucket-{next(_bucket_numbers)}"
+        (self.directory / bucket).mkdir()
+        return S3Config(
+            bucket=bucket,
+            endpoint=self.endpoint,
+            region="us-east-1",
+            path_style=True,
+            access_key=ACCESS_KEY,
+            secret_key=SECRET_KEY,
+        )
+
+    def new_url(self) -> str:
+        """Create an empty bucket and return its store URL."""
+        bucket = self.new_bucket().bucket
+        keys = f"access_key={ACCESS_KEY}&secret_key={SECRET_KEY}"
+        return f"s3://{bucket}?endpoint={self.endpoint}&{keys}"
+
+
+@contextmanager
+def s3_server(name: str, directory: Path) -> Iterator[S3Server]:
+    """Run the server. Skips the test where it was not compiled, and fails it in CI."""
+    program = SERVERS / name
+    if not program.exists():
+        missing(f"{name} is not compiled: deploy/ensure-s3-servers.sh {name}")
+    (port,) = free_ports(1)
+    files, log = directory / "files", directory / "log"
+    files.mkdir()
+    arguments = {
+        "versitygw": ("--quiet", "--port", f"127.0.0.1:{port}", "posix", str(files)),
+        "minio": ("server", "--quiet", "--address", f"127.0.0.1:{port}", str(files)),
+    }
+    keys = {
+        "ROOT_ACCESS_KEY": ACCESS_KEY,
+        "ROOT_SECRET_KEY": SECRET_KEY,
+        "MINIO_ROOT_USER": ACCESS_KEY,
+        "MINIO_ROOT_PASSWORD": SECRET_KEY,
+        "MINIO_BROWSER": "off",
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, *arguments[name]], env=os.environ | keys, stdout=output, stderr=output
+        )
+    try:
+        endpoint = f"http://127.0.0.1:{port}"
+        _wait_for(endpoint, process, log)
+        yield S3Server(name, endpoint, files)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Wait until the server answers with anything but 503."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            urllib.request.urlopen(endpoint, timeout=5).close()
+        except urllib.error.HTTPError as answer:
+            if answer.code != 503:
+                return
+        except OSError:
+            pass
+        else:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{endpoint} did not answer within {START_S} s: {log.read_text()}")
