@@ -46,7 +46,14 @@ _THROTTLED_CODES: Final = frozenset(
     {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "TooManyRequests"}
 )
 _RETRIABLE_4XX_CODES: Final = frozenset(
-    {"RequestTimeout", "RequestTimeTooSkewed", "BadDigest", "IncompleteBody"}
+    {
+        "RequestTimeout",
+        "RequestTimeTooSkewed",
+        "BadDigest",
+        "IncompleteBody",
+        # versitygw, for a PUT into a folder whose last other object is being deleted.
+        "ExistingObjectIsDirectory",
+    }
 )
 _CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 
