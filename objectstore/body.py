@@ -3,6 +3,9 @@
 Invariant: chunks are copied once, a lone `bytes` never. Must not do I/O.
 """
 
+from collections.abc import Sequence
+
+from base.buffers import Buffer
 from objectstore.ports import Body
 
 
@@ -17,6 +20,11 @@ def join_body(body: Body) -> bytes:
     if len(body) == 1 and isinstance(body[0], bytes):
         return body[0]
     return b"".join(body)
+
+
+def buffers_of(body: Body) -> Sequence[Buffer]:
+    """Return the body as buffers, without a copy."""
+    return (body,) if isinstance(body, bytes | bytearray | memoryview) else body
 
 
 def body_bytes(body: Body) -> int:

@@ -24,8 +24,10 @@ from itertools import islice
 from typing import Final, ParamSpec, TypeVar
 from zlib import crc32
 
-from objectstore.body import join_body
+from base.buffers import Buffer
+from objectstore.body import buffers_of
 from objectstore.directory_walk import walk
+from objectstore.directory_write import write_all
 from objectstore.errors import (
     InvalidKey,
     ObjectNotFound,
@@ -92,15 +94,15 @@ class DirectoryStore:
 
     async def put(self, key: str, body: Body) -> str:
         """See ObjectStore.put."""
-        return await self._run(self._replace, key, join_body(body), None)
+        return await self._run(self._replace, key, buffers_of(body), None)
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         """See ObjectStore.put_if_absent."""
-        return await self._run(self._create, key, join_body(body))
+        return await self._run(self._create, key, buffers_of(body))
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """See ObjectStore.put_if_match."""
-        return await self._run(self._replace, key, join_body(body), etag)
+        return await self._run(self._replace, key, buffers_of(body), etag)
 
     async def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
@@ -173,7 +175,7 @@ class DirectoryStore:
         with os.fdopen(self._open(key), "rb", buffering=0) as file:
             return _info(key, os.fstat(file.fileno()))
 
-    def _create(self, key: str, body: bytes) -> str:
+    def _create(self, key: str, body: Sequence[Buffer]) -> str:
         path = self._path(key)
         if os.path.lexists(path):  # saves the write; link() below decides
             raise self._taken(key, path)
@@ -184,7 +186,7 @@ class DirectoryStore:
                 raise self._taken(key, path) from None
             return etag
 
-    def _replace(self, key: str, body: bytes, expected_etag: str | None) -> str:
+    def _replace(self, key: str, body: Sequence[Buffer], expected_etag: str | None) -> str:
         path = self._path(key)
         if expected_etag is not None and self._stat(key).etag != expected_etag:  # saves the write
             raise PreconditionFailed(key)
@@ -268,7 +270,7 @@ class DirectoryStore:
         )
 
     @contextmanager
-    def _temporary(self, body: bytes) -> Generator[tuple[bytes, str]]:
+    def _temporary(self, body: Sequence[Buffer]) -> Generator[tuple[bytes, str]]:
         """Yield a synced temporary file with the body, and its etag. Remove the file at the end if
         it still exists.
         """
@@ -276,7 +278,7 @@ class DirectoryStore:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             try:
-                _write_all(descriptor, body)
+                write_all(descriptor, body)
                 now_ns = self._now_ns()
                 # The timestamps of the kernel have steps of 4 ms.
                 os.utime(descriptor, ns=(now_ns, now_ns))
@@ -338,12 +340,6 @@ def _read_at(descriptor: int, start: int, length: int) -> bytes:
     if len(data) >= length or not data:
         return data
     return data + _read_at(descriptor, start + len(data), length - len(data))
-
-
-def _write_all(descriptor: int, body: bytes) -> None:
-    view = memoryview(body)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def _sync_folder(folder: bytes) -> None:

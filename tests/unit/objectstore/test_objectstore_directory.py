@@ -1,6 +1,7 @@
 """The directory store with several processes, crashes and the limits of the file system."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -8,10 +9,13 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from objectstore import directory_write
 from objectstore.directory import STALE_TEMPORARY_MS, DirectoryStore
+from objectstore.directory_write import BLOCK_BYTES, DIRECT_BYTES_MIN, STAGING_BYTES
 from objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, Unavailable
 
 WRITER = """
@@ -23,8 +27,9 @@ async def main():
     number = 0
     while True:
         key = f"wal/{number:06d}"
-        await store.put_if_absent(key, b"%06d" % number * 2_000)
-        await store.put("current", b"%06d" % number * 2_000)
+        count = 2_000 if number % 2 else 100_000
+        await store.put_if_absent(key, b"%06d" % number * count)
+        await store.put("current", b"%06d" % number * count)
         print(number, flush=True)
         number += 1
 
@@ -94,9 +99,10 @@ async def test_kill_9_leaves_whole_objects_and_loses_nothing_acknowledged(tmp_pa
         keys = [info.key async for info in store.list("wal/")]
         assert len(keys) >= acknowledged + 1
         for number, key in enumerate(keys):
-            assert await store.get(key) == b"%06d" % number * 2_000
-        assert int((await store.get("current"))[:6]) >= acknowledged
-        assert len(await store.get("current")) == 12_000
+            assert await store.get(key) == b"%06d" % number * (2_000 if number % 2 else 100_000)
+        current = int((await store.get("current"))[:6])
+        assert current >= acknowledged
+        assert len(await store.get("current")) == (12_000 if current % 2 else 600_000)
         await store.close()
 
 
@@ -181,4 +187,45 @@ async def test_a_failing_disk_shows_as_unavailable(tmp_path: Path) -> None:
     (tmp_path / "store" / "k").symlink_to(tmp_path / "loop")
     with pytest.raises(Unavailable):
         await store.get("k")
+    await store.close()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (DIRECT_BYTES_MIN - 1,),
+        (DIRECT_BYTES_MIN,),
+        (STAGING_BYTES - 1, 2),
+        (1, STAGING_BYTES, STAGING_BYTES, BLOCK_BYTES, 5),
+        (0, STAGING_BYTES, 0),
+        (BLOCK_BYTES // 2,) * 1_000,
+    ],
+)
+async def test_bodies_of_all_sizes_are_written_byte_by_byte(
+    tmp_path: Path, sizes: tuple[int, ...], direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not direct:
+        monkeypatch.setattr(directory_write, "_DIRECT", 0)
+    store, rng = DirectoryStore(str(tmp_path)), Random(len(sizes))
+    body = [rng.randbytes(size) for size in sizes]
+    await store.put_if_absent("k", [memoryview(chunk) for chunk in body])
+    assert await store.get("k") == b"".join(body)
+    await store.put("k", [bytearray(chunk) for chunk in reversed(body)])
+    assert await store.get("k") == b"".join(reversed(body))
+    await store.close()
+
+
+async def test_a_disk_that_refuses_direct_writes_gets_buffered_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The staging area is one byte off its page, as for a disk with larger blocks."""
+    area = memoryview(bytearray(STAGING_BYTES + 2 * BLOCK_BYTES))
+    address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    start = -address % BLOCK_BYTES + 1
+    unaligned = area[start : start + STAGING_BYTES]
+    monkeypatch.setattr(directory_write, "_staging", lambda: unaligned)
+    store, body = DirectoryStore(str(tmp_path)), Random(0).randbytes(2 * STAGING_BYTES + 7)
+    await store.put("k", body)
+    assert await store.get("k") == body
     await store.close()
