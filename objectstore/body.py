@@ -4,6 +4,7 @@ Invariant: chunks are copied once, a lone `bytes` never. Must not do I/O.
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 from base.buffers import Buffer
 from objectstore.ports import Body
@@ -24,7 +25,7 @@ def join_body(body: Body) -> bytes:
 
 def buffers_of(body: Body) -> Sequence[Buffer]:
     """Return the body as buffers, without a copy."""
-    return (body,) if isinstance(body, bytes | bytearray | memoryview) else body
+    return (cast("Buffer", body),) if isinstance(body, bytes | bytearray | memoryview) else body
 
 
 def body_bytes(body: Body) -> int:

@@ -44,7 +44,9 @@ class S3Config:
     """
     connect_timeout_ms: int = 3_000
     read_timeout_ms: int = 10_000
-    """Longest time without a byte from the store inside one request."""
+    """Longest time without a byte from the store inside one request. Until the answer begins it
+    includes the time to send the body.
+    """
     deadline_ms: int = 30_000
     """Limit for one call with all its retries."""
 
