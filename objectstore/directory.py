@@ -6,7 +6,8 @@ sees a part of an object, and `kill -9` or a power cut loses nothing that was ac
 `put_if_absent` is link(2), which fails on a taken name. put, put_if_match and delete of one key
 exclude each other with flock(2), which ends with its process. Etags are time, inode and size of the
 file. Unlike on S3, a key cannot also be the folder of another key, and a segment of a name has at
-most 255 bytes. Must not be used on NFS. Blocking calls run in a few threads of their own. `objectstore.directory_write` writes the bytes.
+most 255 bytes. Must not be used on NFS. Blocking calls run in a few threads of their own.
+`objectstore.directory_write` writes the bytes.
 Source: open(2), link(2), flock(2), rename(2).
 """
 
