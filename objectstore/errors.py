@@ -119,8 +119,14 @@ class InvalidStoreUrl(ObjectStoreError):
         self.redacted_url = redacted_url
 
 
-class InvalidStoreConfig(ObjectStoreError):
-    """Something beside the URL prevents the use of a store: a profile or a file of certificates."""
+class InvalidStoreConfig(InvalidStoreUrl):
+    """A store URL cannot be opened because of what AWS's environment variables name: a profile or a
+    file of certificates.
+    """
+
+    def __init__(self, reason: str) -> None:
+        ObjectStoreError.__init__(self, reason)
+        self.redacted_url = ""
 
 
 class UnexpectedResponse(ObjectStoreError):

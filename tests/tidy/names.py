@@ -124,6 +124,8 @@ FOREIGN_PORTS = {
     3000: "Grafana",
     4317: "OTLP over gRPC",
     4318: "OTLP over HTTP",
+    4566: "LocalStack",
+    7070: "versitygw",
     7077: "a Spark master",
     8333: "SeaweedFS",
     9000: "MinIO",
