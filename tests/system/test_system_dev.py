@@ -13,7 +13,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ import pytest
 from deploy.local.directories import TEMPORARY_PREFIX
 from deploy.local.handle import LocalCluster
 from objectstore.config import S3Config
-from objectstore.s3 import S3Store
 from objectstore.url import open_store, parse_store_url
 from tests.support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
+from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.system
@@ -324,9 +323,9 @@ async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
     cluster: LocalCluster,
 ) -> None:
     """Records, WAL, metadata and manifest, in the bucket of another cluster's S3 server."""
-    key = "arn:aws:kms:us-east-1:123456789012:key/1"
+    kms_key = "arn:aws:kms:us-east-1:123456789012:key/1"
     url = cluster.state().store_url.replace("?", "/encrypted?")
-    url += f"&sse=aws:kms&sse_kms_key_id={key}&sse_bucket_key=true"
+    url += f"&sse=aws:kms&sse_kms_key_id={kms_key}&sse_bucket_key=true"
     settings = ("upload.block.max.age.ms=200", "manifest.interval.ms=100")
     given = [part for text in settings for part in ("--set", text)]
     with LocalCluster(["--store", url, "--log-level", "error", *given]) as other:
@@ -341,17 +340,14 @@ async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
         await store.close()
     config = parse_store_url(cluster.state().store_url)
     assert isinstance(config, S3Config)
-    plain = S3Store(replace(config, region="us-east-1", access_key="a", secret_key="b"))
-    client: Any = await plain._open()
-    told = [
-        await client.head_object(Bucket="penstock", Key=info.key)
-        async for info in plain.list("encrypted/")
-    ]
+    plain = open_store(cluster.state().store_url)
+    keys = [info.key async for info in plain.list("encrypted/")]
     await plain.close()
+    told = [await asyncio.to_thread(told_headers, config, key) for key in keys]
     assert len(told) > 4
-    assert {
-        (one["ServerSideEncryption"], one["SSEKMSKeyId"], one["BucketKeyEnabled"]) for one in told
-    } == {("aws:kms", key, True)}
+    assert {tuple(one[name] for name in SSE_HEADERS) for one in told} == {
+        ("aws:kms", kms_key, "true")
+    }
 
 
 def test_store_counts_its_requests(cluster: LocalCluster) -> None:

@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from objectstore.retry import RetryingStore, RetryPolicy
 from objectstore.s3 import S3Store
 from objectstore.s3_credentials import credentials, region
 from tests.support.certs import Authority
+from tests.support.s3_headers import SSE_HEADERS, told_headers
 
 BODY = bytes(range(256)) * 4_096
 OK = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\n\r\n'
@@ -283,23 +283,6 @@ async def test_every_kind_of_write_asks_for_the_encryption(
     await plain.put("plain", BODY)
     assert SSE_HEADERS[1] not in await asyncio.to_thread(told_headers, config, "plain")
     await plain.close()
-
-
-SSE = "x-amz-server-side-encryption"
-SSE_HEADERS = (SSE, f"{SSE}-aws-kms-key-id", f"{SSE}-bucket-key-enabled")
-
-
-def told_headers(config: S3Config, key: str) -> dict[str, str]:
-    credential = "Credential=local/20260101/us-east-1/s3/aws4_request"
-    request = urllib.request.Request(
-        f"{config.endpoint}/{config.bucket}/{key}",
-        method="HEAD",
-        headers={
-            "Authorization": f"AWS4-HMAC-SHA256 {credential}, SignedHeaders=host, Signature=0"
-        },
-    )
-    with urllib.request.urlopen(request) as response:
-        return {name.lower(): value for name, value in response.headers.items()}
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -1,0 +1,22 @@
+"""Ask moto how it has encrypted an object."""
+
+import urllib.request
+
+from objectstore.config import S3Config
+
+SSE = "x-amz-server-side-encryption"
+SSE_HEADERS = (SSE, f"{SSE}-aws-kms-key-id", f"{SSE}-bucket-key-enabled")
+
+
+def told_headers(config: S3Config, key: str) -> dict[str, str]:
+    """Return the headers of a HEAD, by their names in lower case."""
+    credential = "Credential=local/20260101/us-east-1/s3/aws4_request"
+    request = urllib.request.Request(
+        f"{config.endpoint}/{config.bucket}/{key}",
+        method="HEAD",
+        headers={
+            "Authorization": f"AWS4-HMAC-SHA256 {credential}, SignedHeaders=host, Signature=0"
+        },
+    )
+    with urllib.request.urlopen(request) as response:
+        return {name.lower(): value for name, value in response.headers.items()}
