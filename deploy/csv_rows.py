@@ -58,7 +58,7 @@ def rows_of(value: Any) -> Iterator[_Object]:  # noqa: ANN401 - any document
 def _is_list_of_objects(value: Any) -> bool:  # noqa: ANN401 - any field
     if not isinstance(value, list) or not value:
         return False
-    return all(isinstance(item, dict) for item in cast("list[Any]", value))
+    return all(isinstance(item, dict) for item in cast("Iterator[Any]", value))
 
 
 def _flat(row: _Object, prefix: str = "") -> _Object:

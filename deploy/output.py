@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final, Self, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
@@ -113,7 +113,7 @@ def with_iso_times(value: object, *names: str) -> Any:  # noqa: ANN401 - a docum
     """
     built: Any = msgspec.to_builtins(value)
     if isinstance(built, list):
-        return [with_iso_times(item, *names) for item in cast("list[Any]", built)]
+        return [with_iso_times(item, *names) for item in cast("Iterable[Any]", built)]
     replaced = {f"{name}_ms": name for name in names}
     return {
         replaced.get(key, key): _iso_or_none(item) if key in replaced else item
