@@ -45,6 +45,10 @@ jre: ## Java 17 or newer, which Spark alone needs: found, or installed by the pa
 jdk: ## a JDK 17 and Maven, which the tests with Kafka's Java programs need: found, or installed by the package manager
 	@deploy/ensure-java.sh --jdk
 
+.PHONY: chromium
+chromium: ## Chromium, which the tests of the console need: found, or installed by the package manager
+	@deploy/ensure-chromium.sh
+
 .PHONY: demo
 demo: venv $(if $(findstring --spark,$(ARGS)),jre) ## real flights in, every broker killed with SIGKILL, every record read back; ARGS=--spark: by Spark, straight from the bucket
 	$(BIN)/penstock demo $(ARGS)
@@ -95,8 +99,18 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 .PHONY: test
 test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
+	@deploy/ensure-chromium.sh $(IF_POSSIBLE)
 	@{ deploy/ensure-helm.sh --if-possible && deploy/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw; } > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
 	@$(MAKE) --no-print-directory -j2 --output-sync=target test-system test-spark
+
+.PHONY: console
+console: venv ## the web console's tests in a browser
+	@deploy/ensure-chromium.sh $(IF_POSSIBLE)
+	$(BIN)/pytest -q tests/console $(ARGS)
+
+.PHONY: screenshots
+screenshots: venv chromium ## renew the pictures of docs/how-to/console.md
+	$(BIN)/python -m tests.console.screenshots
 
 .PHONY: test-fast
 test-fast: venv
@@ -106,6 +120,7 @@ test-fast: venv
 test-system: venv chaos-clients
 	PYTHONPATH=build/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
+	$(BIN)/pytest -q tests/console $(ARGS)
 	$(BIN)/pytest -q tests/helm $(ARGS)
 	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 	$(BIN)/pytest -q tests/interop -m "not long" $(ARGS)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from broker.wire import apis
 from broker.wire.gen import describe_log_dirs as wire
-from deploy.clients.kafka import Kafka, TopicView
+from deploy.clients.kafka import TopicView
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
 from deploy.top.cost import Prices, get_usd, storage_usd_month
@@ -55,12 +55,14 @@ class TopicSizeView:
     partitions: list[PartitionSizeView]
 
 
-def topic_sizes(kafka: Kafka, topics: Sequence[TopicView], prices: Prices) -> list[TopicSizeView]:
+def topic_sizes(
+    addresses: Mapping[int, str], topics: Sequence[TopicView], prices: Prices
+) -> list[TopicSizeView]:
     """Return the sizes of topics; one request to each broker that leads one of their partitions.
+    addresses: of brokers, as HOST:PORT by node id.
 
     Raises KafkaFailed.
     """
-    addresses = kafka.brokers()
     sizes: _Sizes = {}
     for leader in sorted({part.leader for topic in topics for part in topic.partitions}):
         if leader in addresses:

@@ -103,7 +103,7 @@ def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | No
         return None
     states = [state for state in image.streams if state.topic_id == topic.topic_id]
     return [
-        _stream(image, state)
+        view_stream(image, state)
         for state in sorted(states, key=lambda state: (state.partition, state.stream_id))
     ]
 
@@ -163,7 +163,8 @@ def _node(image: MetadataImage, node: NodeState, reported: BrokerLoad | None) ->
     )
 
 
-def _stream(image: MetadataImage, state: StreamState) -> StreamView:
+def view_stream(image: MetadataImage, state: StreamState) -> StreamView:
+    """Return one stream with its ranges in offset order."""
     ranges: list[RangeView] = []
     for entry in state.entries:
         stored = image.objects.get(entry.object_id)

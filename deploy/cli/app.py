@@ -30,6 +30,7 @@ class _Commands(LazyCommands):
         "groups": "deploy.cli.groups:app",
         "streams": "deploy.cli.streams:app",
         "top": "deploy.cli.top:top",
+        "console": "deploy.cli.console:console",
         "doctor": "deploy.cli.doctor:doctor",
         "nodes": "deploy.cli.nodes:app",
         "log-dirs": "deploy.cli.log_dirs:app",

@@ -52,6 +52,20 @@ AllowInsecure = Annotated[
         help="With --host: let every client and node in that reaches the address.",
     ),
 ]
+Console = Annotated[
+    bool,
+    typer.Option(
+        "--console/--no-console",
+        help="Serve the web console on this machine, if the extra `console` is installed.",
+    ),
+]
+ConsolePort = Annotated[
+    int | None,
+    typer.Option(
+        help="Port of the web console; default: 9080, or any free one if that is taken.",
+        show_default=False,
+    ),
+]
 Restart = Annotated[
     bool,
     typer.Option("--restart/--no-restart", help="Restart brokers and controllers that die."),
@@ -109,6 +123,8 @@ def dev(
     secure: Secure = False,
     allow_insecure: AllowInsecure = False,
     state_file: StateFile = None,
+    console: Console = True,
+    console_port: ConsolePort = None,
     restart: Restart = True,
     auto_balance: AutoBalance = False,
     settings: Settings = None,
@@ -123,7 +139,8 @@ def dev(
     With --secure, prints how each client connects as the super user `admin`; the ready line and the
     state file name the file for --command-config.
 
-    Prints one line `ready: bootstrap=... store=...` when clients can connect. With --store memory
+    Prints one line `ready: bootstrap=... store=...` when clients can connect; `console=` in it is
+    the address of the web console, whose process starts with the first browser. With --store memory
     the cluster runs in one process. --topics and --seed-from create topics and records; existing
     topics are not changed. With moto and memory all data are lost at the end; with file: and s3:
     the next start continues with them.
@@ -150,5 +167,7 @@ def dev(
         config=config,
         secure=secure,
         allow_insecure=allow_insecure,
+        console=console,
+        console_port=console_port,
     )
     run_dev(options, state_file or default_path(os.environ), _STARTED_AT, contents)

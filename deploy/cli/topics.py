@@ -577,7 +577,7 @@ def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: F
     from deploy.topic_sizes import topic_sizes, total
 
     topics = kafka.topics() if name is None else [kafka.topic(name)]
-    sizes = topic_sizes(kafka, topics, Prices(storage_usd_per_gb_month=price))
+    sizes = topic_sizes(kafka.brokers(), topics, Prices(storage_usd_per_gb_month=price))
     if output is not Format.TABLE:
         print_document(output, sizes)
         return

@@ -44,6 +44,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessState]
     command_config: str = ""
     """File of client properties; empty if clients need none."""
+    console: str = ""
+    """Address of the web console; empty if there is none."""
 
     def of_role(self, role: str) -> list[ProcessState]:
         return [process for process in self.processes if process.role == role]

@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -35,6 +36,8 @@ from deploy.local.plan import (
 from deploy.local.ports import find_ports
 from deploy.local.security import SecurityFiles, make, names_of_this_machine
 from deploy.local.supervisor import Supervisor
+from deploy.local.web_console import WebConsole
+from deploy.local.web_console import listen as listen_for_console
 from deploy.node import lifeline
 from deploy.node.config.definition import ROLES
 from deploy.node.config.load import given_beside_flags, load
@@ -141,6 +144,7 @@ class _Dev:
         self._started_at = started_at
         self._store = shown_store(options, ports)
         self._store_port = ports.store
+        self._console: WebConsole | None = None
 
     async def run(self) -> None:
         self._stop = stop = asyncio.Event()
@@ -154,14 +158,33 @@ class _Dev:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, interrupted)
         try:
-            if self._options.store == "memory":
-                await self._run_in_process(stop)
-            else:
-                await self._supervise(stop, hurry)
+            with self._web_console():
+                if self._options.store == "memory":
+                    await self._run_in_process(stop)
+                else:
+                    await self._supervise(stop, hurry)
         finally:
             state_file.remove(self._state_path)
         if self._filling is not None:
             await self._filling
+
+    @contextmanager
+    def _web_console(self) -> Generator[None, None, None]:
+        """Serve the console meanwhile, if it is wanted and installed."""
+        options = self._options
+        listening = listen_for_console(options.console_port) if options.console else None
+        if listening is None:
+            yield
+            return
+        variables = {} if self._security is None else self._security.admin_variables()
+        with WebConsole(
+            listening,
+            self._state_path,
+            os.environ | variables,
+            _say,
+            is_secure=options.secure,
+        ) as self._console:
+            yield
 
     async def _supervise(self, stop: asyncio.Event, hurry: list[Callable[[], None]]) -> None:
         from deploy.local.moto_store import listen
@@ -201,6 +224,7 @@ class _Dev:
                 store_url=self._plan.store_url,
                 processes=list(processes),
                 command_config=str(self._security.client_properties) if self._security else "",
+                console="" if self._console is None else self._console.url,
             ),
         )
 
@@ -244,9 +268,10 @@ class _Dev:
         took_s = time.monotonic() - self._started_at
         files = self._security
         config = f" command-config={files.client_properties}" if files else ""
+        console = "" if self._console is None else f" console={self._console.url}"
         print(
             f"ready: bootstrap={self._plan.bootstrap} store={self._store}"
-            f" controller={self._plan.controller} state={self._state_path}{config}"
+            f" controller={self._plan.controller} state={self._state_path}{config}{console}"
             f" took={took_s:.1f}s",
             flush=True,
         )

@@ -52,6 +52,10 @@ class ClusterOptions:
     """The file for every node."""
     secure: bool = False
     """Whether clients need TLS and SCRAM, and nodes TLS among themselves."""
+    console: bool = True
+    """Whether to serve the web console, if it is installed."""
+    console_port: int | None = None
+    """None: the default port, or any free one."""
     allow_insecure: bool = False
     """Whether nodes may let everyone in who reaches `host`."""
 

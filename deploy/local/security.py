@@ -67,6 +67,13 @@ class SecurityFiles:
     def environment(self) -> Path:
         return self.directory / "environment"
 
+    def admin_variables(self) -> dict[str, str]:
+        """Return the variables with which commands reach controllers."""
+        return {
+            "PENSTOCK_" + name.replace(".", "_").upper(): path
+            for name, path in self.node_settings("admin").items()
+        }
+
     def node_settings(self, role: str) -> dict[str, str]:
         """Return the settings of TLS between nodes. role: one of NODE_ROLES."""
         nodes = self.directory / "nodes"
@@ -174,7 +181,6 @@ def _write_for_clients(files: SecurityFiles, admin: ClientSecurity, bootstrap: s
         "PENSTOCK_BOOTSTRAP": bootstrap,
         "PENSTOCK_COMMAND_CONFIG": str(files.client_properties),
     }
-    for name, path in files.node_settings("admin").items():
-        variables["PENSTOCK_" + name.replace(".", "_").upper()] = path
+    variables |= files.admin_variables()
     lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
     files.environment.write_text("".join(lines))

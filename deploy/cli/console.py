@@ -1,0 +1,147 @@
+"""Run `penstock console`: pages about a cluster for browsers."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from deploy.cli.option_groups import with_option_groups
+from deploy.cli.options import Controller, StateFile
+from deploy.errors import UsageError
+
+_PORT: Final = 9080
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """Which cluster the console shows."""
+
+    bootstrap: Annotated[
+        str,
+        typer.Option(
+            envvar="PENSTOCK_BOOTSTRAP",
+            help="Addresses of brokers, as HOST:PORT,HOST:PORT; default: those of the running"
+            " `penstock dev`.",
+            show_default=False,
+        ),
+    ] = ""
+    controller: Controller = None
+    store: Annotated[
+        str,
+        typer.Option(
+            envvar="PENSTOCK_STORE",
+            help="Store of the brokers, for records and objects.",
+            show_default=False,
+        ),
+    ] = ""
+    state_file: StateFile = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenerOptions:
+    """Where the console listens, and whom it lets in."""
+
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen on. 0: any free port.")] = _PORT
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            help="Host name by which browsers reach it, besides addresses and localhost."
+            " Repeatable.",
+            show_default=False,
+        ),
+    ] = None
+    login: Annotated[
+        bool,
+        typer.Option("--login", help="Let users log in with a user and password of the cluster."),
+    ] = False
+    ssl_certificate: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificate chain as PEM, for HTTPS.")
+    ] = ""
+    ssl_key: Annotated[str, typer.Option(metavar="FILE", help="Its private key as PEM.")] = ""
+    allow_insecure: Annotated[
+        bool,
+        typer.Option(
+            "--allow-insecure", help="With --host: let everyone in who reaches the address."
+        ),
+    ] = False
+    fd: Annotated[int | None, typer.Option(hidden=True)] = None
+
+
+@with_option_groups
+def console(
+    *,
+    cluster: TargetOptions,
+    listener: ListenerOptions,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Let users change topics, configs, groups, leaders and snapshots.",
+        ),
+    ] = False,
+) -> None:
+    """Serve a web console: overview, nodes, topics down to the blocks of an object, moves as they
+    happen, groups, transactions, records, snapshots, configs, security and the doctor.
+
+    It only reads unless --allow-changes is given. Without --login everyone who reaches the address
+    sees what the console sees; on addresses other than loopback it does not start without --login
+    or --allow-insecure. With --login each user acts with the own rights.
+
+    Examples:
+
+    penstock console
+
+    penstock console --bootstrap b1:9092 --controller c1:9093 --store s3://my-bucket
+
+    penstock console --command-config console.properties --host 0.0.0.0 --name console.example.com
+    --login --ssl-certificate cert.pem --ssl-key key.pem --bootstrap b1:9092 --controller c1:9093
+    """
+    from deploy.clients import state_file as states
+    from deploy.clients.security import current_security, use_file
+    from deploy.console.options import ConsoleOptions, check
+    from deploy.node import lifeline
+
+    lifeline.die_with_parent(os.environ)
+    path = cluster.state_file or states.default_path(os.environ)
+    # A state file that is named wins over nothing else: every address may be given by itself.
+    state = None if cluster.bootstrap else states.read(Path(path))
+    if not cluster.bootstrap and state is None:
+        raise UsageError(
+            f"no cluster given and no running one described in {path}: pass --bootstrap HOST:PORT,"
+            " or start a cluster with `penstock dev`"
+        )
+    if state is not None and state.command_config and not current_security().username:
+        use_file(Path(state.command_config))
+    options = check(
+        ConsoleOptions(
+            bootstrap=cluster.bootstrap or (state.bootstrap if state else ""),
+            controller=cluster.controller or (state.controller if state else ""),
+            store=cluster.store or (state.store_url if state else ""),
+            host=listener.host,
+            port=listener.port,
+            names=tuple(listener.name or ()),
+            login=listener.login,
+            allow_changes=allow_changes,
+            allow_insecure=listener.allow_insecure,
+            certificate=listener.ssl_certificate,
+            key=listener.ssl_key,
+            security=current_security(),
+            file_descriptor=listener.fd,
+        )
+    )
+    try:
+        from deploy.console.server import serve
+    except ModuleNotFoundError as error:
+        from base.extras import install_hint
+
+        raise UsageError(
+            f"the package {error.name} is missing: {install_hint('console')}"
+        ) from None
+    from deploy.node.logs import to_stderr
+
+    to_stderr("warning")
+    serve(options)

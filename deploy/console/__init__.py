@@ -1,0 +1,1 @@
+"""Serve pages about a cluster to browsers, for `penstock console`."""

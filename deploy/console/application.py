@@ -1,0 +1,209 @@
+"""Assemble the console: routes, guard and errors.
+
+Invariant: every answer has the headers of `guard`, and no page is answered before host, session and
+rights are checked.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from deploy.clients.security import use
+from deploy.console import login
+from deploy.console.console import Busy, Console, page
+from deploy.console.guard import HEADERS, is_known_host
+from deploy.console.login import COOKIE, session_at
+from deploy.console.pages import (
+    configs,
+    doctor,
+    groups,
+    messages,
+    moves,
+    nodes,
+    objects,
+    overview,
+    security,
+    snapshots,
+    sql,
+    topics,
+    transactions,
+)
+from deploy.console.rights import NotAllowed
+from deploy.errors import DeployError, KafkaFailed, NoController, UsageError
+from lake.manifest.errors import ManifestNotFound
+from objectstore.errors import ObjectStoreError
+from stream.errors import StreamError
+
+_OPEN_PATHS: Final = ("/login", "/static/")
+_STATIC: Final = Path(__file__).with_name("static")
+
+
+def application(console: Console) -> ASGIApp:
+    """Return the application of one console."""
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncGenerator[None, None]:
+        await console.live.start()
+        try:
+            yield
+        finally:
+            await console.live.stop()
+
+    app = Starlette(
+        routes=_routes(),
+        exception_handlers={
+            DeployError: _explain,
+            ObjectStoreError: _explain,
+            StreamError: _explain,
+            ManifestNotFound: _explain,
+            TimeoutError: _explain,
+            HTTPException: _explain,
+        },
+        lifespan=lifespan,
+    )
+    app.state.console = console
+    return _Guard(app, console)
+
+
+def _routes() -> list[BaseRoute]:
+    get: tuple[tuple[str, Callable[[Request], Awaitable[Response]]], ...] = (
+        ("/", overview.overview),
+        ("/live/overview", overview.live),
+        ("/nodes", nodes.nodes),
+        ("/topics", topics.topics),
+        ("/topics/{topic}", topics.topic),
+        ("/topics/{topic}/messages", messages.messages),
+        ("/topics/{topic}/{partition:int}", topics.partition),
+        ("/topics/{topic}/{partition:int}/move", moves.move),
+        ("/live/moves/{topic}/{partition:int}", moves.live),
+        ("/streams/{stream:int}", objects.stream),
+        ("/objects/{object:int}", objects.stored_object),
+        ("/moves", moves.moves),
+        ("/groups", groups.groups),
+        ("/groups/one", groups.group),
+        ("/transactions", transactions.transactions),
+        ("/transactions/one", transactions.transaction),
+        ("/snapshots", snapshots.snapshots),
+        ("/configs", configs.configs),
+        ("/security", security.security),
+        ("/doctor", doctor.doctor),
+        ("/sql", sql.show),
+        ("/login", login.form),
+    )
+    post: tuple[tuple[str, Callable[[Request], Awaitable[Response]]], ...] = (
+        ("/login", login.log_in),
+        ("/logout", login.log_out),
+        ("/topics", topics.create),
+        ("/topics/{topic}/delete", topics.delete),
+        ("/topics/{topic}/configs", topics.alter_config),
+        ("/topics/{topic}/elect", topics.elect),
+        ("/topics/{topic}/{partition:int}/move", moves.begin),
+        ("/groups/delete", groups.delete),
+        ("/groups/reset", groups.reset),
+        ("/snapshots", snapshots.create),
+        ("/snapshots/delete", snapshots.delete),
+        ("/undelete", snapshots.undelete),
+        ("/configs", configs.alter),
+        ("/doctor", doctor.examine),
+        ("/sql", sql.run),
+    )
+    return [
+        *(Route(path, call, methods=["GET"]) for path, call in get),
+        *(Route(path, call, methods=["POST"]) for path, call in post),
+        Mount("/static", StaticFiles(directory=_STATIC)),
+    ]
+
+
+class _Guard:
+    """Check host and session before anything else, and add the headers to every answer."""
+
+    def __init__(self, app: ASGIApp, console: Console) -> None:
+        self._app = app
+        self._console = console
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if not scope["path"].startswith("/static/"):
+                    headers["Cache-Control"] = "no-store"
+            await send(message)
+
+        try:
+            answer = await self._refusal(scope)
+        except Busy as error:
+            answer = PlainTextResponse(f"{error}\n", 503)
+        await (answer or self._app)(scope, receive, send_guarded)
+
+    async def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that must not reach a page; else note its session."""
+        console, headers = self._console, Headers(scope=scope)
+        if not is_known_host(headers.get("host", ""), console.options.names):
+            return PlainTextResponse(
+                "This console does not know the host name of this address. Use an IP address or"
+                " localhost, or start it with --name and the host name.\n",
+                421,
+            )
+        request = Request(scope)
+        session = console.open_session
+        if console.options.login:
+            found = await session_at(console, request.cookies.get(COOKIE, ""))
+            if found is None and not scope["path"].startswith(_OPEN_PATHS):
+                return _to_login(scope)
+            session = found or session
+        scope.setdefault("state", {})["session"] = session
+        use(session.security)
+        return None
+
+
+def _to_login(scope: Scope) -> Response:
+    if scope["method"] != "GET" or scope["path"].startswith("/live/"):
+        return PlainTextResponse("log in first\n", 401)
+    return RedirectResponse(f"/login?next={quote(scope['path'], safe='')}", 303)
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    """Say what is wrong, and what to do."""
+    status, title = _status_of(error)
+    text = error.detail if isinstance(error, HTTPException) else str(error)
+    if isinstance(error, TimeoutError) and not isinstance(error, DeployError):
+        text = text or "the cluster did not answer in time"
+    return page(request, "error.html", status, title=title, text=text)
+
+
+def _status_of(error: Exception) -> tuple[int, str]:
+    match error:
+        case HTTPException(status_code=404):
+            return 404, "There is no such page"
+        case HTTPException():
+            return error.status_code, "This request cannot be answered"
+        case NotAllowed():
+            return 403, "This is not allowed"
+        case UsageError():
+            return 400, "This cannot be done"
+        case Busy():
+            return 503, "Too busy"
+        case NoController():
+            return 502, "The controllers do not answer"
+        case KafkaFailed():
+            return 502, "The brokers refused, or did not answer"
+        case TimeoutError():
+            return 504, "No answer"
+        case _:
+            return 502, "The object store did not answer as expected"

@@ -1,0 +1,48 @@
+"""Read the index of an object in the store.
+
+Invariant: reads the footer and the index, never blocks. Everything is checked before it is used
+(`stream.format.decoder`).
+"""
+
+import asyncio
+from typing import Final
+
+from deploy.errors import UsageError
+from objectstore.url import open_store
+from stream.errors import ObjectCorrupt
+from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from stream.format.layout import TAIL_BYTES
+
+_READ_S: Final = 30.0
+
+
+def need_store(url: str) -> str:
+    """Return the URL. Raises UsageError if the console does not know a store that it can read."""
+    if not url:
+        raise UsageError(
+            "this page reads the object store: start the console with --store URL (PENSTOCK_STORE)"
+        )
+    if url.startswith("memory:"):
+        raise UsageError(
+            "this cluster keeps its objects in the memory of its own process, where the console"
+            " cannot read them; start it with another --store"
+        )
+    return url
+
+
+async def read_index(url: str, key: str) -> ObjectIndex:
+    """Return the index of an object. Raises ObjectStoreError, ObjectCorrupt."""
+    store = open_store(need_store(url))
+    try:
+        async with asyncio.timeout(_READ_S):
+            tail = await store.get_tail(key, TAIL_BYTES)
+            found = parse_tail(tail.data, tail.size_bytes, key)
+            if isinstance(found, NeedMore):
+                length = tail.size_bytes - found.position
+                rest = await store.get_range(key, found.position, length)
+                found = parse_tail(rest, tail.size_bytes, key)
+            if isinstance(found, NeedMore):
+                raise ObjectCorrupt(key, found.position, "the footer changed between two reads")
+            return found
+    finally:
+        await store.close()

@@ -1,0 +1,233 @@
+"""Hold what all pages of one console share, and render their templates.
+
+Calls that block run in threads: at most `CALLS_MAX` at once, and at most `CALLS_WAITING_MAX` wait
+for a turn; further ones are refused with 503.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar, cast
+from urllib.parse import parse_qs, quote, unquote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from deploy.console import formats
+from deploy.console.guard import BODY_BYTES_MAX, is_same_origin, is_token
+from deploy.console.live import LiveCluster
+from deploy.console.options import ConsoleOptions
+from deploy.console.rights import NotAllowed, Rights
+from deploy.console.sessions import Session, Sessions
+from deploy.console.statements import is_available
+from deploy.doctor.report import Report
+from deploy.errors import DeployError, UsageError
+
+CALLS_MAX: Final = 6
+CALLS_WAITING_MAX: Final = 32
+FIELDS_MAX: Final = 100
+NOTICE_COOKIE: Final = "penstock_notice"
+THEME_COOKIE: Final = "penstock_theme"
+THEMES: Final = ("light", "dark")
+_NOTICE_CHARS_MAX: Final = 500
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Busy(DeployError):
+    """Too many calls wait already."""
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationEntry:
+    """An entry of the navigation. needs: "cluster": DESCRIBE of the cluster; "owner": a console
+    without login; "sql": that and SQL.
+    """
+
+    path: str
+    title: str
+    needs: str = ""
+
+
+TABS: Final = (
+    NavigationEntry("/", "Overview", "cluster"),
+    NavigationEntry("/nodes", "Nodes", "cluster"),
+    NavigationEntry("/topics", "Topics"),
+    NavigationEntry("/moves", "Moves", "cluster"),
+    NavigationEntry("/groups", "Groups"),
+    NavigationEntry("/transactions", "Transactions"),
+    NavigationEntry("/snapshots", "Snapshots"),
+    NavigationEntry("/configs", "Configs"),
+    NavigationEntry("/security", "Security"),
+    NavigationEntry("/doctor", "Doctor", "owner"),
+    NavigationEntry("/sql", "SQL", "sql"),
+)
+
+
+class Console:
+    """csrf: the token of forms of those who come in without login."""
+
+    def __init__(
+        self,
+        options: ConsoleOptions,
+        live: LiveCluster,
+        sessions: Sessions,
+        csrf: str,
+    ) -> None:
+        self.options = options
+        self.live = live
+        self.sessions = sessions
+        self.open_session = Session("", csrf, "", options.security)
+        """Of everyone who comes in without login."""
+        self.streams = 0
+        """Number of open streams of events."""
+        self.report: Report | None = None
+        """Of the last examination by the doctor."""
+        self.examining = asyncio.Lock()
+        self._turns = asyncio.Semaphore(CALLS_MAX)
+        self._waiting = 0
+        self._templates = Environment(
+            loader=FileSystemLoader(Path(__file__).with_name("templates")),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(formats.FILTERS)
+        self._templates.filters |= {"path": _quoted, "code": _with_code}
+
+    async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call a function that blocks, as the user of this request. Raises Busy."""
+        if self._waiting >= CALLS_WAITING_MAX:
+            raise Busy("the console is busy; try again in a moment")
+        self._waiting += 1
+        try:
+            async with self._turns:
+                return await asyncio.to_thread(function, *args, **kwargs)
+        finally:
+            self._waiting -= 1
+
+    def render(self, template: str, request: Request, **values: object) -> str:
+        session = session_of(request)
+        theme = request.cookies.get(THEME_COOKIE, "")
+        return self._templates.get_template(template).render(
+            tabs=[tab for tab in TABS if _sees(session.rights, tab)],
+            current=_current(request.url.path),
+            session=session,
+            options=self.options,
+            theme=theme if theme in THEMES else "",
+            notice=unquote(request.cookies.get(NOTICE_COOKIE, ""))[:_NOTICE_CHARS_MAX],
+            here=request.url.path,
+            query=dict(request.query_params),
+            changes=self.options.allow_changes,
+            **values,
+        )
+
+
+def console_of(request: Request) -> Console:
+    return cast("Console", request.app.state.console)
+
+
+def session_of(request: Request) -> Session:
+    return cast("Session", request.state.session)
+
+
+def rights_of(request: Request) -> Rights:
+    return session_of(request).rights
+
+
+def page(request: Request, template: str, status: int = 200, **values: object) -> Response:
+    """Render a page. A notice of the last change is shown once."""
+    response = HTMLResponse(console_of(request).render(template, request, **values), status)
+    if NOTICE_COOKIE in request.cookies:
+        response.delete_cookie(NOTICE_COOKIE)
+    return response
+
+
+def done(path: str, notice: str) -> Response:
+    """Show a page after a change, with a notice."""
+    response = RedirectResponse(path, 303)
+    response.set_cookie(
+        NOTICE_COOKIE,
+        quote(notice[:_NOTICE_CHARS_MAX]),
+        max_age=30,
+        httponly=True,
+        samesite="strict",
+    )
+    return response
+
+
+async def form_of(request: Request, *, changes: bool = True) -> Mapping[str, str]:
+    """Return the fields of a form that a page of this console sent. changes: the form changes the
+    cluster.
+
+    Raises NotAllowed for other forms, UsageError for one that is too long.
+    """
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise UsageError(f"the form has more than {BODY_BYTES_MAX:,} bytes")
+    try:
+        fields = parse_qs(
+            body.decode(), keep_blank_values=True, strict_parsing=False, max_num_fields=FIELDS_MAX
+        )
+    except (ValueError, UnicodeDecodeError):
+        raise UsageError("the form cannot be read") from None
+    form = {name: values[-1] for name, values in fields.items()}
+    if not is_same_origin(request.headers) or not is_token(
+        form.get("csrf", ""), session_of(request).csrf
+    ):
+        raise NotAllowed(
+            "this form does not come from a page of this console, or its session is over: reload"
+            " the page and try again"
+        )
+    if changes and not console_of(request).options.allow_changes:
+        raise NotAllowed("this console only reads; start it with --allow-changes to change things")
+    return form
+
+
+def confirmed(form: Mapping[str, str], name: str) -> None:
+    """Raise UsageError unless the user typed the name of what a change destroys."""
+    if form.get("confirm", "") != name:
+        raise UsageError(f"not done: type {name!r} into the field to confirm")
+
+
+def integer(text: str, otherwise: int = 0) -> int:
+    """Read a number of a query; what is none counts as not given."""
+    return (
+        int(text) if text.isascii() and text.lstrip("-").isdigit() and len(text) < 19 else otherwise
+    )
+
+
+def _sees(rights: Rights, tab: NavigationEntry) -> bool:
+    if tab.needs == "cluster":
+        return rights.sees_cluster
+    if tab.needs == "sql" and not is_available():
+        return False
+    return not (tab.needs in ("owner", "sql") and rights.is_bounded)
+
+
+def _current(path: str) -> str:
+    """Return the tab that a page belongs to."""
+    first = "/" + path.split("/")[1]
+    return {"/streams": "/topics", "/objects": "/topics"}.get(first, first)
+
+
+def _with_code(text: str) -> Markup:
+    """Escape a text, and set what it has in backticks as code."""
+    parts = str(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if at % 2 else escape(part)
+        for at, part in enumerate(parts)
+    )
+
+
+def _quoted(text: object) -> str:
+    """Quote a text for one segment of a path, or for a value of a query."""
+    return quote(str(text), safe="")

@@ -1,0 +1,70 @@
+"""Send server-sent events to browsers, within limits.
+
+Limits: `STREAMS_MAX` streams at once, each for at most `STREAM_S_MAX`, after which browsers connect
+again by themselves. A comment every `HEARTBEAT_S` keeps proxies from closing a quiet stream. A
+stream ends with its session.
+Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from deploy.console.console import Console, console_of, session_of
+from deploy.console.sessions import Session
+
+STREAMS_MAX: Final = 32
+STREAM_S_MAX: Final = 1_800.0
+HEARTBEAT_S: Final = 15.0
+HEARTBEAT: Final = ": here\n\n"
+
+
+def event(name: str, data: str) -> str:
+    """Return one event. data: any text."""
+    lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
+    return f"event: {name}\n{lines}\n"
+
+
+async def comes(wanted: asyncio.Event, timeout_s: float) -> bool:
+    """Wait; return whether it came in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await wanted.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def stream(request: Request, events: AsyncGenerator[str, None]) -> Response:
+    """Return the answer that sends these events; 503 if there are too many streams. The events end
+    soon after the browser goes away.
+    """
+    console = console_of(request)
+    if console.streams >= STREAMS_MAX:
+        return PlainTextResponse("too many live pages are open\n", 503, {"Retry-After": "30"})
+    return StreamingResponse(
+        _within_limits(console, session_of(request), events),
+        media_type="text/event-stream",
+        headers={"X-Accel-Buffering": "no"},
+    )
+
+
+async def _within_limits(
+    console: Console, session: Session, events: AsyncGenerator[str, None]
+) -> AsyncGenerator[str, None]:
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + STREAM_S_MAX
+    console.streams += 1
+    try:
+        yield "retry: 2000\n\n"
+        async for text in events:
+            yield text
+            is_open = session is console.open_session or console.sessions.is_open(session)
+            if loop.time() >= ends_at or not is_open:
+                return
+    finally:
+        console.streams -= 1
+        await events.aclose()

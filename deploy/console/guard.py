@@ -1,0 +1,64 @@
+"""Decide which requests the console answers, and with which headers.
+
+A page of another origin must not read the console through a name that it points here (DNS
+rebinding), nor send its forms (CSRF), nor embed it; and no name that a client of the cluster chose
+may become a script.
+Invariant: pure.
+"""
+
+from collections.abc import Collection, Mapping
+from hmac import compare_digest
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+BODY_BYTES_MAX: Final = 64 << 10
+"""Of a form; a longer one is refused."""
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+        " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Of every answer."""
+
+
+def is_known_host(host: str, names: Collection[str]) -> bool:
+    """Return whether a Host header names this console: by an address, `localhost` or one of its
+    names. Only a name can be rebound.
+    """
+    name = _host_of(host)
+    if name == "localhost" or name in {item.lower() for item in names}:
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_same_origin(headers: Mapping[str, str]) -> bool:
+    """Return whether a form comes from a page of this console. Browsers send Origin with every
+    POST.
+    """
+    origin = headers.get("origin", "")
+    fetched = headers.get("sec-fetch-site", "same-origin")
+    return fetched == "same-origin" and bool(origin) and urlsplit(origin).netloc == headers["host"]
+
+
+def is_token(given: str, expected: str) -> bool:
+    """Compare in constant time."""
+    return compare_digest(given.encode(), expected.encode())
+
+
+def _host_of(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,74 @@
+"""Say what a console shows and who may reach it, and refuse what is not safe.
+
+Invariant: pure. On an address other than loopback the console asks for a user and a password of the
+cluster, unless `allow_insecure` says that everyone may come in (ADR 0067).
+"""
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+
+from deploy.clients.security import PLAINTEXT, ClientSecurity
+from deploy.errors import UsageError
+
+PORT: Final = 9080
+"""The default port, beside 9092 of the brokers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleOptions:
+    """What a console shows, and where. controller, store: empty if not known; the pages that need
+    them say so.
+
+    names: host names by which browsers reach it, besides addresses and `localhost`. login: whether
+    users log in. security: how the console itself connects to brokers. file_descriptor: of a
+    listening socket, instead of host and port.
+    """
+
+    bootstrap: str
+    controller: str = ""
+    store: str = ""
+    host: str = "127.0.0.1"
+    port: int = PORT
+    names: tuple[str, ...] = ()
+    login: bool = False
+    allow_changes: bool = False
+    allow_insecure: bool = False
+    certificate: str = ""
+    key: str = ""
+    security: ClientSecurity = field(default=PLAINTEXT)
+    file_descriptor: int | None = None
+
+    @property
+    def has_tls(self) -> bool:
+        return bool(self.certificate)
+
+
+def check(options: ConsoleOptions) -> ConsoleOptions:
+    """Return the options if a console may start with them. Raises UsageError."""
+    if bool(options.certificate) != bool(options.key):
+        raise UsageError("--ssl-certificate and --ssl-key belong together: give both or none")
+    if options.login and not options.security.protocol.has_sasl:
+        raise UsageError(
+            "--login needs brokers with users: name with --command-config a file with"
+            " security.protocol=SASL_SSL (or SASL_PLAINTEXT) and a user for the console itself"
+        )
+    if not (options.login or options.allow_insecure or is_loopback(options.host)):
+        raise UsageError(
+            f"--host {options.host} lets everyone in who reaches it: add --login and"
+            " --command-config, so that users log in as the cluster's users; or accept it with"
+            " --allow-insecure"
+        )
+    return options
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address. Names but `localhost` are not looked
+    up.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,39 @@
+"""Run `penstock doctor`, and show its findings with their remedies. One examination at a time."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deploy.console.console import Console, console_of, done, form_of, page, rights_of
+from deploy.doctor.examine import DoctorOptions, Examination
+from deploy.doctor.report import Report
+from deploy.errors import UsageError
+
+
+async def doctor(request: Request) -> Response:
+    rights_of(request).need_everything()
+    return page(request, "doctor.html", report=console_of(request).report)
+
+
+async def examine(request: Request) -> Response:
+    """Examine the cluster. It changes nothing, but lists the bucket if `objects` is set."""
+    form = await form_of(request, changes=False)
+    rights_of(request).need_everything()
+    console = console_of(request)
+    if console.examining.locked():
+        raise UsageError("an examination is under way; its report appears here")
+    async with console.examining:
+        console.report = await console.call(_examine, console, form.get("objects") == "on")
+    return done("/doctor", "")
+
+
+def _examine(console: Console, objects: bool) -> Report:
+    store = console.options.store
+    options = DoctorOptions(
+        store="" if store.startswith("memory:") else store,
+        controllers=console.options.controller,
+        objects=objects,
+        settle_s=2.0,
+    )
+    return asyncio.run(Examination(options, lambda _what, _count: None, lambda _found: False).run())

@@ -1,0 +1,55 @@
+"""Browse records of a topic by key, value, time or offset, read from the object store."""
+
+from datetime import UTC, datetime
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deploy.console.console import console_of, integer, page, rights_of
+from deploy.console.records import LIMITS, STARTS, RecordSelection, find_records
+from deploy.errors import UsageError
+
+
+async def messages(request: Request) -> Response:
+    name = request.path_params["topic"]
+    rights_of(request).need_topic(name, records=True)
+    console = console_of(request)
+    query = query_of(name, request.query_params)
+    found = await console.call(find_records, console.options.store, query)
+    topic = console.live.image.topics.by_name(name) if console.options.controller else None
+    return page(
+        request,
+        "messages.html",
+        name=name,
+        asked=query,
+        found=found,
+        starts=STARTS,
+        limits=LIMITS,
+        partitions=len(found.bounds) if topic is None else len(topic.partitions),
+    )
+
+
+def query_of(topic: str, given: QueryParams) -> RecordSelection:
+    """Read the form of the page. Raises UsageError."""
+    start = given.get("start", "newest")
+    if start not in STARTS:
+        raise UsageError(f"start={start} is not allowed: one of {', '.join(STARTS)}")
+    since, text = None, given.get("since", "")
+    if start == "time":
+        try:
+            since = datetime.fromisoformat(text).replace(tzinfo=UTC)
+        except ValueError:
+            raise UsageError(f"{text!r} is not a time in UTC, as in 2026-11-26T14:00") from None
+    limit = integer(given.get("limit", ""), LIMITS[0])
+    partition = given.get("partition", "")
+    return RecordSelection(
+        topic=topic,
+        partition=integer(partition) if partition else None,
+        start=start,
+        offset=max(0, integer(given.get("offset", ""))),
+        since=since,
+        key=given.get("key", ""),
+        value=given.get("value", ""),
+        limit=limit if limit in LIMITS else LIMITS[0],
+    )

@@ -1,0 +1,49 @@
+"""Show where records are: the ranges of a stream in objects, and the blocks of an object."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from base.ids import StreamId
+from deploy.console import views
+from deploy.console.bucket import read_index
+from deploy.console.console import console_of, integer, page, rights_of
+from deploy.console.paging import page_of
+from deploy.errors import UsageError
+from deploy.views import view_stream
+from objectstore.url import location
+
+
+async def stream(request: Request) -> Response:
+    """Show one stream with its ranges, the newest first."""
+    image = console_of(request).live.image
+    state = image.streams.get(StreamId(request.path_params["stream"]))
+    name = "" if state is None else views.topic_name(image, state.topic_id)
+    if state is None or not name:
+        raise UsageError("this stream does not exist; its topic may have been deleted")
+    rights_of(request).need_topic(name)
+    view = view_stream(image, state)
+    number = integer(request.query_params.get("page", ""), 1)
+    return page(
+        request, "stream.html", name=name, stream=view, page=page_of(view.ranges[::-1], number)
+    )
+
+
+async def stored_object(request: Request) -> Response:
+    """Show one object with its blocks, read from its index in the store."""
+    rights_of(request).need_cluster()
+    console = console_of(request)
+    view = views.view_object(console.live.image, request.path_params["object"])
+    index = await read_index(console.options.store, view.key)
+    blocks = index.blocks()
+    number = integer(request.query_params.get("page", ""), 1)
+    shown = page_of(blocks, number)
+    return page(
+        request,
+        "object.html",
+        object=view,
+        header=index.header,
+        page=shown,
+        rows=views.view_blocks(console.live.image, shown.rows),
+        records=sum(block.record_count for block in blocks),
+        place=location(console.options.store),
+    )

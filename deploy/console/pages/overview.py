@@ -1,0 +1,58 @@
+"""Show what the cluster does now, and what that costs."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deploy.console.console import Console, console_of, page, rights_of
+from deploy.console.events import HEARTBEAT, HEARTBEAT_S, event, stream
+from deploy.top.view import TopView
+
+TOPICS_SHOWN_MAX = 10
+
+
+async def overview(request: Request) -> Response:
+    rights_of(request).need_cluster()
+    console = console_of(request)
+    return page(request, "overview.html", **_values(console, await console.live.top()))
+
+
+async def live(request: Request) -> Response:
+    """Send the samples of the last quarter of an hour, then each new one, with the figures as a
+    fragment of the page.
+    """
+    rights_of(request).need_cluster()
+    console = console_of(request)
+    await console.live.top()
+    return stream(request, _events(console, request))
+
+
+async def _events(console: Console, request: Request) -> AsyncGenerator[str, None]:
+    with console.live.listen() as queue:
+        yield event("samples", msgspec.json.encode(console.live.samples.all()).decode())
+        while True:
+            console.live.want()
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    sample = await queue.get()
+            except TimeoutError:
+                yield HEARTBEAT
+                continue
+            yield event("sample", msgspec.json.encode(sample).decode())
+            values = _values(console, await console.live.top())
+            for part in ("tiles", "tables"):
+                yield event(part, console.render(f"overview_{part}.html", request, **values))
+
+
+def _values(console: Console, view: TopView) -> dict[str, Any]:
+    """Return what the templates need."""
+    samples = console.live.samples.all()
+    return {
+        "view": view,
+        "topics": view.topics[:TOPICS_SHOWN_MAX],
+        "totals": msgspec.to_builtins(samples[-1]) if samples else {},
+    }

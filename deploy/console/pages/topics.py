@@ -1,0 +1,171 @@
+"""Show topics, their partitions and the streams of a partition; create, alter and delete topics."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from broker.wire.error_codes import ErrorCode
+from controller.metadata.topics import is_moving
+from deploy.clients import configs
+from deploy.clients.frozen_topics import delete_topic
+from deploy.clients.kafka import Kafka
+from deploy.clients.wire import WireClient
+from deploy.console import views
+from deploy.console.console import (
+    confirmed,
+    console_of,
+    done,
+    form_of,
+    integer,
+    page,
+    rights_of,
+)
+from deploy.console.paging import page_of
+from deploy.errors import KafkaFailed, UsageError
+from deploy.reassign.admin import elect_preferred
+from deploy.reassign.plan import Key
+from deploy.top.cost import Prices
+from deploy.top.watch import broker_addresses
+from deploy.topic_sizes import TopicSizeView, topic_sizes
+from deploy.views import view_streams
+
+TOPIC_RESOURCE = 2
+
+
+async def topics(request: Request) -> Response:
+    """List topics: all, or those whose name contains `q`, by name or the busiest first."""
+    rights, live = rights_of(request), console_of(request).live
+    view = await live.top()
+    wanted = request.query_params.get("q", "").strip().lower()
+    order = request.query_params.get("sort", "name")
+    found = [
+        topic for topic in view.topics if rights.sees(topic.name) and wanted in topic.name.lower()
+    ]
+    found.sort(key=views.TOPIC_ORDERS.get(order, views.TOPIC_ORDERS["name"]))
+    number = integer(request.query_params.get("page", ""), 1)
+    return page(request, "topics.html", page=page_of(found, number), q=wanted, sort=order)
+
+
+async def topic(request: Request) -> Response:
+    name = request.path_params["topic"]
+    console = console_of(request)
+    rights_of(request).need_topic(name)
+    image = console.live.image
+    console.live.want()
+    partitions = views.view_partitions(image, name, console.live.ends.get(name, {}))
+    if partitions is None:
+        raise UsageError(f"topic {name!r} does not exist; it may have been deleted")
+    settings, no_configs = list[configs.ConfigView](), ""
+    try:
+        settings = await console.call(
+            configs.describe, console.options.bootstrap, (TOPIC_RESOURCE, name)
+        )
+    except KafkaFailed as error:
+        no_configs = str(error)
+    size: TopicSizeView | None
+    try:
+        (size,) = await console.call(
+            topic_sizes, broker_addresses(image), [views.client_view(name, partitions)], Prices()
+        )
+    except KafkaFailed:
+        size = None
+    return page(
+        request,
+        "topic.html",
+        name=name,
+        page=page_of(partitions, integer(request.query_params.get("page", ""), 1)),
+        configs=settings,
+        no_configs=no_configs,
+        set_configs=[item for item in settings if item.source not in configs.DEFAULT_SOURCES],
+        size=size,
+        fork=views.fork_source(image, name),
+    )
+
+
+async def partition(request: Request) -> Response:
+    """Show one partition with its three streams, and its last move."""
+    name, index = request.path_params["topic"], request.path_params["partition"]
+    live = console_of(request).live
+    rights_of(request).need_topic(name)
+    record = views.partition_record(live.image, name, index)
+    streams = [item for item in view_streams(live.image, name) or () if item.partition == index]
+    return page(
+        request,
+        "partition.html",
+        name=name,
+        index=index,
+        record=record,
+        is_moving=is_moving(record),
+        streams=streams,
+        end_offset=live.ends.get(name, {}).get(index),
+        brokers=[node for node in live.image.nodes if not node.fenced],
+    )
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+async def create(request: Request) -> Response:
+    form = await form_of(request)
+    console = console_of(request)
+    name = form.get("name", "").strip()
+    if not name:
+        raise UsageError("a topic needs a name")
+    settings = views.parse_settings(form.get("configs", ""))
+    await console.call(
+        Kafka(console.options.bootstrap).create_topic,
+        name,
+        integer(form.get("partitions", ""), -1),
+        -1,
+        settings,
+    )
+    return done("/topics", f"Created {name}.")
+
+
+async def delete(request: Request) -> Response:
+    form, name = await form_of(request), request.path_params["topic"]
+    confirmed(form, name)
+    console = console_of(request)
+    frozen = await console.call(delete_topic, console.options.bootstrap, name)
+    back = " It can come back: see Snapshots." if frozen else ""
+    return done("/topics", f"Deleted {name}.{back}")
+
+
+async def alter_config(request: Request) -> Response:
+    """Set one config of a topic, or remove it if the value is left empty."""
+    form, name = await form_of(request), request.path_params["topic"]
+    console = console_of(request)
+    key, value = form.get("key", "").strip(), form.get("value", "").strip()
+    if not key:
+        raise UsageError("name the config to change")
+    await console.call(
+        configs.alter, console.options.bootstrap, (TOPIC_RESOURCE, name), {key: value or None}
+    )
+    return done(request.url.path.removesuffix("/configs"), f"{key} of {name} is changed.")
+
+
+async def elect(request: Request) -> Response:
+    """Elect the preferred leaders of a topic's partitions."""
+    await form_of(request)
+    name, console = request.path_params["topic"], console_of(request)
+    rights_of(request).need_topic(name)
+    count = len(views.view_partitions(console.live.image, name, {}) or ())
+    elected, problems = await console.call(
+        _elect, console.options.bootstrap, [Key(name, index) for index in range(count)]
+    )
+    failed = {
+        key: text
+        for key, (code, text) in problems.items()
+        if code is not ErrorCode.ELECTION_NOT_NEEDED
+    }
+    if failed:
+        raise KafkaFailed("; ".join(f"{key}: {text}" for key, text in sorted(failed.items())[:5]))
+    return done(
+        request.url.path.removesuffix("/elect"),
+        f"Elected preferred leaders of {len(elected):,} partitions; {count - len(elected):,} had"
+        " theirs already.",
+    )
+
+
+def _elect(bootstrap: str, keys: list[Key]) -> "tuple[list[Key], dict[Key, tuple[ErrorCode, str]]]":
+    with WireClient(bootstrap) as client:
+        return elect_preferred(client, keys)

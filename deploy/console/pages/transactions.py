@@ -1,0 +1,47 @@
+"""Show transactions: what coordinators know, and what is open in partitions."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from base.clock import wall_ms
+from deploy.console.console import console_of, integer, page
+from deploy.console.paging import page_of
+from deploy.transactions.admin import TransactionsClient
+from deploy.transactions.views import ListedTransaction, OpenTransaction, TransactionView
+
+HANGING_MS = 15 * 60_000
+"""Age of an open transaction from which `penstock transactions find-hanging` looks at it."""
+
+
+async def transactions(request: Request) -> Response:
+    console = console_of(request)
+    state = request.query_params.get("state", "")
+    listed, still_open = await console.call(_listed, console.options.bootstrap, state)
+    return page(
+        request,
+        "transactions.html",
+        page=page_of(listed, integer(request.query_params.get("page", ""), 1)),
+        open_page=page_of(still_open, 1),
+        state=state,
+        now_ms=wall_ms(),
+        old_ms=HANGING_MS,
+    )
+
+
+async def transaction(request: Request) -> Response:
+    console = console_of(request)
+    view = await console.call(
+        _described, console.options.bootstrap, request.query_params.get("id", "")
+    )
+    return page(request, "transaction.html", view=view, now_ms=wall_ms())
+
+
+def _listed(bootstrap: str, state: str) -> tuple[list[ListedTransaction], list[OpenTransaction]]:
+    with TransactionsClient(bootstrap) as client:
+        listed = client.listed([state] if state else ())
+        return listed, client.open_transactions() if listed else []
+
+
+def _described(bootstrap: str, transactional_id: str) -> TransactionView:
+    with TransactionsClient(bootstrap) as client:
+        return client.describe(transactional_id)

@@ -1,0 +1,172 @@
+"""Browse the records of a topic in the object store. No broker is asked, so it costs brokers
+nothing.
+
+Limits: a search reads at most `SEARCHED_RECORDS_MAX` records and `SEARCHED_BYTES_MAX` bytes, and
+ends after `SEARCH_S_MAX`; it says how far it came. Needs the extra `reader`. The methods block.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from base.extras import install_hint
+from deploy.console.bucket import need_store
+from deploy.console.formats import BytesView, shown_bytes
+from deploy.errors import UsageError
+
+LIMITS: Final = (20, 50, 100)
+STARTS: Final = ("newest", "earliest", "offset", "time")
+SEARCHED_RECORDS_MAX: Final = 100_000
+SEARCHED_BYTES_MAX: Final = 256 << 20
+SEARCH_S_MAX: Final = 15.0
+HEADERS_MAX: Final = 50
+_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers")
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+Windows = dict[int, tuple[int, int]]
+"""Offsets [start, end) by partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSelection:
+    """What to show. partition: None for all. start: one of STARTS, with `offset` or `since`. key:
+    only records with this key. value: only those whose value contains it. Empty: all.
+    """
+
+    topic: str
+    partition: int | None = None
+    start: str = "newest"
+    offset: int = 0
+    since: datetime | None = None
+    key: str = ""
+    value: str = ""
+    limit: int = LIMITS[0]
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.key or self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordView:
+    """One record. timestamp_ms: since 1970."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: BytesView
+    value: BytesView
+    headers: list[tuple[str, BytesView]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsFound:
+    """The answer to a query. searched: number of records that were read. is_complete: whether
+    everything that the query means was read. windows: the offsets that were to be read.
+    """
+
+    records: list[RecordView]
+    searched: int
+    is_complete: bool
+    windows: Windows
+    bounds: Windows
+
+
+def find_records(store: str, query: RecordSelection) -> RecordsFound:
+    """Return the records, the newest first with `start="newest"`, else the oldest first.
+
+    Raises UsageError, and the errors of `lake.arrow.topic_scan.scan`.
+    """
+    need_store(store)
+    try:
+        from lake.arrow.cluster import StoreCluster
+        from lake.arrow.topic_scan import scan
+    except ImportError as error:
+        raise UsageError(
+            f"this page needs the package {error.name}: {install_hint('reader')}"
+        ) from None
+    states = StoreCluster(store).partitions(query.topic)
+    bounds = {
+        state.partition: (state.log_start, state.high_watermark)
+        for state in states
+        if query.partition in (None, state.partition)
+    }
+    if not bounds:
+        raise UsageError(f"{query.topic} has no partition {query.partition}")
+    if query.start == "time" and query.since is not None:
+        first = scan(store, query.topic, partitions=sorted(bounds), start=query.since).offsets
+        bounds = {index: (first[index][0], max(first[index])) for index in bounds}
+    windows = windows_of(query, bounds)
+    wanted = {index: window for index, window in windows.items() if window[0] < window[1]}
+    if not wanted:
+        return RecordsFound([], 0, True, windows, bounds)
+    batches = scan(
+        store,
+        query.topic,
+        start={index: low for index, (low, _) in wanted.items()},
+        end={index: high for index, (_, high) in wanted.items()},
+        columns=_COLUMNS,
+    )
+    return _search(query, iter(batches), windows, bounds)
+
+
+def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) -> Windows:
+    """Return the offsets to read in each partition: as many as a page shows, or as a search may
+    read. Pure.
+    """
+    each = max(1, SEARCHED_RECORDS_MAX // len(bounds)) if query.is_filtered else query.limit
+    if query.start == "newest":
+        return {index: (max(low, high - each), high) for index, (low, high) in bounds.items()}
+    found: Windows = {}
+    for index, (low, high) in bounds.items():
+        begin = min(max(low, query.offset), high) if query.start == "offset" else low
+        found[index] = (begin, min(high, begin + each))
+    return found
+
+
+def _search(
+    query: RecordSelection, batches: Iterator[Any], windows: Windows, bounds: Windows
+) -> RecordsFound:
+    deadline = time.monotonic() + SEARCH_S_MAX
+    newest = query.start == "newest"
+    found: list[RecordView] = []
+    searched = size_bytes = 0
+    is_complete = True
+    for batch in batches:
+        searched += batch.num_rows
+        size_bytes += batch.nbytes
+        found += [_view(row) for row in batch.take(_matching(query, batch)).to_pylist()]
+        found.sort(key=lambda record: (record.timestamp_ms, record.offset), reverse=newest)
+        del found[query.limit :]
+        if size_bytes > SEARCHED_BYTES_MAX or time.monotonic() > deadline:
+            is_complete = False
+            break
+    return RecordsFound(found, searched, is_complete, windows, bounds)
+
+
+def _matching(query: RecordSelection, batch: Any) -> list[int]:  # noqa: ANN401 - Arrow has no types
+    """Return the indexes of the rows that the query wants."""
+    chosen = list(range(batch.num_rows))
+    if query.key:
+        key = query.key.encode()
+        keys = batch.column("key").to_pylist()
+        chosen = [at for at in chosen if keys[at] == key]
+    if query.value:
+        part = query.value.encode()
+        values = batch.column("value").to_pylist()
+        chosen = [at for at in chosen if values[at] is not None and part in values[at]]
+    return chosen
+
+
+def _view(row: Mapping[str, Any]) -> RecordView:
+    headers = (row["headers"] or ())[:HEADERS_MAX]
+    return RecordView(
+        row["partition"],
+        row["offset"],
+        (row["timestamp"] - _EPOCH) // timedelta(milliseconds=1),
+        shown_bytes(row["key"]),
+        shown_bytes(row["value"]),
+        [(header["key"], shown_bytes(header["value"])) for header in headers],
+    )

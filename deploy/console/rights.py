@@ -1,0 +1,115 @@
+"""Find out what a user may see, by the ACLs of the cluster.
+
+The console reads metadata and objects by itself, so it applies the rights that brokers would apply:
+a topic needs DESCRIBE, its records READ, nodes and objects DESCRIBE of the cluster. Everything that
+goes through brokers goes as the user, and they decide.
+Source: KIP-430.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from base.acls import Operation
+from broker.wire import apis
+from broker.wire.gen import describe_cluster, metadata
+from deploy.clients.security import MECHANISMS, ClientSecurity
+from deploy.clients.wire import WireClient
+from deploy.errors import DeployError, KafkaFailed
+
+
+class NotAllowed(DeployError):
+    """The user lacks a right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Operations on the cluster and on topics. is_bounded: False: everything is allowed, because
+    the console has no login and acts for its owner.
+    """
+
+    cluster: frozenset[Operation] = frozenset()
+    topics: Mapping[str, frozenset[Operation]] = field(
+        default_factory=dict[str, frozenset[Operation]]
+    )
+    is_bounded: bool = True
+
+    def sees(self, topic: str) -> bool:
+        """Return whether the user may know of the topic; of one in a snapshot, by its own name."""
+        return not self.is_bounded or topic.partition("@")[0] in self.topics
+
+    @property
+    def sees_cluster(self) -> bool:
+        return not self.is_bounded or Operation.DESCRIBE in self.cluster
+
+    def need_cluster(self) -> None:
+        """Raise NotAllowed without DESCRIBE of the cluster."""
+        if not self.sees_cluster:
+            raise NotAllowed("this page needs the operation describe on the cluster")
+
+    def need_topic(self, topic: str, *, records: bool = False) -> None:
+        """Raise NotAllowed if the topic must not be shown, or its records."""
+        if not self.sees(topic):
+            raise NotAllowed(f"topic {topic!r} does not exist, or you may not describe it")
+        allowed = self.topics.get(topic.partition("@")[0], frozenset())
+        if records and self.is_bounded and Operation.READ not in allowed:
+            raise NotAllowed(f"the records of {topic!r} need the operation read on the topic")
+
+    def need_everything(self) -> None:
+        """Raise NotAllowed where the console cannot apply the rights of a user."""
+        if self.is_bounded:
+            raise NotAllowed("this page is for consoles without login, which act for their owner")
+
+
+EVERYTHING: Final = Rights(is_bounded=False)
+
+
+def log_in(bootstrap: str, base: ClientSecurity, user: str, password: str) -> ClientSecurity:
+    """Return how to connect as this user, after a broker has accepted it. base: how the console
+    itself connects. Tries each mechanism. Raises KafkaFailed.
+    """
+    from dataclasses import replace
+
+    if not user or not password:
+        raise KafkaFailed("a user and a password are needed")
+    last = KafkaFailed("no mechanism is known")
+    for mechanism in sorted(MECHANISMS, key=lambda name: name != base.mechanism):
+        security = replace(base, mechanism=mechanism, username=user, password=password)
+        try:
+            with WireClient(bootstrap, security):
+                return security
+        except KafkaFailed as error:
+            last = error
+    raise last
+
+
+def ask_rights(bootstrap: str, security: ClientSecurity) -> Rights:
+    """Return the rights of a user. Raises KafkaFailed."""
+    with WireClient(bootstrap, security) as client:
+        cluster = client.ask(
+            apis.DESCRIBE_CLUSTER,
+            describe_cluster.DescribeClusterRequest(include_cluster_authorized_operations=True),
+            describe_cluster.encode_request,
+            describe_cluster.decode_response,
+        )
+        answer = client.ask(
+            apis.METADATA,
+            metadata.MetadataRequest(
+                None, allow_auto_topic_creation=False, include_topic_authorized_operations=True
+            ),
+            metadata.encode_request,
+            metadata.decode_response,
+        )
+    return Rights(
+        operations_of(cluster.cluster_authorized_operations),
+        {
+            topic.name: operations_of(topic.topic_authorized_operations)
+            for topic in answer.topics
+            if topic.name is not None and not topic.error_code
+        },
+    )
+
+
+def operations_of(bits: int) -> frozenset[Operation]:
+    """Return the operations of a bit field; none if it is not set."""
+    return frozenset(item for item in Operation if bits >= 0 and bits >> item & 1)

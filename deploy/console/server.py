@@ -1,0 +1,93 @@
+"""Serve a console over HTTP until SIGINT or SIGTERM.
+
+Limits: `CONNECTIONS_MAX` connections, `HEAD_BYTES_MAX` bytes of a request's head; a connection
+without requests closes after `IDLE_S`.
+"""
+
+import errno
+import secrets
+import socket
+import sys
+import time
+from functools import partial
+from typing import Final
+
+import uvicorn
+
+from base.clock import wall_ms
+from deploy.console.application import application
+from deploy.console.console import Console
+from deploy.console.live import LiveCluster
+from deploy.console.options import ConsoleOptions, is_loopback
+from deploy.console.sessions import Sessions
+from deploy.errors import DeployError, PortTaken
+
+CONNECTIONS_MAX: Final = 256
+HEAD_BYTES_MAX: Final = 32 << 10
+IDLE_S: Final = 30
+STOP_S: Final = 1
+_BACKLOG: Final = 128
+_TOKEN_BYTES: Final = 32
+
+
+def serve(options: ConsoleOptions) -> None:
+    """Serve the console. Prints one line with its address. Raises PortTaken, DeployError."""
+    listening = _listening(options)
+    new_token = partial(secrets.token_urlsafe, _TOKEN_BYTES)
+    console = Console(
+        options,
+        LiveCluster(options, wall_ms),
+        Sessions(time.monotonic, new_token),
+        new_token(),
+    )
+    config = uvicorn.Config(
+        application(console),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=STOP_S,
+        http="h11",
+        ws="none",
+        ssl_certfile=options.certificate or None,
+        ssl_keyfile=options.key or None,
+        proxy_headers=False,
+    )
+    if options.file_descriptor is None:
+        _announce(options, listening)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(options: ConsoleOptions) -> socket.socket:
+    if options.file_descriptor is not None:
+        return socket.socket(fileno=options.file_descriptor)
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((options.host.strip("[]"), options.port))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(options.host, options.port, "--port") from None
+        raise DeployError(
+            f"cannot listen on {options.host}:{options.port}: {error.strerror or error}"
+        ) from None
+    return listening
+
+
+def _announce(options: ConsoleOptions, listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "https" if options.has_tls else "http"
+    print(f"console={scheme}://{shown}:{port}", flush=True)
+    if options.has_tls or is_loopback(options.host):
+        return
+    if options.login:
+        print("penstock: passwords cross the network in clear; use --ssl-certificate and --ssl-key"
+              " unless something in front of the console encrypts", file=sys.stderr)  # fmt: skip
+    else:
+        print("penstock: everyone who reaches this address sees the cluster", file=sys.stderr)

@@ -1,0 +1,67 @@
+"""Run SQL on topics, if this installation can.
+
+Limits: `ROWS_MAX` rows, `SECONDS_MAX` and `MEMORY_LIMIT` for each statement.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final
+
+from deploy.console.bucket import need_store
+from deploy.errors import UsageError
+
+ROWS_MAX: Final = 500
+SECONDS_MAX: Final = 30.0
+MEMORY_LIMIT: Final = "1GB"
+CELL_CHARS_MAX: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class StatementResult:
+    """Cells are texts; None: NULL. numbers: whether each column has numbers."""
+
+    columns: list[str]
+    numbers: list[bool]
+    rows: list[list[str | None]]
+    is_truncated: bool
+    warnings: list[str]
+
+
+def is_available() -> bool:
+    """Return whether statements can run here."""
+    return all(find_spec(name) is not None for name in ("duckdb", "pyarrow", "numpy"))
+
+
+def run_statement(store: str, query: str) -> StatementResult:
+    """Run one statement. Raises UsageError with the reason. Blocks."""
+    need_store(store)
+    from lake.sql.api import sql
+    from lake.sql.errors import SqlError
+
+    try:
+        with sql(
+            query,
+            store=store,
+            max_rows=ROWS_MAX,
+            max_seconds=SECONDS_MAX,
+            memory_limit=MEMORY_LIMIT,
+        ) as result:
+            rows, columns = result.rows(), result.columns
+            truncated, warnings = result.is_truncated, result.warnings
+    except SqlError as error:
+        raise UsageError(str(error)) from None
+    numbers = [
+        any(row[at] is not None for row in rows)
+        and all(isinstance(row[at], int | float | None) for row in rows)
+        for at in range(len(columns))
+    ]
+    return StatementResult(
+        columns, numbers, [[_cell(value) for value in row] for row in rows], truncated, warnings
+    )
+
+
+def _cell(value: object) -> str | None:
+    if value is None:
+        return None
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= CELL_CHARS_MAX else text[:CELL_CHARS_MAX] + " …"

@@ -1,0 +1,249 @@
+"""Extract from a metadata image what pages show, as values.
+
+Invariant: pure; the result does not refer to the image.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from base.ids import ObjectId
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import PartitionRecord
+from controller.metadata.topics import is_moving
+from deploy.clients import kafka as clients
+from deploy.errors import UsageError
+from deploy.reassign.trace import MoveView
+from deploy.top.view import TopicView
+from stream.format.layout import BlockEntry
+from stream.ports import ObjectRole
+
+TOPIC_ORDERS: Final[Mapping[str, Callable[[TopicView], tuple[float, str]]]] = {
+    "name": lambda topic: (0.0, topic.name),
+    "rate": lambda topic: (-(topic.records_s or 0.0), topic.name),
+    "records": lambda topic: (-topic.records, topic.name),
+    "size": lambda topic: (-topic.stored_bytes, topic.name),
+}
+BAR_UNITS: Final = 1_000
+"""Width of the time line of a move."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition. leader: -1: none. end_offset: None if its leader did not tell it; the
+    committed part of the log may end before it. size_bytes, objects: committed.
+    """
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    is_moving: bool
+    start_offset: int
+    end_offset: int | None
+    committed_offset: int
+    objects: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """The last planned move of a partition. took_ms: until the election; None while it lasts."""
+
+    topic: str
+    partition: int
+    source: int
+    target: int
+    started_ms: int
+    took_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BarView:
+    """One step of a move on its time line, in units of BAR_UNITS. width: 0 if not known."""
+
+    number: int
+    by: str
+    what: str
+    took_ms: float | None
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectView:
+    """One object. phase: "prepared", "committed" or "destroyed"."""
+
+    object_id: int
+    key: str
+    role: str
+    phase: str
+    size_bytes: int
+    refs: int
+    since_ms: int
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockView:
+    """One block of an object, and whose it is. topic: empty if no stream here has the id."""
+
+    topic: str
+    partition: int
+    kind: str
+    block: BlockEntry
+
+
+def view_partitions(
+    image: MetadataImage, name: str, ends: Mapping[int, int]
+) -> list[PartitionView] | None:
+    """Return the partitions of a topic, or None if it does not exist. ends: end offsets."""
+    topic = image.topics.by_name(name)
+    if topic is None:
+        return None
+    return [_partition(image, record, ends) for record in topic.partitions]
+
+
+def client_view(name: str, partitions: Iterable[PartitionView]) -> clients.TopicView:
+    """Return the topic as clients describe it."""
+    return clients.TopicView(
+        name,
+        [
+            clients.PartitionView(part.partition, part.leader, list(part.replicas), [])
+            for part in partitions
+        ],
+    )
+
+
+def _partition(
+    image: MetadataImage, record: PartitionRecord, ends: Mapping[int, int]
+) -> PartitionView:
+    data = image.streams.get(record.data_stream_id)
+    entries = () if data is None else data.entries
+    return PartitionView(
+        record.partition,
+        record.leader,
+        record.leader_epoch,
+        tuple(record.replicas),
+        is_moving(record),
+        0 if data is None else data.start_offset,
+        ends.get(record.partition),
+        0 if data is None else data.end_offset,
+        len(entries),
+        sum(entry.size_bytes for entry in entries),
+    )
+
+
+def partition_record(image: MetadataImage, name: str, index: int) -> PartitionRecord:
+    """Return the state of one partition. Raises UsageError if there is none."""
+    topic = image.topics.by_name(name)
+    if topic is None or index >= len(topic.partitions):
+        raise UsageError(f"partition {name}-{index} does not exist; it may have been deleted")
+    return topic.partitions[index]
+
+
+def fork_source(image: MetadataImage, name: str) -> str:
+    """Return the name of the topic that this one was forked from; empty if it is no fork."""
+    topic = image.topics.by_name(name)
+    fork = topic.partitions[0].fork if topic is not None and topic.partitions else None
+    if fork is None:
+        return ""
+    source = image.topics.by_id(fork.source_topic_id)
+    if source is not None:
+        return source.name
+    frozen = image.frozen_topics.by_id(fork.source_topic_id)
+    return "a topic that is gone" if frozen is None else frozen.full_name
+
+
+def planned_moves(image: MetadataImage) -> list[PlannedMove]:
+    """Return the last planned move of each partition that ever moved: those under way first, then
+    the newest.
+    """
+    found = [
+        PlannedMove(
+            topic.name,
+            record.partition,
+            move.source,
+            move.target,
+            move.started_ms,
+            move.elected_ms - move.started_ms if move.elected_ms else None,
+        )
+        for topic in image.topics
+        for record in topic.partitions
+        if (move := record.move) is not None
+    ]
+    return sorted(found, key=lambda item: (item.took_ms is not None, -item.started_ms))
+
+
+def bars(move: MoveView) -> list[BarView]:
+    """Place the steps of a move one after the other on a time line."""
+    known = sum(step.took_ms or 0.0 for step in move.steps)
+    scale = BAR_UNITS / known if known else 0.0
+    found: list[BarView] = []
+    at = 0.0
+    for step in move.steps:
+        took = step.took_ms or 0.0
+        found.append(
+            BarView(step.number, step.by, step.what, step.took_ms, at * scale, took * scale)
+        )
+        at += took
+    return found
+
+
+def view_object(image: MetadataImage, object_id: int) -> ObjectView:
+    """Return one object. Raises UsageError if there is none."""
+    stored = image.objects.get(ObjectId(object_id))
+    if stored is None:
+        raise UsageError(
+            f"object {object_id} does not exist; compaction may have replaced it by another one"
+        )
+    return ObjectView(
+        stored.object_id,
+        stored.key,
+        ObjectRole(stored.role).name.lower().replace("_", " ") if stored.role else "not written",
+        stored.phase.name.lower(),
+        stored.size_bytes,
+        stored.refs,
+        stored.since_ms,
+        "" if stored.wal is None else f"{stored.wal.node_id}/{stored.wal.node_epoch}",
+    )
+
+
+def view_blocks(image: MetadataImage, blocks: Iterable[BlockEntry]) -> list[BlockView]:
+    """Name the partition of each block."""
+    found: list[BlockView] = []
+    for block in blocks:
+        stream = image.streams.get(block.stream_id)
+        name = "" if stream is None else topic_name(image, stream.topic_id)
+        found.append(
+            BlockView(
+                name,
+                -1 if stream is None else stream.partition,
+                "" if stream is None else stream.kind,
+                block,
+            )
+        )
+    return found
+
+
+def topic_name(image: MetadataImage, topic_id: UUID) -> str:
+    """Return the name of a topic or frozen topic; empty if there is none."""
+    topic = image.topics.by_id(topic_id)
+    if topic is not None:
+        return topic.name
+    frozen = image.frozen_topics.by_id(topic_id)
+    return "" if frozen is None else frozen.full_name
+
+
+def parse_settings(text: str) -> dict[str, str]:
+    """Read KEY=VALUE lines. Raises UsageError."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{line.strip()!r} is not KEY=VALUE, as in retention.ms=86400000")
+        found[key.strip()] = value.strip()
+    return found

@@ -1,0 +1,124 @@
+"""Listen for the web console of a local cluster, and start its process when a browser first comes.
+
+So the console costs a cluster nothing until it is used: no process, no memory, no time before the
+ready line. Connections wait in the backlog of the socket for the second that the process needs.
+Invariant: the process ends with the cluster. One that dies starts again with the next connection,
+at most once in `RESTART_S`.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Self
+
+from deploy.errors import DeployError, PortTaken
+from deploy.local import bytecode
+from deploy.local.supervisor import describe_end
+from deploy.node import lifeline
+
+HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 9080
+"""Taken if it is free; else any free port, so that a second cluster starts as well."""
+RESTART_S: Final = 2.0
+STOP_S: Final = 3.0
+_BACKLOG: Final = 64
+_MODULES: Final = ("jinja2", "starlette", "uvicorn")
+
+
+def listen(port: int | None) -> socket.socket | None:
+    """Return a listening socket; None if the extra `console` is not installed. port: None for the
+    default. Raises PortTaken.
+    """
+    if any(find_spec(name) is None for name in _MODULES):
+        return None
+    for candidate in (DEFAULT_PORT, 0) if port is None else (port,):
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((HOST, candidate))
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            continue
+        listening.setblocking(False)
+        return listening
+    raise PortTaken(HOST, port or 0, "--console-port")
+
+
+class WebConsole:
+    """Owns a listening socket and at most one process. Use as a context manager within the event
+    loop, after the state file is written. is_secure: users log in.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        state_path: Path,
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+        *,
+        is_secure: bool,
+    ) -> None:
+        self._listening = listening
+        self._state_path = state_path
+        self._environment = bytecode.environment(environment) | {
+            lifeline.PARENT_VARIABLE: str(os.getpid())
+        }
+        self._say = say
+        self._is_secure = is_secure
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self._listening.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._await_connection()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._listening)
+        if self._watching is not None:
+            self._watching.cancel()
+        self._listening.close()
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _await_connection(self) -> None:
+        asyncio.get_running_loop().add_reader(self._listening, self._start)
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listening)
+        number = self._listening.fileno()
+        arguments = ("--state-file", str(self._state_path), "--fd", str(number))
+        login = ("--login",) if self._is_secure else ()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
+                (sys.executable, "-P", "-m", "deploy.cli", "console", *arguments, *login),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+                env=self._environment,
+                pass_fds=(number,),
+                process_group=0,
+            )
+        except OSError as error:
+            raise DeployError(f"the console cannot start: {error}") from None
+        self._watching = loop.create_task(self._watch(self._process))
+
+    async def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        code = await asyncio.to_thread(process.wait)
+        self._say(f"console (pid {process.pid}) {describe_end(code)}")
+        await asyncio.sleep(RESTART_S)
+        self._await_connection()

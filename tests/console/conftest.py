@@ -1,0 +1,83 @@
+"""One cluster, one console that changes things, and one browser for all tests of the console."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from selenium.webdriver import Chrome
+
+from deploy.local.handle import LocalCluster
+from tests.support.browser import browser
+from tests.support.console import ConsoleProcess, produce
+from tests.support.npm import package
+
+AXE_VERSION = "4.14.1"
+HOSTILE = '<img src=x onerror="document.title=1">&`'
+"""A name that a client chose to become a script in the console."""
+RECORDS = 40
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two brokers with records, groups and an open transaction."""
+    store = tmp_path_factory.mktemp("store")
+    arguments = (
+        *("--brokers", "2", "--store", f"file:{store}", "--log-level", "error"),
+        *("--topics", "orders:4,clicks:2"),
+    )
+    with LocalCluster(arguments) as cluster:
+        values: list[object] = [{"order": number, "note": HOSTILE} for number in range(RECORDS)]
+        produce(cluster.bootstrap, "orders", values, key=HOSTILE)
+        produce(cluster.bootstrap, "clicks", [bytes([0, 0, 0, 0, 7, 255, 1])], key="binary")
+        commit(cluster.bootstrap, HOSTILE)
+        _begin_transaction(cluster.bootstrap)
+        yield cluster
+
+
+def commit(bootstrap: str, group: str) -> None:
+    """Let a group of one member commit what it has read of `orders`, and leave it empty."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["orders"])
+    try:
+        assert consumer.consume(5, timeout=30)
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def _begin_transaction(bootstrap: str) -> None:
+    """Leave a transaction open for longer than the tests take."""
+    settings = {"transactional.id": HOSTILE, "transaction.timeout.ms": 600_000}
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("clicks", b"open")
+    producer.flush(30)
+
+
+@pytest.fixture(scope="session")
+def console(cluster: LocalCluster) -> Iterator[ConsoleProcess]:
+    """A console that changes the cluster."""
+    with ConsoleProcess(cluster.state_path, "--allow-changes") as console:
+        yield console
+
+
+@pytest.fixture(scope="session")
+def chrome() -> Iterator[Chrome]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def axe() -> Path:
+    """The program of axe-core, which finds what keeps people from using a page."""
+    return package("axe-core", AXE_VERSION) / "axe.min.js"
+
+
+@pytest.fixture(scope="session")
+def admin(cluster: LocalCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap})

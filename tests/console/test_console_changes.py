@@ -1,0 +1,149 @@
+"""What a console changes, what it refuses, and what it never tells."""
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from deploy.console.guard import BODY_BYTES_MAX
+from deploy.local.handle import LocalCluster
+from tests.console.conftest import HOSTILE, commit
+from tests.support.console import ConsoleProcess, Visitor
+from tests.support.dev_cluster import asked
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def visitor(console: ConsoleProcess) -> Visitor:
+    return Visitor(console.url)
+
+
+def sent(visitor: Visitor, page: str, path: str, **fields: str) -> str:
+    """Send a form of a page, and return what the console says then."""
+    answer = visitor.post(path, {"csrf": visitor.get(page).csrf, **fields})
+    if answer.status != 303:
+        return answer.words
+    return visitor.get(answer.headers["location"]).words
+
+
+def test_a_topic_is_created_altered_deleted_and_brought_back(
+    visitor: Visitor, cluster: LocalCluster
+) -> None:
+    said = sent(
+        visitor, "/topics", "/topics", name="bills", partitions="3", configs="retention.ms=1"
+    )
+    assert "Created bills." in said
+    assert "retention.ms" in visitor.get("/topics/bills").words
+    sent(visitor, "/topics/bills", "/topics/bills/configs", key="retention.ms", value="86400000")
+    configs = asked(cluster, "topics", "describe", "bills")["configs"]
+    assert configs["retention.ms"] == "86400000"
+    said = sent(visitor, "/topics/bills", "/topics/bills/delete", confirm="bill")
+    assert "type 'bills' into the field" in said
+    said = sent(visitor, "/topics/bills", "/topics/bills/delete", confirm="bills")
+    assert "Deleted bills. It can come back" in said
+    (deleted,) = asked(cluster, "topics", "list", "--deleted")
+    full = f"bills@{deleted['topic_id']}"
+    assert "bills is back." in sent(visitor, "/snapshots", "/undelete", topic=full)
+    assert len(asked(cluster, "topics", "describe", "bills")["partitions"]) == 3
+
+
+def test_a_refused_change_says_why(visitor: Visitor) -> None:
+    said = sent(visitor, "/topics", "/topics", name="a b", partitions="1", configs="")
+    assert "topic 'a b' was not created" in said
+    said = sent(visitor, "/topics", "/topics", name="c", partitions="1", configs="retention")
+    assert "'retention' is not KEY=VALUE" in said
+
+
+def test_snapshots_come_and_go(visitor: Visitor, cluster: LocalCluster) -> None:
+    said = sent(visitor, "/snapshots", "/snapshots", name="nightly", topics="orders")
+    assert "Created snapshot nightly of 1 topics." in said
+    assert [item["name"] for item in asked(cluster, "snapshots", "list")] == ["nightly"]
+    said = sent(visitor, "/snapshots", "/snapshots/delete", name="nightly", confirm="nightly")
+    assert "Deleted snapshot nightly." in said
+    assert asked(cluster, "snapshots", "list") == []
+
+
+def test_offsets_are_reset_and_the_group_is_deleted(
+    visitor: Visitor, cluster: LocalCluster, admin: AdminClient
+) -> None:
+    group_id = f"auditors {HOSTILE}"
+    commit(cluster.bootstrap, group_id)
+    fields = {"id": group_id, "topic": "orders", "confirm": group_id}
+    csrf = visitor.get("/topics").csrf
+    answer = visitor.post("/groups/reset", {"csrf": csrf, "to": "latest", **fields})
+    assert visitor.get(answer.headers["location"]).words.count("Offsets of") == 1
+    assert "Lag 0 records" in visitor.get(answer.headers["location"]).words
+    visitor.post("/groups/delete", {"csrf": csrf, "id": group_id, "confirm": group_id})
+    assert f"Deleted group {group_id}." in visitor.get("/groups").words
+    groups = admin.list_consumer_groups().result().valid
+    assert group_id not in [group.group_id for group in groups]
+
+
+def test_the_doctor_examines_the_cluster(visitor: Visitor) -> None:
+    assert "Examined" in sent(visitor, "/doctor", "/doctor", objects="on")
+
+
+@pytest.mark.parametrize(
+    ("headers", "csrf"),
+    [
+        ({"Origin": "http://evil.example"}, ""),
+        ({"Origin": ""}, ""),
+        ({"Sec-Fetch-Site": "cross-site"}, ""),
+        ({}, "guessed"),
+    ],
+)
+def test_forms_of_other_pages_change_nothing(
+    visitor: Visitor, cluster: LocalCluster, headers: dict[str, str], csrf: str
+) -> None:
+    token = csrf or visitor.get("/topics").csrf
+    answer = visitor.post("/topics", {"csrf": token, "name": "evil"}, **headers)
+    assert answer.status == 403
+    assert "evil" not in [topic["name"] for topic in asked(cluster, "topics", "list")]
+
+
+def test_a_name_that_was_rebound_gets_no_page(visitor: Visitor) -> None:
+    for path in ("/", "/static/console.js", "/live/overview"):
+        answer = visitor.get(path, Host="evil.example")
+        assert (answer.status, "Penstock" in answer.text) == (421, False)
+    assert visitor.get("/topics", Host="localhost").status == 200
+
+
+def test_every_answer_forbids_inline_scripts(visitor: Visitor) -> None:
+    for path in ("/topics", "/static/console.css", "/nothing", "/topics/missing"):
+        answer = visitor.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "<script>" not in answer.text
+        assert " style=" not in answer.text
+        assert " onclick=" not in answer.text
+
+
+def test_long_forms_are_refused(visitor: Visitor) -> None:
+    answer = visitor.post("/topics", {"csrf": "", "name": "x" * BODY_BYTES_MAX})
+    assert answer.status == 400
+
+
+def test_the_console_of_dev_only_reads(cluster: LocalCluster) -> None:
+    """Its address is in the ready line, and its process begins with the first visit."""
+    url = cluster.state().console
+    assert f" console={url} " in cluster.ready_line
+    visitor = Visitor(url)
+    page = visitor.get("/snapshots")
+    assert "read-only" in page.words
+    assert 'method="post"' not in page.text
+    csrf = visitor.get("/doctor").csrf
+    answer = visitor.post("/topics", {"csrf": csrf, "name": "nothing"})
+    assert (answer.status, "--allow-changes" in answer.words) == (403, True)
+
+
+def test_many_topics_are_shown_in_pages(visitor: Visitor, cluster: LocalCluster) -> None:
+    """A page has at most 100 rows and 100 kB, whatever the cluster has."""
+    from deploy.local.contents import create_topics
+
+    names = {f"many-{number:03d}": 1 for number in range(120)}
+    create_topics(cluster.bootstrap, names)
+    wait_until(lambda: "120 topics" in visitor.get("/topics?q=many").words)
+    answer = visitor.get("/topics?q=many")
+    assert "1–100 of 120 topics" in answer.words  # noqa: RUF001 - a range has this dash
+    assert answer.text.count("<tr>") == 101
+    assert len(answer.text) < 100_000
+    assert visitor.get("/topics?q=many&page=2").text.count("<tr>") == 21

@@ -1,0 +1,180 @@
+"""Each page of the console, in a browser, on a real cluster."""
+
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from deploy.local.handle import LocalCluster
+from tests.console.conftest import HOSTILE, RECORDS
+from tests.support.browser import DESK, PHONE, axe_problems, console_errors, resize
+from tests.support.console import ConsoleProcess
+
+WAIT_S = 30
+PAGES = {
+    "/": "Overview",
+    "/nodes": "Write-ahead logs",
+    "/topics?q=order": "orders",
+    "/topics/orders": "orders-3",
+    "/topics/orders/0": "Streams",
+    "/topics/orders/messages": "no broker was asked",
+    "/topics/orders/0/move": "has never moved",
+    "/moves": "No partition has moved",
+    "/groups": HOSTILE,
+    f"/groups/one?id={quote(HOSTILE, safe='')}": "Committed",
+    "/transactions": HOSTILE,
+    f"/transactions/one?id={quote(HOSTILE, safe='')}": "Ongoing",
+    "/snapshots": "There are no snapshots",
+    "/configs": "auto.create.topics.enable",
+    "/security": "ACLs are off",
+    "/doctor": "Examine the cluster",
+    "/topics/missing": "does not exist",
+}
+"""Path to a text that the page shows."""
+AXE_PAGES = ("/", "/topics/orders", "/topics/orders/messages", "/topics/orders/0/move", "/doctor")
+
+
+def text_of(chrome: Chrome) -> str:
+    return str(chrome.execute_script("return document.body.innerText"))
+
+
+def wait_for_text(chrome: Chrome, text: str) -> None:
+    WebDriverWait(chrome, WAIT_S, poll_frequency=0.1).until(
+        lambda found: text in text_of(found), f"{text!r} is not on the page: {text_of(chrome)}"
+    )
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_page_shows_what_it_is_for(chrome: Chrome, console: ConsoleProcess, path: str) -> None:
+    """Without errors in the browser's log, at the width of a desk and of a phone."""
+    resize(chrome, DESK)
+    console_errors(chrome)
+    chrome.get(console.url + path)
+    wait_for_text(chrome, PAGES[path])
+    assert HOSTILE not in chrome.title or "Group" in chrome.title
+    assert not chrome.execute_script("return document.title == '1'"), "a name became a script"
+    assert not chrome.find_elements(By.CSS_SELECTOR, "img[src=x]"), "a name became an element"
+    resize(chrome, PHONE)
+    width, shown = chrome.execute_script(
+        "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
+    resize(chrome, DESK)
+    assert width <= shown == PHONE[0], f"{path} scrolls sideways on a phone: {width} pixels"
+    # A page with an error says 400 or 502 in the log; scripts and the policy say nothing.
+    assert [line for line in console_errors(chrome) if "status of 40" not in line] == []
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_everyone_can_use_the_pages(
+    chrome: Chrome, console: ConsoleProcess, axe: Path, is_dark: bool
+) -> None:
+    """axe-core finds no violation of WCAG 2.1 AA, such as a low contrast, in either scheme."""
+    resize(chrome, DESK, dark=is_dark)
+    problems = {}
+    for path in AXE_PAGES:
+        chrome.get(console.url + path)
+        if found := axe_problems(chrome, axe):
+            problems[path] = found
+    resize(chrome, DESK)
+    assert not problems
+
+
+def test_the_overview_lives(chrome: Chrome, console: ConsoleProcess) -> None:
+    chrome.get(console.url)
+    wait_for_text(chrome, "live")
+    WebDriverWait(chrome, WAIT_S).until(
+        lambda found: len(found.find_elements(By.CSS_SELECTOR, ".chart canvas")) == 4
+    )
+
+
+def test_records_are_found_by_key_and_shown_as_text(
+    chrome: Chrome, console: ConsoleProcess
+) -> None:
+    key = quote(HOSTILE, safe="")
+    chrome.get(f"{console.url}/topics/orders/messages?start=earliest&key={key}&limit=100")
+    assert len(chrome.find_elements(By.CSS_SELECTOR, "details.record")) == RECORDS
+    chrome.get(f"{console.url}/topics/orders/messages?start=earliest&value=%22order%22: 39")
+    (record,) = chrome.find_elements(By.CSS_SELECTOR, "details.record")
+    record.find_element(By.TAG_NAME, "summary").click()
+    assert '"order": 39,\n' in record.text
+    chrome.get(f"{console.url}/topics/clicks/messages")
+    assert "may begin with schema id 7" in str(
+        chrome.execute_script("return document.body.textContent")
+    )
+
+
+def test_records_lead_to_the_blocks_of_an_object(chrome: Chrome, console: ConsoleProcess) -> None:
+    """Topic, partition, stream, object: by links alone."""
+    chrome.get(f"{console.url}/topics/orders/{partition_with_records(chrome, console)}")
+    chrome.find_element(By.XPATH, "//tr[td='data']//a").click()
+    WebDriverWait(chrome, WAIT_S).until(has_ranges)
+    chrome.find_element(By.CSS_SELECTOR, "a[href^='/objects/']").click()
+    wait_for_text(chrome, "CRC32C")
+    assert re.search(r"orders-\d", text_of(chrome))
+
+
+def partition_with_records(chrome: Chrome, console: ConsoleProcess) -> int:
+    chrome.get(f"{console.url}/topics/orders/messages")
+    return int(chrome.find_element(By.CSS_SELECTOR, "details.record .mono").text.rpartition("-")[2])
+
+
+def has_ranges(chrome: Chrome) -> bool:
+    """Return whether the leader has committed; else load the page again."""
+    if chrome.find_elements(By.CSS_SELECTOR, "a[href^='/objects/']"):
+        return True
+    chrome.refresh()
+    return False
+
+
+def test_a_move_is_watched_as_it_happens(
+    chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster
+) -> None:
+    """One window watches, another one starts the move; the six steps come without a reload."""
+    page = f"{console.url}/topics/clicks/1/move"
+    chrome.get(page)
+    wait_for_text(chrome, "live")
+    watching = chrome.current_window_handle
+    chrome.switch_to.new_window("tab")
+    try:
+        chrome.get(page)
+        chrome.find_element(By.CSS_SELECTOR, "form.inline button").click()
+        wait_for_text(chrome, "moves to broker")
+    finally:
+        chrome.close()
+        chrome.switch_to.window(watching)
+    wait_for_text(chrome, "done")
+    steps = chrome.find_elements(By.CSS_SELECTOR, ".steps tbody tr")
+    assert [row.find_element(By.TAG_NAME, "td").text for row in steps] == list("12344566")
+    assert all(re.search(r"[\d.,]+ m?s\b", row.text) for row in steps), text_of(chrome)
+    assert len(cluster.brokers()) == 2
+
+
+def test_the_keyboard_is_enough(chrome: Chrome, console: ConsoleProcess) -> None:
+    """Tab reaches the link to the content first, then the navigation; / goes to the search."""
+    chrome.get(f"{console.url}/topics")
+    body = chrome.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.TAB)
+    assert chrome.switch_to.active_element.text == "Skip to content"
+    chrome.switch_to.active_element.send_keys(Keys.ENTER)
+    assert chrome.switch_to.active_element.get_attribute("id") == "main"
+    chrome.switch_to.active_element.send_keys("/")
+    field = chrome.switch_to.active_element
+    assert field.get_attribute("name") == "q"
+    field.send_keys("order", Keys.ENTER)
+    wait_for_text(chrome, "1 topics")
+    assert "clicks" not in text_of(chrome)
+
+
+def test_the_theme_is_kept(chrome: Chrome, console: ConsoleProcess) -> None:
+    chrome.get(f"{console.url}/doctor")
+    chrome.find_element(By.ID, "theme").click()
+    chrome.get(f"{console.url}/security")
+    root = chrome.find_element(By.TAG_NAME, "html")
+    assert root.get_attribute("data-theme") == "dark"
+    chrome.find_element(By.ID, "theme").click()
+    assert root.get_attribute("data-theme") == "light"

@@ -1,0 +1,87 @@
+"""Drive Debian's Chromium without a screen.
+
+`deploy/ensure-chromium.sh` installs it. Without it the tests of the console skip, or fail in CI.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+
+from tests.support.missing import missing
+
+PHONE = (360, 740)
+DESK = (1280, 900)
+_FLAGS = (
+    *("--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--disable-extensions", "--force-device-scale-factor=1"),
+    *("--hide-scrollbars", "--disable-features=Translate,OptimizationHints"),
+)
+PAGE_S = 30
+
+
+@contextmanager
+def browser(*, size: tuple[int, int] = DESK, dark: bool = False) -> Iterator[Chrome]:
+    """Start a browser with an empty profile, and end it with its processes."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        missing("chromium and chromedriver are not installed: run deploy/ensure-chromium.sh")
+    options = ChromeOptions()
+    options.binary_location = chromium
+    for flag in _FLAGS:
+        options.add_argument(flag)
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    if dark:
+        options.add_argument("--force-dark-mode")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with TemporaryDirectory(prefix="penstock-chromium-") as profile:
+        options.add_argument(f"--user-data-dir={profile}")
+        found = Chrome(options=options, service=Service(driver))
+        try:
+            found.set_page_load_timeout(PAGE_S)
+            found.set_script_timeout(PAGE_S)
+            resize(found, size, dark=dark)
+            yield found
+        finally:
+            found.quit()
+
+
+def resize(found: Chrome, size: tuple[int, int], *, dark: bool = False) -> None:
+    """Give the page this size in pixels, and a preference for dark or light."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    found.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+def console_errors(found: Chrome) -> list[str]:
+    """Return what the browser has logged since the last call: errors, and violations of the
+    policy.
+    """
+    entries: list[dict[str, Any]] = found.get_log("browser")
+    return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
+
+
+def axe_problems(found: Chrome, axe: Path) -> list[str]:
+    """Return the violations of WCAG 2.1 AA that axe-core finds on the page."""
+    found.execute_script(axe.read_text() + "\nwindow.axe = axe;")
+    result = found.execute_async_script(
+        "const done = arguments[0];"
+        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"
+        ".then((found) => done(found.violations),"
+        " (error) => done([{id: String(error), nodes: []}]))"
+    )
+    return [
+        f"{item['id']}: {json.dumps([node['target'] for node in item['nodes'][:3]])}"
+        for item in result
+    ]

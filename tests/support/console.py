@@ -1,0 +1,107 @@
+"""Run `penstock console` as a process, and talk to it as a browser does."""
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from html import unescape
+from pathlib import Path
+from typing import NamedTuple, Self
+from urllib.parse import urlencode, urlsplit
+
+_STOP_S = 10
+
+
+class Answer(NamedTuple):
+    """headers: by lower-case name."""
+
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def words(self) -> str:
+        """Return the text between the tags."""
+        return " ".join(unescape(re.sub(r"<[^>]+>", " ", self.text)).split())
+
+    @property
+    def csrf(self) -> str:
+        """Return the token of the page's forms."""
+        found = re.search(r'name="csrf" value="([^"]+)"', self.text)
+        assert found is not None, self.words
+        return found[1]
+
+
+class Visitor:
+    """A browser without a screen or scripts: keeps cookies, follows no redirect."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.cookies: dict[str, str] = {}
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self._ask("GET", path, b"", headers)
+
+    def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
+        """Send a form, as from a page of the console."""
+        given = {"Origin": self.url, "Content-Type": "application/x-www-form-urlencoded"} | headers
+        return self._ask("POST", path, urlencode(fields).encode(), given)
+
+    def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        try:
+            connection.request(method, path, body, {"Cookie": cookies, **headers})
+            response = connection.getresponse()
+            text = response.read().decode()
+        finally:
+            connection.close()
+        for line in response.headers.get_all("Set-Cookie", []):
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies[name] = value.strip('"')
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, found, text)
+
+
+class ConsoleProcess:
+    """`penstock console` on a free port. Use as a context manager."""
+
+    def __init__(self, state_path: Path, *arguments: str) -> None:
+        self._arguments = ("--state-file", str(state_path), "--port", "0", *arguments)
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        command = (sys.executable, "-P", "-m", "deploy.cli", "console", *self._arguments)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        assert line.startswith("console="), line
+        self.url = line.removeprefix("console=")
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._process.terminate()
+        self._process.wait(_STOP_S)
+        self._process.stdout.close()
+
+
+def produce(bootstrap: str, topic: str, values: list[object], key: str = "") -> None:
+    """Write records, as JSON unless they are bytes."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        producer.produce(topic, data, key=key or None)
+    assert producer.flush(30) == 0

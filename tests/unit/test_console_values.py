@@ -1,0 +1,240 @@
+"""The pure parts of the console: who may come in, what it shows, and how."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from base.acls import Operation
+from base.listeners import SecurityProtocol
+from deploy.clients.security import PLAINTEXT, ClientSecurity
+from deploy.console import formats, views
+from deploy.console.guard import is_known_host, is_same_origin
+from deploy.console.options import ConsoleOptions, check
+from deploy.console.paging import ROWS_MAX, page_of
+from deploy.console.records import SEARCHED_RECORDS_MAX, RecordSelection, windows_of
+from deploy.console.rights import NotAllowed, Rights, operations_of
+from deploy.console.sessions import (
+    FAILURES_MAX,
+    IDLE_S_MAX,
+    SESSION_S_MAX,
+    SESSIONS_MAX,
+    Sessions,
+)
+from deploy.errors import UsageError
+from deploy.reassign.trace import MoveView, Step
+
+SASL = ClientSecurity(SecurityProtocol.SASL_SSL, "PLAIN", "console", "secret")
+
+
+# --- who may come in ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "is_known"),
+    [
+        ("127.0.0.1:9080", True),
+        ("[::1]:9080", True),
+        ("localhost", True),
+        ("10.1.2.3", True),
+        ("console.example.com:443", True),
+        ("CONSOLE.example.com", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example", False),
+        ("", False),
+        ("[", False),
+    ],
+)
+def test_only_addresses_and_given_names_are_known(host: str, is_known: bool) -> None:
+    assert is_known_host(host, ("console.example.com",)) == is_known
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_same"),
+    [
+        ({"origin": "http://a:1", "sec-fetch-site": "same-origin"}, True),
+        ({"origin": "http://a:1"}, True),
+        ({"origin": "http://b:1"}, False),
+        ({"origin": "null"}, False),
+        ({}, False),
+        ({"origin": "http://a:1", "sec-fetch-site": "same-site"}, False),
+    ],
+)
+def test_forms_come_from_the_same_origin(headers: dict[str, str], is_same: bool) -> None:
+    assert is_same_origin({"host": "a:1", **headers}) == is_same
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_a_console_on_loopback_is_open(host: str) -> None:
+    check(ConsoleOptions(bootstrap="b:1", host=host))
+
+
+def test_a_console_elsewhere_needs_a_login_or_consent() -> None:
+    options = ConsoleOptions(bootstrap="b:1", host="0.0.0.0")
+    with pytest.raises(UsageError, match="--allow-insecure"):
+        check(options)
+    check(replace(options, allow_insecure=True))
+    with pytest.raises(UsageError, match=r"security\.protocol=SASL_SSL"):
+        check(replace(options, login=True, security=PLAINTEXT))
+    check(replace(options, login=True, security=SASL))
+    with pytest.raises(UsageError, match="belong together"):
+        check(ConsoleOptions(bootstrap="b:1", certificate="cert.pem"))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sessions_at(clock: Clock) -> Sessions:
+    numbers = count()
+    return Sessions(clock, lambda: f"token-{next(numbers)}")
+
+
+def test_sessions_end_when_idle_and_at_their_age() -> None:
+    clock = Clock()
+    sessions = sessions_at(clock)
+    session = sessions.open("alice", SASL)
+    clock.now += IDLE_S_MAX - 1
+    assert sessions.find(session.token) is session
+    clock.now += IDLE_S_MAX
+    assert sessions.find(session.token) is None
+    session = sessions.open("alice", SASL)
+    began = clock.now
+    while clock.now - began < SESSION_S_MAX - IDLE_S_MAX:
+        clock.now += IDLE_S_MAX - 1
+        assert sessions.find(session.token) is session
+    clock.now = began + SESSION_S_MAX
+    assert sessions.find(session.token) is None
+
+
+def test_one_session_too_many_ends_the_idlest() -> None:
+    clock = Clock()
+    sessions = sessions_at(clock)
+    first = sessions.open("first", SASL)
+    for _ in range(SESSIONS_MAX):
+        clock.now += 1
+        sessions.find(first.token)
+        sessions.open("more", SASL)
+    assert len(sessions) == SESSIONS_MAX
+    assert sessions.find(first.token) is first
+
+
+def test_failed_logins_of_one_address_are_counted() -> None:
+    clock = Clock()
+    sessions = sessions_at(clock)
+    for _ in range(FAILURES_MAX):
+        assert sessions.may_try("10.0.0.1")
+        sessions.failed("10.0.0.1")
+    assert not sessions.may_try("10.0.0.1")
+    assert sessions.may_try("10.0.0.2")
+    clock.now += 61
+    assert sessions.may_try("10.0.0.1")
+
+
+def test_rights_are_those_of_the_acls() -> None:
+    rights = Rights(topics={"words": operations_of(1 << Operation.DESCRIBE)})
+    rights.need_topic("words")
+    rights.need_topic("words@nightly")
+    for refused in (
+        lambda: rights.need_topic("words", records=True),
+        lambda: rights.need_topic("secrets"),
+        rights.need_cluster,
+        rights.need_everything,
+    ):
+        with pytest.raises(NotAllowed):
+            refused()
+    assert operations_of(-2147483648) == frozenset()
+
+
+# --- what it shows --------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=4_000))
+def test_any_bytes_are_shown(data: bytes) -> None:
+    shown = formats.shown_bytes(data)
+    assert shown.size_bytes == len(data)
+    assert len(shown.line) <= formats.LINE_CHARS_MAX
+    assert "\n" not in shown.line
+    if shown.kind == "text":
+        assert shown.text.encode() == data
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "text"),
+    [
+        (None, "null", "null"),
+        (b"", "empty", ""),
+        (b'{"a":[1]}', "json", '{\n  "a": [\n    1\n  ]\n}'),
+        (b'{"a":', "text", '{"a":'),
+        ("zo\u00eb".encode(), "text", "zo\u00eb"),
+        (b"a\x00b", "hex", f"000000  {'61 00 62':<48} a.b"),
+        (b"[" * 5_000, "text", "[" * 5_000),
+    ],
+)
+def test_kinds_of_values(data: bytes | None, kind: str, text: str) -> None:
+    shown = formats.shown_bytes(data)
+    assert (shown.kind, shown.text) == (kind, text)
+
+
+def test_long_values_are_cut_between_characters() -> None:
+    shown = formats.shown_bytes(("x" + "\u00e9" * formats.SHOWN_BYTES_MAX).encode())
+    assert (shown.kind, shown.is_cut) == ("text", True)
+    assert len(shown.text.encode()) <= formats.SHOWN_BYTES_MAX
+
+
+def test_unknown_values_are_dashes() -> None:
+    for shown in (formats.number, formats.bytes_text, formats.rate, formats.usd):
+        assert shown(None) == formats.UNKNOWN
+    assert formats.milliseconds(None) == formats.moment(-1) == formats.UNKNOWN
+    assert formats.milliseconds(3.25) == "3.2 ms"
+    assert formats.milliseconds(12_345) == "12.3 s"
+    assert formats.usd(0.0004) == "$0.0004"
+    assert formats.age(90_000) == "90 s"
+    assert formats.moment(1_000) == "1970-01-01 00:00:01.000 UTC"
+    assert formats.moment(1 << 60) == f"{1 << 60} ms"
+
+
+@given(st.integers(0, 1_000), st.integers(-5, 50))
+def test_pages_cover_a_list(total: int, number: int) -> None:
+    items = list(range(total))
+    page = page_of(items, number)
+    assert 1 <= page.number <= page.pages
+    assert len(page.rows) <= ROWS_MAX
+    shown = [row for at in range(1, page.pages + 1) for row in page_of(items, at).rows]
+    assert shown == items
+
+
+def test_windows_are_as_large_as_the_page_or_the_search() -> None:
+    bounds = {0: (10, 1_000), 1: (0, 5)}
+    newest = RecordSelection(topic="t", limit=20)
+    assert windows_of(newest, bounds) == {0: (980, 1_000), 1: (0, 5)}
+    assert windows_of(replace(newest, start="earliest"), bounds) == {0: (10, 30), 1: (0, 5)}
+    after = replace(newest, start="offset", offset=500)
+    assert windows_of(after, bounds) == {0: (500, 520), 1: (5, 5)}
+    searched = windows_of(replace(newest, key="k"), {0: (0, 10**9)})
+    assert searched == {0: (10**9 - SEARCHED_RECORDS_MAX, 10**9)}
+    since = replace(newest, start="time", since=datetime(2026, 1, 1, tzinfo=UTC))
+    assert windows_of(since, {0: (7, 9)}) == {0: (7, 9)}
+
+
+def test_the_bars_of_a_move_follow_each_other() -> None:
+    steps = [Step(1, "controller", "a", 0.0), Step(2, "broker 0", "b", 30.0)]
+    steps += [Step(3, "broker 0", "c", None), Step(4, "broker 0", "d", 10.0)]
+    bars = views.bars(MoveView("t", 0, 0, 1, 3, 0, None, steps))
+    assert [(bar.x, bar.width) for bar in bars] == [(0, 0), (0, 750), (750, 0), (750, 250)]
+    unknown = [Step(1, "controller", "a", None)]
+    assert views.bars(MoveView("t", 0, 0, 1, 3, 0, None, unknown))[0].width == 0
+
+
+def test_settings_are_lines() -> None:
+    assert views.parse_settings("a=1\n\n b = x=y ") == {"a": "1", "b": "x=y"}
+    with pytest.raises(UsageError, match="'nothing' is not KEY=VALUE"):
+        views.parse_settings("nothing")
