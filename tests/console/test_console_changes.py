@@ -5,7 +5,7 @@ from confluent_kafka.admin import AdminClient
 
 from deploy.console.guard import BODY_BYTES_MAX
 from deploy.local.handle import LocalCluster
-from tests.console.conftest import HOSTILE, commit
+from tests.console.conftest import HOSTILE, RECORDS, commit
 from tests.support.console import ConsoleProcess, Visitor
 from tests.support.dev_cluster import asked
 from tests.support.waiting import wait_until
@@ -79,6 +79,15 @@ def test_offsets_are_reset_and_the_group_is_deleted(
 
 def test_the_doctor_examines_the_cluster(visitor: Visitor) -> None:
     assert "Examined" in sent(visitor, "/doctor", "/doctor", objects="on")
+
+
+def test_sql_reads_topics_and_nothing_else(visitor: Visitor) -> None:
+    query = "SELECT count(*) AS orders, any_value(note) AS note FROM orders"
+    answer = visitor.post("/sql", {"csrf": visitor.get("/sql").csrf, "query": query})
+    assert f"orders note {RECORDS} {HOSTILE} 1 rows." in answer.words
+    said = sent(visitor, "/sql", "/sql", query="SELECT * FROM nowhere")
+    assert "no topic or view is named 'nowhere'" in said
+    assert "disabled" in sent(visitor, "/sql", "/sql", query="COPY (SELECT 1) TO 'x.csv'")
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ PAGES = {
     "/configs": "auto.create.topics.enable",
     "/security": "ACLs are off",
     "/doctor": "Examine the cluster",
+    "/sql": "A topic is a table",
     "/topics/missing": "does not exist",
 }
 """Path to a text that the page shows."""
