@@ -79,7 +79,7 @@ def _set_buffered(descriptor: int) -> None:
 
 
 def _write(descriptor: int, view: memoryview) -> None:
-    """Write all bytes. A disk with larger blocks, or a short write, goes on through the cache."""
+    """Write all bytes. On a disk with larger blocks, or after a short write, use the page cache."""
     while view:
         try:
             view = view[os.write(descriptor, view) :]

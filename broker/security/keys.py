@@ -1,7 +1,7 @@
 """Keep the public keys that verify tokens: read them from a URL or a file, and again when they are
 old or when a token names an unknown one.
 
-Invariants: one read runs at a time, with a limit of time and of bytes, and it goes on when the
+Invariants: one read runs at a time, with a limit of time and of bytes, and it continues when the
 client leaves that caused it. Tokens with made up key ids cause at most one read every
 `unknown_interval_s`. Whatever the endpoint answers, reading ends with new keys or with an error in
 the log; after an error the keys that are known stay in use.

@@ -409,7 +409,7 @@ def delete(
 
 
 def _contents(kafka: "Kafka", name: str) -> str:
-    """Return a topic with what it has, for a question."""
+    """Describe a topic and its records for a question."""
     partitions = [part.partition for part in kafka.topic(name).partitions]
     offsets = kafka.offsets(name, partitions)
     records = sum(latest - earliest for earliest, latest in offsets.values())

@@ -218,7 +218,7 @@ def _current(path: str) -> str:
 
 
 def _with_code(text: str) -> Markup:
-    """Escape a text, and set what it has in backticks as code."""
+    """Escape a text, and show its parts in backticks as code."""
     parts = str(text).split("`")
     if len(parts) % 2 == 0:
         return escape(text)

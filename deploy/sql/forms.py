@@ -95,7 +95,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return the value as JSON has it. NaN and infinity, which it has not, become text."""
+    """Return the value for JSON, which has no NaN and no infinity: they become text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
