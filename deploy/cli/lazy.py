@@ -7,6 +7,7 @@ Invariant: only `--help`, which needs the first sentence of every command, loads
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from itertools import islice
@@ -54,6 +55,15 @@ class LazyCommands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         return super().parse_args(ctx, _moved_to_front(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's
+        """Suggest a command, which Typer does for loaded ones alone."""
+        name = args[0]
+        if name not in self.list_commands(ctx) and not name.startswith("-"):
+            near = ", ".join(repr(each) for each in get_close_matches(name, self.table))
+            if near:
+                ctx.fail(f"No such command {name!r}. Did you mean {near}?")
+        return super().resolve_command(ctx, args)
 
 
 @cache

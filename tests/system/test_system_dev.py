@@ -81,7 +81,7 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
         "retention.ms=3600000",
     )
     assert (created.returncode, created.stdout) == (0, "created words\n")
-    assert {"name": "words", "partitions": 3} in asked(cluster, "topics", "list")
+    assert {"name": "words", "partitions": 3, "with_leader": 3} in asked(cluster, "topics", "list")
     sent = penstock(
         cluster,
         "produce",
