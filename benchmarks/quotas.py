@@ -58,7 +58,7 @@ async def _steps_us(keys: tuple[str, ...]) -> float:
     image = QuotasImage()
     for key in keys:
         image.set(QuotaRecord((QuotaTarget("user", "ANONYMOUS"),), key, _UNREACHED))
-    quotas = ClientQuotas(Window(), Window())
+    quotas = ClientQuotas(Window())
     quotas.reset(image)
     limits = RequestLimits(quotas)
     connection = cast("Any", SimpleNamespace(principal=ANONYMOUS))

@@ -201,18 +201,6 @@ class BrokerConfig:
     ] = 1
     """Seconds of one sample. A client waits at most this long for a quota of request time."""
 
-    controller_quota_window_num: Annotated[
-        int, Setting("controller.quota.window.num", Kind.INT, 1, 1_000)
-    ] = 11
-    """Samples of the quota of partitions that are created or deleted: a client that did not use its
-    quota may use that of all samples at once.
-    """
-
-    controller_quota_window_size_seconds: Annotated[
-        int, Setting("controller.quota.window.size.seconds", Kind.INT, 1, 3_600)
-    ] = 1
-    """Seconds of one sample of that quota."""
-
     fetch_bytes_max: Annotated[
         int, Setting("fetch.max.bytes", Kind.BYTES, 1_024, _INT32_MAX, is_dynamic=True)
     ] = 55 * 1024 * 1024

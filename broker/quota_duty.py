@@ -24,11 +24,7 @@ class QuotaDuty:
     ) -> None:
         """run: runs work in the background."""
         self.clients = ClientQuotas(
-            Window(config.quota_window_num, config.quota_window_size_seconds * 1_000),
-            Window(
-                config.controller_quota_window_num,
-                config.controller_quota_window_size_seconds * 1_000,
-            ),
+            Window(config.quota_window_num, config.quota_window_size_seconds * 1_000)
         )
         self._connections = connections
         self._run = run

@@ -257,6 +257,18 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     at once.
     """
 
+    quota_window_num: Annotated[int, Setting("controller.quota.window.num", Kind.INT, 1, 1_000)] = (
+        11
+    )
+    """Samples of the quota of partitions that are created or deleted: a client that did not use its
+    quota may use that of all samples at once.
+    """
+
+    quota_window_size_seconds: Annotated[
+        int, Setting("controller.quota.window.size.seconds", Kind.INT, 1, 3_600)
+    ] = 1
+    """Seconds of one sample of that quota."""
+
     auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False
     """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer
     much slower than their peers.
@@ -350,6 +362,11 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 )
             found[int(number)] = address
         return found
+
+    @property
+    def mutation_window_ms(self) -> int:
+        """The whole window of the quota of partitions that are created or deleted."""
+        return self.quota_window_num * self.quota_window_size_seconds * 1_000
 
     @property
     def name_rules(self) -> NameRules:

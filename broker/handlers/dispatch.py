@@ -175,7 +175,7 @@ class RequestDispatcher:
         quotas: ClientQuotas | None = None,
     ) -> None:
         self._node = node
-        self._quotas = ClientQuotas(Window(), Window()) if quotas is None else quotas
+        self._quotas = ClientQuotas(Window()) if quotas is None else quotas
         self._limits = RequestLimits(self._quotas)
         self._meter = meter or RequestMeter()
         self._handlers = handlers

@@ -36,6 +36,7 @@ from broker.handlers.authorization import (
     operations,
 )
 from broker.handlers.frozen_topics import describe_frozen_topics
+from broker.handlers.mutation_quota import quota_client
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.partition.leaders import announced_leader
@@ -59,6 +60,10 @@ _WITHOUT_RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}
 )
 """Topics with these errors do not name authorized operations."""
+_NOT_TOLD: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+)
+"""Outcomes of creating a topic after which the answer tells whether it exists."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FIRST_WITH_EMPTY_AS_NONE: Final = 1
 
@@ -149,9 +154,10 @@ def _creatable(
     )
 
 
-async def _create(node: Node, names: list[str]) -> dict[str, ErrorCode]:
+async def _create(node: Node, ctx: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
     """Create the missing topics. Returns the errors; a retriable one becomes LEADER_NOT_AVAILABLE,
-    as in Kafka.
+    as in Kafka. A topic beyond the quota of the client is unknown, and the client does not have to
+    wait, as in Kafka.
     """
     config: BrokerConfig = node.config
     topics = [
@@ -164,17 +170,14 @@ async def _create(node: Node, names: list[str]) -> dict[str, ErrorCode]:
     ]
     try:
         created = await node.client.create_topics(
-            messages.CreateTopics(topics=topics), timeout_s=config.topic_create_timeout_ms / 1_000
+            messages.CreateTopics(topics=topics, client=quota_client(ctx)),
+            timeout_s=config.topic_create_timeout_ms / 1_000,
         )
     except (ControllerError, TimeoutError) as error:
         code = code_of(error)
         return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE if code.retriable else code)
     errors = {topic.name: code_of_status(topic.status) for topic in created.topics}
-    return {
-        name: code
-        for name, code in errors.items()
-        if code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
-    }
+    return {name: code for name, code in errors.items() if code not in _NOT_TOLD}
 
 
 class _Answer:
@@ -221,7 +224,8 @@ class _Answer:
     async def after_creating(
         self, requested: Sequence[MetadataRequestTopic], names: list[str]
     ) -> Response:
-        return self.encode(self.topics_for(requested, await _create(self._node, names)))
+        errors = await _create(self._node, self._ctx, names)
+        return self.encode(self.topics_for(requested, errors))
 
     async def of_frozen_topics(self, requested: Sequence[MetadataRequestTopic]) -> Response:
         found = await describe_frozen_topics(self._node, self._ctx, requested)

@@ -1,45 +1,40 @@
-"""Refuse changes of topics that are over the quota of the client (KIP-599).
+"""Tell the controller which client creates or deletes partitions, and the client how long to wait
+(KIP-599).
 
-Partitions that are created or deleted count. Clients that know of the quota get an error for each
-topic over it; older ones wait instead. What the controller would refuse anyway does not count where
-this broker can tell.
-Source: Kafka `ControllerMutationQuotaManager`, `ReplicationControlManager`.
+The controller counts for all brokers. Clients that know of the quota get an error for each topic
+over it; older ones wait instead.
+Source: Kafka `ControllerMutationQuotaManager`, `ControllerApis`.
 """
 
 from typing import Final
 
-from broker.handlers.node import Node
 from broker.network.request import RequestContext
 from broker.wire import apis
-from controller.api.messages import NewPartitions, NewTopic
-from controller.metadata.topics import TopicState
+from controller.api.messages import ItemResults, QuotaClient, TopicsCreated
 
 _STRICT_FROM: Final = {
     apis.CREATE_TOPICS.key: 6,
     apis.DELETE_TOPICS.key: 5,
     apis.CREATE_PARTITIONS.key: 3,
+    apis.METADATA.key: 0,
 }
-"""The first version whose clients know of the error."""
+"""The first version whose clients know of the error. Metadata does not tell it: clients ask again
+for a topic that is not there, as with Kafka.
+"""
 
 
-def _may_change(ctx: RequestContext, count: int) -> bool:
-    quota = ctx.quota
-    if quota is None or count <= 0:
-        return True
-    return quota.may_change(count, is_strict=ctx.api_version >= _STRICT_FROM.get(ctx.api_key, 0))
+def quota_client(ctx: RequestContext) -> QuotaClient | None:
+    """Return the client whose quota counts; None if it has none."""
+    if ctx.quota is None or not ctx.quota.has_mutation_rate:
+        return None
+    return QuotaClient(
+        user=ctx.connection.principal.name,
+        client_id=ctx.client_id or "",
+        is_strict=ctx.api_version >= _STRICT_FROM[ctx.api_key],
+    )
 
 
-def may_create(node: Node, ctx: RequestContext, topic: NewTopic) -> bool:
-    if ctx.quota is None or node.image.topics.by_name(topic.name) is not None:
-        return True
-    count = topic.partitions if topic.assignment is None else len(topic.assignment)
-    return _may_change(ctx, 1 if count == -1 else count)
-
-
-def may_delete(ctx: RequestContext, topic: TopicState | None) -> bool:
-    return topic is None or _may_change(ctx, len(topic.partitions))
-
-
-def may_grow(node: Node, ctx: RequestContext, wanted: NewPartitions) -> bool:
-    topic = node.image.topics.by_name(wanted.name)
-    return topic is None or _may_change(ctx, wanted.total - len(topic.partitions))
+def note_throttle(ctx: RequestContext, answer: TopicsCreated | ItemResults) -> None:
+    """Let the client wait as long as the controller says."""
+    if ctx.quota is not None:
+        ctx.quota.changed(answer.throttle_ms)

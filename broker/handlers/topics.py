@@ -22,7 +22,7 @@ from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers import configs, forks, snapshot_groups
 from broker.handlers.authorization import denied_topics, note_change
 from broker.handlers.dispatch import encode_response
-from broker.handlers.mutation_quota import may_create, may_delete, may_grow
+from broker.handlers.mutation_quota import note_throttle, quota_client
 from broker.handlers.node import Node
 from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
 from broker.network.request import RequestContext, Response
@@ -69,13 +69,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
             code, message = problem
             results[topic.name] = _Created(topic.name, error_code=code, error_message=message)
             continue
-        new = _new_topic(node, topic, assignment)
-        if may_create(node, ctx, new):
-            wanted.append(new)
-        else:
-            results[topic.name] = _Created(
-                topic.name, error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, error_message=None
-            )
+        wanted.append(_new_topic(node, topic, assignment))
     timeout_s = _timeout_s(node, request.timeout_ms)
     deadline = asyncio.get_running_loop().time() + timeout_s
     for _ in range(_FORK_ATTEMPTS_MAX if wanted else 0):
@@ -84,7 +78,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
         ready = [item for item in planned if not isinstance(item, _Created)]
         if ready:
             results |= await _create(
-                node, ready, validate_only=request.validate_only, timeout_s=timeout_s
+                node, ctx, ready, validate_only=request.validate_only, timeout_s=timeout_s
             )
         # Log compaction may move the border of a batch between the two steps of a fork.
         wanted = [topic for topic in wanted if results[topic.name].error_code == _MOVED]
@@ -241,16 +235,24 @@ def _all_or_no_snapshots(
 
 
 async def _create(
-    node: Node, wanted: list[messages.NewTopic], *, validate_only: bool, timeout_s: float
+    node: Node,
+    ctx: RequestContext,
+    wanted: list[messages.NewTopic],
+    *,
+    validate_only: bool,
+    timeout_s: float,
 ) -> dict[str, _Created]:
+    request = messages.CreateTopics(
+        topics=wanted, validate_only=validate_only, client=quota_client(ctx)
+    )
     try:
-        request = messages.CreateTopics(topics=wanted, validate_only=validate_only)
         created = await node.client.create_topics(request, timeout_s=timeout_s)
     except (ControllerError, TimeoutError) as error:
         return {
             topic.name: _Created(topic.name, error_code=code_of(error), error_message=str(error))
             for topic in wanted
         }
+    note_throttle(ctx, created)
     requested = {topic.name: topic for topic in wanted}
     return {topic.name: _created(node, topic, requested[topic.name]) for topic in created.topics}
 
@@ -320,12 +322,9 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
         results.append(result)
         if result.topic_id is not None and not result.error_code:
             found[result.topic_id] = result
-    for topic_id, result in found.items():
-        if not result.error_code and not may_delete(ctx, node.image.topics.by_id(topic_id)):
-            result.error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
     found = {topic_id: result for topic_id, result in found.items() if not result.error_code}
     if found:
-        await _delete(node, found, _timeout_s(node, request.timeout_ms))
+        await _delete(node, ctx, found, _timeout_s(node, request.timeout_ms))
         deleted = [result.name or "" for result in found.values() if not result.error_code]
         note_change(node, ctx, "topics_deleted", deleted)
     return encode_response(ctx, delete_topics.DeleteTopicsResponse(responses=results))
@@ -379,19 +378,23 @@ def _find_frozen(node: Node, name: str | None, topic_id: UUID | None) -> FrozenT
 
 
 async def _delete(
-    node: Node, found: dict[UUID, delete_topics.DeletableTopicResult], timeout_s: float
+    node: Node,
+    ctx: RequestContext,
+    found: dict[UUID, delete_topics.DeletableTopicResult],
+    timeout_s: float,
 ) -> None:
     """Delete the topics and set the errors in the results."""
     ids = list(found)
     purged_ids = [topic_id for topic_id in ids if _is_frozen(found[topic_id].name or "")]
-    request = messages.DeleteTopics(topic_ids=ids, purged_ids=purged_ids)
+    request = messages.DeleteTopics(topic_ids=ids, purged_ids=purged_ids, client=quota_client(ctx))
     try:
-        items = (await node.client.delete_topics(request, timeout_s=timeout_s)).items
+        answer = await node.client.delete_topics(request, timeout_s=timeout_s)
     except (ControllerError, TimeoutError) as error:
         for result in found.values():
             result.error_code, result.error_message = code_of(error), str(error)
         return
-    for topic_id, item in zip(ids, items, strict=True):
+    note_throttle(ctx, answer)
+    for topic_id, item in zip(ids, answer.items, strict=True):
         if item.status is not messages.Status.OK:
             found[topic_id].error_code, found[topic_id].error_message = (
                 code_of_status(item.status),
@@ -427,16 +430,14 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
             if topic.assignments is not None
             else None
         )
-        new = messages.NewPartitions(name=topic.name, total=topic.count, assignment=assignment)
-        if may_grow(node, ctx, new):
-            wanted.append(new)
-        else:
-            results[topic.name] = create_partitions.CreatePartitionsTopicResult(
-                topic.name, ErrorCode.THROTTLING_QUOTA_EXCEEDED, None
-            )
+        wanted.append(
+            messages.NewPartitions(name=topic.name, total=topic.count, assignment=assignment)
+        )
     if wanted:
-        change = messages.CreatePartitions(topics=wanted, validate_only=request.validate_only)
-        results |= await _add_partitions(node, change, _timeout_s(node, request.timeout_ms))
+        change = messages.CreatePartitions(
+            topics=wanted, validate_only=request.validate_only, client=quota_client(ctx)
+        )
+        results |= await _add_partitions(node, ctx, change, _timeout_s(node, request.timeout_ms))
         if not request.validate_only:
             added = [name for name, result in results.items() if not result.error_code]
             note_change(node, ctx, "partitions_added", added)
@@ -446,19 +447,20 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
 
 
 async def _add_partitions(
-    node: Node, request: messages.CreatePartitions, timeout_s: float
+    node: Node, ctx: RequestContext, request: messages.CreatePartitions, timeout_s: float
 ) -> dict[str, create_partitions.CreatePartitionsTopicResult]:
     names = [topic.name for topic in request.topics]
     try:
-        items = (await node.client.create_partitions(request, timeout_s=timeout_s)).items
+        answer = await node.client.create_partitions(request, timeout_s=timeout_s)
     except (ControllerError, TimeoutError) as error:
         return {
             name: create_partitions.CreatePartitionsTopicResult(name, code_of(error), str(error))
             for name in names
         }
+    note_throttle(ctx, answer)
     return {
         name: create_partitions.CreatePartitionsTopicResult(
             name, code_of_status(item.status), item.detail or None
         )
-        for name, item in zip(names, items, strict=True)
+        for name, item in zip(names, answer.items, strict=True)
     }

@@ -1,23 +1,24 @@
 """Count what clients use of their quotas on this broker, and say how long they have to wait.
 
 As in Kafka each broker counts for itself, so that a client of three brokers may use three times its
-quota. Only clients with a quota are counted.
+quota. Only clients with a quota are counted. The controller counts partitions that are created and
+deleted, for all brokers, and tells how long the client has to wait.
 Invariants: a change of quotas keeps what was counted. At most `CLIENTS_MAX` clients are remembered:
 the one that was idle longest is forgotten first, and every one after `IDLE_MS`. A forgotten client
 begins with an unused quota.
 Pure: times are milliseconds that the caller gives.
 Budget: about 1 us for a client that is remembered, whatever the number of quotas.
-Source: Kafka `ClientQuotaManager`, `ClientRequestQuotaManager`, `ControllerMutationQuotaManager`.
+Source: Kafka `ClientQuotaManager`, `ClientRequestQuotaManager`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import Final
 from weakref import WeakValueDictionary
 
-from broker.quotas.limits import Scope, resolve, scope_of
-from broker.quotas.rates import Rate, TokenBucket, Window
+from broker.quotas.rates import Rate, Window
+from controller.metadata.quota_scopes import Scope, resolve, scope_of
 from controller.metadata.quotas import (
     CLIENT_QUOTAS,
     CONSUMER_BYTE_RATE,
@@ -36,27 +37,25 @@ _FRESH_MS: Final = 1_000
 """How much the order of the idle clients may be off, to keep the hot path short."""
 PERCENT_PER_S: Final = 100.0
 
-M = TypeVar("M", Rate, TokenBucket)
 
-
-class _Meter(Generic[M]):
+class _Meter:
     """What those who share a quota have used. It lives as long as one of them is remembered."""
 
     __slots__ = ("__weakref__", "use")
 
-    def __init__(self, use: M) -> None:
-        self.use: M = use
+    def __init__(self, use: Rate) -> None:
+        self.use = use
 
 
-class Limit(Generic[M]):
+class Limit:
     """A quota of one client. bound: in the unit of the quota."""
 
     __slots__ = ("_meter", "bound", "use")
 
-    def __init__(self, bound: float, meter: _Meter[M]) -> None:
+    def __init__(self, bound: float, meter: _Meter) -> None:
         self.bound = bound
-        self.use: M = meter.use
-        self._meter: _Meter[M] = meter
+        self.use = meter.use
+        self._meter = meter
 
 
 class Client:
@@ -65,8 +64,8 @@ class Client:
     __slots__ = (
         "consumer",
         "generation",
+        "has_mutation_rate",
         "is_limited",
-        "mutations",
         "producer",
         "request",
         "used_ms",
@@ -76,10 +75,11 @@ class Client:
         self.generation = -1
         self.is_limited = False
         self.used_ms = now_ms
-        self.producer: Limit[Rate] | None = None
-        self.consumer: Limit[Rate] | None = None
-        self.request: Limit[Rate] | None = None
-        self.mutations: Limit[TokenBucket] | None = None
+        self.producer: Limit | None = None
+        self.consumer: Limit | None = None
+        self.request: Limit | None = None
+        self.has_mutation_rate = False
+        """Whether the controller counts the partitions that the client creates and deletes."""
 
 
 @dataclass(slots=True)
@@ -93,19 +93,16 @@ class Throttles:
 class ClientQuotas:
     """The quotas of users and clients on one broker."""
 
-    def __init__(self, window: Window, mutations: Window) -> None:
-        """mutations: of the quota of changes that the controller makes."""
+    def __init__(self, window: Window) -> None:
         self.is_active = False
         """Whether there is a quota of any user or client."""
         self.window = window
         self.throttles = {key: Throttles() for key in CLIENT_QUOTAS}
-        self._mutation_window = mutations
         self._quotas: dict[str, dict[Scope, float]] = {key: {} for key in CLIENT_QUOTAS}
         self._generation = 0
         self._clients: dict[tuple[str, str], Client] = {}
         """The one that was used last is the last, within `_FRESH_MS`."""
-        self._rates: WeakValueDictionary[tuple[str, Scope], _Meter[Rate]] = WeakValueDictionary()
-        self._buckets: WeakValueDictionary[Scope, _Meter[TokenBucket]] = WeakValueDictionary()
+        self._rates: WeakValueDictionary[tuple[str, Scope], _Meter] = WeakValueDictionary()
 
     def __len__(self) -> int:
         """Return the number of clients that are remembered."""
@@ -164,8 +161,8 @@ class ClientQuotas:
             del self._clients[name]
 
     def _resolve(self, client: Client, user: str, client_id: str, now_ms: float) -> None:
-        def rate(key: str) -> Limit[Rate] | None:
-            found = resolve(self._quotas[key], user, client_id)
+        def rate(key: str) -> Limit | None:
+            found = resolve(self._quotas[key].get, user, client_id)
             if found is None:
                 return None
             scope, bound = found
@@ -177,20 +174,11 @@ class ClientQuotas:
         client.producer = rate(PRODUCER_BYTE_RATE)
         client.consumer = rate(CONSUMER_BYTE_RATE)
         client.request = rate(REQUEST_PERCENTAGE)
-        client.mutations = self._bucket(user, client_id)
-        limits = client.producer, client.consumer, client.request, client.mutations
-        client.is_limited = any(limit is not None for limit in limits)
+        mutation_rates = self._quotas[CONTROLLER_MUTATION_RATE]
+        client.has_mutation_rate = resolve(mutation_rates.get, user, client_id) is not None
+        limits = client.producer, client.consumer, client.request
+        client.is_limited = client.has_mutation_rate or any(limit is not None for limit in limits)
         client.generation = self._generation
-
-    def _bucket(self, user: str, client_id: str) -> Limit[TokenBucket] | None:
-        found = resolve(self._quotas[CONTROLLER_MUTATION_RATE], user, client_id)
-        if found is None:
-            return None
-        scope, bound = found
-        meter = self._buckets.get(scope)
-        if meter is None:
-            meter = self._buckets[scope] = _Meter(TokenBucket(self._mutation_window))
-        return Limit(bound, meter)
 
 
 class RequestQuota:
@@ -316,21 +304,13 @@ class RequestQuota:
 
     # --- changes by the controller ----------------------------------------------------------------
 
-    def may_change(self, partition_count: int, *, is_strict: bool) -> bool:
-        """Count partitions that are created or deleted, and return whether that is allowed. Clients
-        that know of the quota (`is_strict`) are refused while the bucket is below 0; others wait.
-        """
-        limit = self._client.mutations
-        if limit is None:
-            return True
-        now_ms = self._clock() * 1_000
-        if is_strict and limit.use.tokens(limit.bound, now_ms) < 0:
-            self._wait(CONTROLLER_MUTATION_RATE, limit.use.throttle_ms(limit.bound, now_ms))
-            return False
-        limit.use.take(partition_count, limit.bound, now_ms)
-        if not is_strict:
-            self._wait(CONTROLLER_MUTATION_RATE, limit.use.throttle_ms(limit.bound, now_ms))
-        return True
+    @property
+    def has_mutation_rate(self) -> bool:
+        return self._client.has_mutation_rate
+
+    def changed(self, wait_ms: int) -> None:
+        """Note how long the client has to wait by the controller's count."""
+        self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
 
     def _wait(self, key: str, wait_ms: int) -> None:
         if wait_ms > self.throttle_ms:

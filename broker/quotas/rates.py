@@ -1,16 +1,14 @@
-"""Measure what a client uses: a rate over sampled windows, and a token bucket.
+"""Measure what a client uses: a rate over sampled windows.
 
 The arithmetic is Kafka's, so that a client waits as long as it would there. Pure: times are
 milliseconds that the caller gives, and never go back.
 Budget: O(1) for a value in the window of the one before, O(samples) when a window begins or ends.
-Source: Kafka `Rate`, `SampledStat`, `WindowedSum`, `TokenBucket`, `QuotaUtils`; KIP-13, KIP-599.
+Source: Kafka `Rate`, `SampledStat`, `WindowedSum`, `QuotaUtils`; KIP-13.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-THROTTLE_MS_MAX: Final = (1 << 31) - 1
-"""The longest wait that an answer can tell: 24 days."""
+from controller.metadata.quotas import THROTTLE_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,31 +132,3 @@ class Rate:
         self._oldest_ms = min(sample.start_ms for sample in self._samples)
         expires_ms = min(sample.last_ms for sample in self._samples) + whole_ms
         self._next_ms = min(expires_ms, self._current.start_ms + self._window.size_ms)
-
-
-class TokenBucket:
-    """Tokens that are filled at the rate of a quota, up to what it gives in the whole window. The
-    first take begins with a full bucket. Takes may go below 0.
-    """
-
-    __slots__ = ("_at_ms", "_tokens", "_window")
-
-    def __init__(self, window: Window) -> None:
-        self._window = window
-        self._tokens = float("inf")
-        self._at_ms = 0.0
-
-    def tokens(self, bound: float, now_ms: float) -> float:
-        """Fill the bucket and return what it has. bound: tokens in a second."""
-        burst = bound * self._window.whole_ms / 1_000
-        self._tokens = min(burst, self._tokens + bound * (now_ms - self._at_ms) / 1_000)
-        self._at_ms = now_ms
-        return self._tokens
-
-    def take(self, count: float, bound: float, now_ms: float) -> None:
-        self._tokens = self.tokens(bound, now_ms) - count
-
-    def throttle_ms(self, bound: float, now_ms: float) -> int:
-        """Return how long it takes until the bucket is not below 0."""
-        tokens = self.tokens(bound, now_ms)
-        return 0 if tokens >= 0 else round(min(-tokens / bound * 1_000, THROTTLE_MS_MAX))

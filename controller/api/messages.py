@@ -81,6 +81,7 @@ class Status(IntEnum):
     UNKNOWN_RESOURCE = 111
     UNACCEPTABLE_CREDENTIAL = 112
     UNSUPPORTED_MECHANISM = 113
+    THROTTLING_QUOTA_EXCEEDED = 120
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -372,13 +373,25 @@ class NewTopic(Message, frozen=True, kw_only=True):
     group_offsets: list[GroupOffsets] = []
 
 
+class QuotaClient(Message, frozen=True, kw_only=True):
+    """Name the client whose quota of changes counts. is_strict: it knows of the quota, so items
+    beyond it are refused; otherwise they are done, and the client waits.
+    """
+
+    user: str
+    client_id: str
+    is_strict: bool
+
+
 class CreateTopics(Message, frozen=True, kw_only=True):
     """Create topics, with at most 10,000 partitions in one request. All topics of snapshots are
-    created or none.
+    created or none. validate_only: uses the quota of the client too, as in Kafka.
     """
 
     topics: list[NewTopic]
     validate_only: bool = False
+    client: QuotaClient | None = None
+    """None: the request has no quota."""
 
 
 class CreatedTopic(Message, frozen=True, kw_only=True):
@@ -392,6 +405,8 @@ class CreatedTopic(Message, frozen=True, kw_only=True):
 
 class TopicsCreated(Message, frozen=True, kw_only=True):
     topics: list[CreatedTopic]
+    throttle_ms: int = 0
+    """How long the client has to wait."""
 
 
 class DeleteTopics(Message, frozen=True, kw_only=True):
@@ -401,10 +416,14 @@ class DeleteTopics(Message, frozen=True, kw_only=True):
 
     topic_ids: list[UUID]
     purged_ids: list[UUID] = []
+    client: QuotaClient | None = None
+    """As in CreateTopics."""
 
 
 class ItemResults(Message, frozen=True, kw_only=True):
     items: list[ItemResult]
+    throttle_ms: int = 0
+    """How long the client has to wait, if the request names it."""
 
 
 class NewPartitions(Message, frozen=True, kw_only=True):
@@ -418,6 +437,8 @@ class NewPartitions(Message, frozen=True, kw_only=True):
 class CreatePartitions(Message, frozen=True, kw_only=True):
     topics: list[NewPartitions]
     validate_only: bool = False
+    client: QuotaClient | None = None
+    """As in CreateTopics."""
 
 
 class PartitionTarget(Message, frozen=True, kw_only=True):

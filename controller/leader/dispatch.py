@@ -26,6 +26,7 @@ from controller.backup.writer import Backup
 from controller.balance.balancer import Balancer
 from controller.config import ControllerConfig
 from controller.leader.move_traces import MoveListener, MovePairs, MoveTraceRing
+from controller.leader.mutation_quotas import MutationQuotas
 from controller.leader.server import Handle
 from controller.managers import (
     acls,
@@ -113,15 +114,13 @@ def managers(
     alive: Callable[[], Collection[NodeId]],
     live: Callable[[], Collection[NodeId]],
     new_uuid: Callable[[], UUID],
+    mutation_quotas: MutationQuotas,
 ) -> dict[type[m.Message], Manager]:
     """Return the manager of each request class.
 
     alive: brokers with a session, for moves that a user requests by name; live: those that may get
     partitions otherwise. Both are called when the writer runs the request.
     """
-    defaults = TopicDefaults(
-        partitions=config.default_partitions, replication_factor=config.default_replication_factor
-    )
     return {
         m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),
         m.UnregisterBroker: lambda image, request, now_ms: nodes.unregister_broker(
@@ -139,21 +138,7 @@ def managers(
         m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(
             image, request, now_ms, live=live()
         ),
-        m.CreateTopics: lambda image, request, now_ms: topics.create_topics(
-            image,
-            request,
-            new_uuid=new_uuid,
-            live=live(),
-            defaults=defaults,
-            now_ms=now_ms,
-            move_timeout_ms=config.move_timeout_ms,
-        ),
-        m.DeleteTopics: lambda image, request, now_ms: deleted_topics.delete_topics(
-            image, request, now_ms, grace_ms=config.delete_grace_ms
-        ),
-        m.CreatePartitions: lambda image, request, _: topics.create_partitions(
-            image, request, live=live()
-        ),
+        **_topic_managers(config, live, new_uuid, mutation_quotas),
         m.AlterReassignments: lambda image, request, now_ms: reassign.alter_reassignments(
             image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
         ),
@@ -187,6 +172,46 @@ def managers(
     }
 
 
+def _topic_managers(
+    config: ControllerConfig,
+    live: Callable[[], Collection[NodeId]],
+    new_uuid: Callable[[], UUID],
+    mutation_quotas: MutationQuotas,
+) -> dict[type[m.Message], Manager]:
+    """Return the managers of requests that create and delete partitions for clients."""
+    defaults = TopicDefaults(
+        partitions=config.default_partitions, replication_factor=config.default_replication_factor
+    )
+    return {
+        m.CreateTopics: lambda image, request, now_ms: mutation_quotas.apply(
+            image,
+            request.client,
+            lambda count: topics.create_topics(
+                image,
+                request,
+                new_uuid=new_uuid,
+                live=live(),
+                defaults=defaults,
+                now_ms=now_ms,
+                move_timeout_ms=config.move_timeout_ms,
+                count=count,
+            ),
+        ),
+        m.DeleteTopics: lambda image, request, now_ms: mutation_quotas.apply(
+            image,
+            request.client,
+            lambda count: deleted_topics.delete_topics(
+                image, request, now_ms, grace_ms=config.delete_grace_ms, count=count
+            ),
+        ),
+        m.CreatePartitions: lambda image, request, _: mutation_quotas.apply(
+            image,
+            request.client,
+            lambda count: topics.create_partitions(image, request, live=live(), count=count),
+        ),
+    }
+
+
 class Dispatch:
     """Build the server's methods over one runtime. wake: called when maintenance is due."""
 
@@ -217,7 +242,10 @@ class Dispatch:
         self._now_ms = now_ms
         self._traces = MoveTraceRing()
         self.balancer = Balancer(config, runtime, sessions, now=now, now_ms=now_ms)
-        self._managers = managers(config, sessions.alive, self.balancer.live, new_uuid)
+        mutation_quotas = MutationQuotas(config.mutation_window_ms, now)
+        self._managers = managers(
+            config, sessions.alive, self.balancer.live, new_uuid, mutation_quotas
+        )
         self._follow_ups: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
             m.RegisterBroker: self._registered,
             m.UnregisterBroker: self._unregistered,

@@ -17,7 +17,7 @@ from controller.api.messages import DeleteTopics, ItemResult, ItemResults, NewTo
 from controller.managers.elections import Elector
 from controller.managers.kept_logs import grace_ms_of
 from controller.managers.objects import Age
-from controller.managers.result import Refused, Result
+from controller.managers.result import CountPartitions, Refused, Result, count_nothing
 from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS
@@ -42,18 +42,24 @@ _KEPT: Final = (
 
 
 def delete_topics(
-    image: MetadataImage, request: DeleteTopics, now_ms: Millis, *, grace_ms: int
+    image: MetadataImage,
+    request: DeleteTopics,
+    now_ms: Millis,
+    *,
+    grace_ms: int,
+    count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
     """Delete topics. They can come back until their grace is over; without one, they are removed
     with all their streams, as are deleted ones on request. Owners notice that their streams are
     gone; objects are destroyed when nothing refers to them.
 
-    grace_ms: of topics without a grace of their own.
+    grace_ms: of topics without a grace of their own. count: counts the partitions of each topic for
+    the quota of the client.
 
     At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
     CONTROLLER_BUSY and are deleted by the next request.
     """
-    deletion = _Deletion(image, now_ms, grace_ms)
+    deletion = _Deletion(image, now_ms, grace_ms, count)
     purged_ids = frozenset(request.purged_ids)
     items: list[ItemResult] = []
     for topic_id in request.topic_ids:
@@ -68,8 +74,11 @@ def delete_topics(
 class _Deletion:
     """Collect the deletions of one transaction."""
 
-    def __init__(self, image: MetadataImage, now_ms: Millis, grace_ms: int) -> None:
+    def __init__(
+        self, image: MetadataImage, now_ms: Millis, grace_ms: int, count: CountPartitions
+    ) -> None:
         self.records: list[Record] = []
+        self._count = count
         self._image = image
         self._now_ms = now_ms
         self._grace_ms = grace_ms
@@ -93,6 +102,7 @@ class _Deletion:
                 f" {topic.name!r} with the next one"
             )
             raise Refused(Status.CONTROLLER_BUSY, detail)
+        self._count(len(topic.partitions))
         self._seen.add(topic_id)
         self._partition_count = count
         self.records += self._records(topic)

@@ -5,8 +5,9 @@ repeat after a lost reply), or that the request only reads. The records of one r
 transaction: all are applied or none.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, Never, TypeVar
+from typing import Generic, Never, TypeAlias, TypeVar
 
 from controller.api.messages import Status
 from controller.metadata.records import Record
@@ -24,6 +25,17 @@ class Result(Generic[T_co]):
     status: Status = Status.OK
     detail: str = ""
     value: T_co | None = None
+
+
+CountPartitions: TypeAlias = Callable[[int], None]
+"""Called with the number of partitions that an item of a request creates or deletes, once nothing
+else speaks against it. Raises Refused if that is over the quota of the client.
+"""
+
+
+def count_nothing(partition_count: int) -> None:
+    """Count the partitions of a client without a quota."""
+    del partition_count
 
 
 class Refused(Exception):

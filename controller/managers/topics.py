@@ -28,7 +28,7 @@ from controller.managers.deleted_topics import PARTITIONS_PER_REQUEST_MAX, Undel
 from controller.managers.elections import Elector
 from controller.managers.forks import Fork, configs_of, plan_forks
 from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
-from controller.managers.result import Refused, Result
+from controller.managers.result import CountPartitions, Refused, Result, count_nothing
 from controller.managers.snapshots import plan_snapshot_topics
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
@@ -69,8 +69,11 @@ class TopicDefaults:
 class _Maker:
     """Create the partitions of one transaction: assign stream ids, candidates and leaders."""
 
-    def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:
+    def __init__(
+        self, image: MetadataImage, live: Collection[NodeId], count: CountPartitions
+    ) -> None:
         self.records: list[Record] = []
+        self.count = count
         self.placement = Placement(image, live)
         self.partition_count = 0
         self.elector = Elector(image, live)
@@ -127,14 +130,16 @@ def create_topics(
     defaults: TopicDefaults,
     now_ms: Millis,
     move_timeout_ms: int,
+    count: CountPartitions = count_nothing,
 ) -> Result[TopicsCreated]:
     """Create topics, or bring deleted ones back; return an answer per topic in the order of the
     request. Each succeeds by itself, but those of snapshots only together. validate_only makes no
     records.
 
-    move_timeout_ms: of the partitions that come back while their last owner has them open.
+    move_timeout_ms: of the partitions that come back while their last owner has them open. count:
+    counts the partitions of each topic for the quota of the client.
     """
-    maker = _Maker(image, live)
+    maker = _Maker(image, live, count)
     undeletions = Undeletions(image, maker.elector, now_ms, move_timeout_ms)
     counts = Counter(topic.name for topic in request.topics)
     frozen = [topic for topic in request.topics if SNAPSHOT_SEPARATOR in topic.name]
@@ -166,10 +171,14 @@ def create_topics(
 
 
 def create_partitions(
-    image: MetadataImage, request: CreatePartitions, *, live: Collection[NodeId]
+    image: MetadataImage,
+    request: CreatePartitions,
+    *,
+    live: Collection[NodeId],
+    count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
-    """Add partitions at the end; a topic never gets fewer."""
-    maker = _Maker(image, live)
+    """Add partitions at the end; a topic never gets fewer. count: as in `create_topics`."""
+    maker = _Maker(image, live, count)
     counts = Counter(topic.name for topic in request.topics)
     items: list[ItemResult] = []
     for topic in request.topics:
@@ -213,6 +222,7 @@ def _create(
     if forks is not None and len(rows) != len(forks):
         detail = f"a fork has as many partitions as its source: {len(forks)}, not {len(rows)}"
         raise Refused(Status.INVALID_PARTITIONS, detail)
+    maker.count(len(rows))
     topic_id = new_uuid()
     maker.records.append(TopicRecord(topic_id, topic.name))
     maker.records += [
@@ -231,6 +241,7 @@ def _undelete(
     check_topic_name(topic.name)
     found = undeletions.check(topic, wanted)
     maker.reserve(len(found.partitions))
+    maker.count(len(found.partitions))
     maker.records += undeletions.records(found, topic.name)
     return CreatedTopic(
         name=topic.name,
@@ -252,7 +263,9 @@ def _freeze(
         plans = plan_snapshot_topics(image, topics)
         for plan in plans:
             check_topic_name(plan.source_name)
-        maker.reserve(sum(len(plan.forks) for plan in plans))
+        total = sum(len(plan.forks) for plan in plans)
+        maker.reserve(total)
+        maker.count(total)
     except Refused as refused:
         return {
             topic.name: CreatedTopic(name=topic.name, status=refused.status, detail=refused.detail)
@@ -324,14 +337,16 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
             f" most {PARTITIONS_PER_TOPIC_MAX}"
         )
         raise Refused(Status.INVALID_PARTITIONS, detail)
-    width = len(topic.partitions[0].replicas)
-    if request.assignment is None:
-        rows = maker.placement.candidates(added, min(width, REPLICATION_FACTOR_MAX))
-    elif len(request.assignment) != added:
+    if request.assignment is not None and len(request.assignment) != added:
         detail = f"{added} partitions are added, the assignment is for {len(request.assignment)}"
         raise Refused(Status.INVALID_REPLICA_ASSIGNMENT, detail)
-    else:
-        rows = maker.placement.check(request.assignment)
+    width = len(topic.partitions[0].replicas)
+    rows = (
+        maker.placement.candidates(added, min(width, REPLICATION_FACTOR_MAX))
+        if request.assignment is None
+        else maker.placement.check(request.assignment)
+    )
     maker.reserve(added)
+    maker.count(added)
     for index, replicas in enumerate(rows):
         maker.add(topic.topic_id, present + index, replicas)

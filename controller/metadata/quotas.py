@@ -27,6 +27,9 @@ CLIENT_QUOTAS: Final = (
 )
 """Quotas of users and clients; those of addresses have only the rate of new connections."""
 
+THROTTLE_MS_MAX: Final = (1 << 31) - 1
+"""The longest wait that an answer can tell: 24 days."""
+
 Entity: TypeAlias = tuple[QuotaTarget, ...]
 """Whom a quota is for: its parts in the order of their types, each type once."""
 

@@ -71,7 +71,7 @@ A restart takes them back to `log.level`.
 There can be 1,000 subscriptions.
 
 Quotas are Kafka's ([Limit clients](../how-to/quotas.md)): clients are told to wait, and nothing is read from their connections meanwhile.
-Each broker counts for itself, also the partitions of `controller_mutation_rate`, which Kafka counts on its controller.
+Each broker counts for itself; the active controller counts the partitions of `controller_mutation_rate`, as in Kafka.
 `request_percentage` is of the time of the broker's event loop.
 ApiVersions does not tell the time to wait.
 

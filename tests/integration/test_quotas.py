@@ -14,11 +14,12 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, ThrottleEvent
 
+from broker.errors import ErrorCode
 from broker.node import Broker
 from broker.wire import apis
 from broker.wire.gen import alter_client_quotas as altering
+from broker.wire.gen import create_partitions, create_topics, delete_topics, metadata
 from broker.wire.gen import describe_client_quotas as describing
-from broker.wire.gen import metadata
 from tests.support.clients import create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask
@@ -190,3 +191,39 @@ async def test_quotas_survive_restarts(tmp_path: Path) -> None:
             (("ip", "10.0.0.1"),): [("connection_creation_rate", 7)],
         }
         assert cluster.broker.quotas.is_active
+
+
+async def test_brokers_share_the_quota_of_changes(tmp_path: Path) -> None:
+    """A change of two partitions at a hundredth of one in a second: the next has to wait for
+    minutes, at any broker. Topics that Metadata creates count, and are refused without a wait.
+    """
+    async with Cluster(tmp_path, brokers=2, num_partitions=2) as cluster:
+        first, second = (f"127.0.0.1:{broker.port}" for broker in cluster.brokers.values())
+        await set_quota(cluster, {"user": None}, "controller_mutation_rate", 0.01)
+        assert await created_on_demand(first, "a") == [ErrorCode.NONE]
+        assert await created_on_demand(second, "b") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        topic = create_topics.CreatableTopic("b", 1, 1, [], [])
+        more = create_partitions.CreatePartitionsTopic("a", 3, None)
+        gone = delete_topics.DeleteTopicState("a", None)
+        for api, request, items in (
+            (apis.CREATE_TOPICS, create_topics.CreateTopicsRequest([topic]), "topics"),
+            (
+                apis.CREATE_PARTITIONS,
+                create_partitions.CreatePartitionsRequest([more], 10_000),
+                "results",
+            ),
+            (apis.DELETE_TOPICS, delete_topics.DeleteTopicsRequest([gone]), "responses"),
+        ):
+            answer = await asyncio.to_thread(ask, second, api, request)
+            codes = [item["error_code"] for item in answer[items]]
+            assert codes == [ErrorCode.THROTTLING_QUOTA_EXCEEDED], api.name
+            assert answer["throttle_time_ms"] > 60_000
+        topics = cluster.broker.image.topics
+        assert [(topic.name, len(topic.partitions)) for topic in topics] == [("a", 2)]
+
+
+async def created_on_demand(address: str, name: str) -> list[int]:
+    request = metadata.MetadataRequest([metadata.MetadataRequestTopic(None, name)], True)
+    answer = await asyncio.to_thread(ask, address, apis.METADATA, request)
+    assert answer["throttle_time_ms"] == 0
+    return [topic["error_code"] for topic in answer["topics"]]

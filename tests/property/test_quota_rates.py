@@ -5,8 +5,16 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.quotas.limits import ABSENT, DEFAULT, Scope, resolve
-from broker.quotas.rates import Rate, TokenBucket, Window
+from broker.quotas.rates import Rate, Window
+from controller.leader.mutation_quotas import TokenBucket
+from controller.metadata.quota_scopes import (
+    ABSENT,
+    DEFAULT,
+    Scope,
+    entity_of,
+    resolve,
+    scope_of,
+)
 
 
 @dataclass
@@ -125,8 +133,8 @@ def test_a_token_bucket_is_kafkas(
     """It is filled with `bound` tokens in a second, up to those of the whole window, and full at
     first; the wait is for what is below 0.
     """
-    bucket, now_ms = TokenBucket(window), 10**9
-    burst = bound * window.samples * window.size_ms / 1_000
+    bucket, now_ms = TokenBucket(window.whole_ms), 10**9
+    burst = bound * window.whole_ms / 1_000
     tokens = burst
     for gap_ms, count in steps:
         now_ms += gap_ms
@@ -159,6 +167,11 @@ OTHERS: list[Scope] = [("v", "c"), ("u", "d"), ("v", ABSENT), (ABSENT, "d"), (DE
 def test_the_most_specific_quota_counts(present: set[Scope], others: set[Scope]) -> None:
     quotas = {scope: float(at + 1) for at, (scope, _) in enumerate(LEVELS) if scope in present}
     quotas |= dict.fromkeys(others, 99.0)
-    found = resolve(quotas, "u", "c")
+    found = resolve(quotas.get, "u", "c")
     wanted = [(shared_by, quotas[scope]) for scope, shared_by in LEVELS if scope in present]
     assert found == (wanted[0] if wanted else None)
+
+
+def test_scopes_and_entities_are_the_same() -> None:
+    for scope in [scope for scope, _ in LEVELS] + OTHERS:
+        assert scope_of(entity_of(scope)) == scope

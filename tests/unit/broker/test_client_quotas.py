@@ -25,7 +25,7 @@ def entity(user: str | None = "", client_id: str | None = "") -> tuple[QuotaTarg
 class Quotas:
     def __init__(self) -> None:
         self.image = QuotasImage()
-        self.clients = ClientQuotas(Window(), Window())
+        self.clients = ClientQuotas(Window())
         self.time = Time()
 
     def set(
@@ -163,18 +163,17 @@ def test_a_throttled_fetch_does_not_count(quotas: Quotas) -> None:
     assert request.settle() == 2_000
 
 
-def test_changes_are_refused_below_zero_tokens(quotas: Quotas) -> None:
+def test_the_wait_for_changes_is_the_controllers(quotas: Quotas) -> None:
     quotas.set(entity("u"), "controller_mutation_rate", 1)
-    assert quotas.request().may_change(10, is_strict=True)
-    assert quotas.request().may_change(10, is_strict=True)  # 1 token is left
+    assert quotas.client().is_limited
+    assert not quotas.client(user="other").is_limited
     request = quotas.request()
-    assert not request.may_change(1, is_strict=True)
+    assert request.has_mutation_rate
+    request.changed(9_000)
+    request.changed(0)
     assert request.settle() == 9_000
-    older = quotas.request()
-    assert older.may_change(1, is_strict=False)
-    assert older.settle() == 10_000
-    quotas.time.now_ms = 10_000
-    assert quotas.request().may_change(1, is_strict=True)
+    throttles = quotas.clients.throttles["controller_mutation_rate"]
+    assert (throttles.count, throttles.total_ms) == (1, 9_000)
 
 
 def test_as_many_clients_as_allowed_are_remembered(

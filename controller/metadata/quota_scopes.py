@@ -14,11 +14,12 @@ In the order of precedence, with those who share what it allows:
 Pure. Source: Kafka `DefaultQuotaCallback`; KIP-55, KIP-546.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, TypeAlias
 
 from controller.metadata.quotas import CLIENT_ID, USER, Entity
+from controller.metadata.records import QuotaTarget
 
 
 class _NoName(Enum):
@@ -47,8 +48,23 @@ def scope_of(entity: Entity) -> Scope | None:
     return names.get(USER, ABSENT), names.get(CLIENT_ID, ABSENT)
 
 
-def resolve(quotas: Mapping[Scope, float], user: str, client_id: str) -> tuple[Scope, float] | None:
-    """Return who shares the quota of this client, and the quota; None if there is none."""
+def entity_of(scope: Scope) -> Entity:
+    """Return the entity of a scope."""
+    user, client_id = scope
+    return tuple(
+        QuotaTarget(kind, name if isinstance(name, str) else None)
+        for kind, name in ((CLIENT_ID, client_id), (USER, user))
+        if name is not ABSENT
+    )
+
+
+def resolve(
+    quota_of: Callable[[Scope], float | None], user: str, client_id: str
+) -> tuple[Scope, float] | None:
+    """Return who shares the quota of this client, and the quota; None if there is none.
+
+    quota_of: returns the quota of a scope.
+    """
     both, of_user, of_client = (user, client_id), (user, ABSENT), (ABSENT, client_id)
     levels: tuple[tuple[Scope, Scope], ...] = (
         (both, both),
@@ -61,7 +77,7 @@ def resolve(quotas: Mapping[Scope, float], user: str, client_id: str) -> tuple[S
         ((ABSENT, DEFAULT), of_client),
     )
     for scope, shared_by in levels:
-        bound = quotas.get(scope)
+        bound = quota_of(scope)
         if bound is not None:
             return shared_by, bound
     return None

@@ -1,0 +1,138 @@
+"""Limit the partitions that clients create and delete in the whole cluster (KIP-599).
+
+The active controller counts for all brokers, which name the clients that have such a quota. The
+buckets are in its memory: after a change of the active controller all of them are full, as in
+Kafka.
+Invariant: at most `BUCKETS_MAX` buckets are kept. The one that was used longest ago is forgotten
+first, and would be full when it comes again.
+Pure: the clock is a parameter. Budget: about 10 us for a request of a client with a quota.
+Source: Kafka `ControllerMutationQuotaManager`, `TokenBucket`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from base.clock import MonotonicClock
+from controller.api.messages import ItemResults, QuotaClient, Status, TopicsCreated
+from controller.managers.result import CountPartitions, Refused, Result, count_nothing
+from controller.metadata.image import MetadataImage
+from controller.metadata.quota_scopes import Scope, entity_of, resolve
+from controller.metadata.quotas import CONTROLLER_MUTATION_RATE, THROTTLE_MS_MAX
+
+BUCKETS_MAX: Final = 10_000
+"""Each takes about 300 bytes."""
+
+V = TypeVar("V", TopicsCreated, ItemResults)
+
+
+class TokenBucket:
+    """Tokens that are filled at the rate of a quota, up to what it gives in the whole window. The
+    first take begins with a full bucket. Takes may go below 0.
+    """
+
+    __slots__ = ("_at_ms", "_tokens", "_window_ms")
+
+    def __init__(self, window_ms: int) -> None:
+        self._window_ms = window_ms
+        self._tokens = float("inf")
+        self._at_ms = 0.0
+
+    def tokens(self, bound: float, now_ms: float) -> float:
+        """Fill the bucket and return what it has. bound: tokens in a second."""
+        burst = bound * self._window_ms / 1_000
+        self._tokens = min(burst, self._tokens + bound * (now_ms - self._at_ms) / 1_000)
+        self._at_ms = now_ms
+        return self._tokens
+
+    def take(self, count: float, bound: float, now_ms: float) -> None:
+        self._tokens = self.tokens(bound, now_ms) - count
+
+    def throttle_ms(self, bound: float, now_ms: float) -> int:
+        """Return how long it takes until the bucket is not below 0."""
+        tokens = self.tokens(bound, now_ms)
+        return 0 if tokens >= 0 else round(min(-tokens / bound * 1_000, THROTTLE_MS_MAX))
+
+
+class MutationQuota:
+    """What one request uses of the quota of its client."""
+
+    __slots__ = ("_bound", "_bucket", "_is_strict", "_now_ms", "throttle_ms")
+
+    def __init__(
+        self, bucket: TokenBucket, bound: float, now_ms: float, *, is_strict: bool
+    ) -> None:
+        """bound: partitions in a second."""
+        self._bucket = bucket
+        self._bound = bound
+        self._now_ms = now_ms
+        self._is_strict = is_strict
+        self.throttle_ms = 0
+        """How long the client has to wait."""
+
+    def count(self, partition_count: int) -> None:
+        """Count partitions that are created or deleted. Raises Refused while the bucket is below 0
+        if the client knows of the quota (`is_strict`); others wait.
+        """
+        bucket, bound, now_ms = self._bucket, self._bound, self._now_ms
+        if self._is_strict and bucket.tokens(bound, now_ms) < 0:
+            self.throttle_ms = bucket.throttle_ms(bound, now_ms)
+            raise Refused(Status.THROTTLING_QUOTA_EXCEEDED, "")
+        bucket.take(partition_count, bound, now_ms)
+        if not self._is_strict:
+            self.throttle_ms = bucket.throttle_ms(bound, now_ms)
+
+
+class MutationQuotas:
+    """The buckets of one active controller."""
+
+    def __init__(self, window_ms: int, now: MonotonicClock) -> None:
+        """window_ms: a client that was idle may use what its quota gives in this time at once."""
+        self._window_ms = window_ms
+        self._now = now
+        self._buckets: dict[Scope, TokenBucket] = {}
+        """By who shares the quota. The one that was used last is the last."""
+
+    def __len__(self) -> int:
+        """Return the number of buckets."""
+        return len(self._buckets)
+
+    def apply(
+        self,
+        image: MetadataImage,
+        client: QuotaClient | None,
+        change: Callable[[CountPartitions], Result[V]],
+    ) -> Result[V]:
+        """Return the result of `change`, which counts the partitions of each item before it makes
+        records for it, with how long the client has to wait. client: None for a request that has no
+        quota.
+        """
+        found = None if client is None else _find(image, client)
+        if client is None or found is None:
+            return change(count_nothing)
+        scope, bound = found
+        quota = MutationQuota(
+            self._bucket(scope), bound, self._now() * 1_000, is_strict=client.is_strict
+        )
+        result = change(quota.count)
+        if quota.throttle_ms and result.value is not None:
+            value: Any = msgspec.structs.replace(result.value, throttle_ms=quota.throttle_ms)
+            return Result(result.records, result.status, result.detail, value)
+        return result
+
+    def _bucket(self, scope: Scope) -> TokenBucket:
+        bucket = self._buckets.pop(scope, None) or TokenBucket(self._window_ms)
+        while len(self._buckets) >= BUCKETS_MAX:
+            del self._buckets[next(iter(self._buckets))]
+        self._buckets[scope] = bucket
+        return bucket
+
+
+def _find(image: MetadataImage, client: QuotaClient) -> tuple[Scope, float] | None:
+    """Return who shares the quota of the client, and the quota; None if there is none."""
+    return resolve(
+        lambda scope: image.quotas.of(entity_of(scope)).get(CONTROLLER_MUTATION_RATE),
+        client.user,
+        client.client_id,
+    )
