@@ -1,5 +1,6 @@
 """Quotas: the answers and the tools of Kafka."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,13 @@ from typing import Any
 import pytest
 
 from broker.wire import apis
+from broker.wire.apis import ApiSpec
 from broker.wire.gen import alter_client_quotas as altering
-from broker.wire.gen import create_partitions, create_topics, delete_topics
+from broker.wire.gen import create_partitions, create_topics, delete_topics, metadata
 from broker.wire.gen import describe_client_quotas as describing
 from tests.interop.both import Both
 from tests.support.cluster import Cluster
+from tests.support.host_client import HostClient
 from tests.support.java import JavaHome
 from tests.support.waiting import until
 
@@ -22,6 +25,16 @@ THROTTLED = 89
 
 Entity = Sequence[tuple[str, str | None]]
 Alteration = tuple[Entity, Sequence[tuple[str, float | None]]]
+
+Question = tuple[ApiSpec, Any]
+
+ITEMS = {
+    apis.CREATE_TOPICS: "topics",
+    apis.CREATE_PARTITIONS: "results",
+    apis.DELETE_TOPICS: "responses",
+}
+STRICT_FROM = {apis.CREATE_TOPICS: 6, apis.CREATE_PARTITIONS: 3, apis.DELETE_TOPICS: 5}
+AUTO_CREATED = [f"quota-auto-{number:02}" for number in range(20)]
 
 ALICE: Entity = [("user", "alice")]
 BOTH: Entity = [("client-id", "c"), ("user", "alice")]
@@ -231,51 +244,76 @@ def lines(text: str) -> list[str]:
     return sorted(line for line in text.splitlines() if not line.startswith(left_out))
 
 
+def creation(
+    *names: str, count: int = 10, validate_only: bool = False, config: str = "retention.ms"
+) -> Question:
+    configs = [create_topics.CreatableTopicConfig(config, "1000000")]
+    topics = [create_topics.CreatableTopic(name, count, 1, [], configs) for name in names]
+    return apis.CREATE_TOPICS, create_topics.CreateTopicsRequest(topics, 10_000, validate_only)
+
+
+def growth(name: str, total: int, *, validate_only: bool = False) -> Question:
+    topic = create_partitions.CreatePartitionsTopic(name, total, None)
+    request = create_partitions.CreatePartitionsRequest([topic], 10_000, validate_only)
+    return apis.CREATE_PARTITIONS, request
+
+
+def deletion(*names: str) -> Question:
+    states = [delete_topics.DeleteTopicState(name, None) for name in names]
+    return apis.DELETE_TOPICS, delete_topics.DeleteTopicsRequest(states, list(names), 10_000)
+
+
+CHANGES: list[tuple[str, Question, int | None, list[int]]] = [
+    ("partly", creation("quota-a", "quota-b"), None, [0, THROTTLED]),
+    ("partly", creation("quota-b"), None, [THROTTLED]),
+    ("partly", creation("quota-b", validate_only=True), None, [THROTTLED]),
+    ("partly", creation("quota-a"), None, [36]),
+    ("partly", growth("quota-a", 12), None, [THROTTLED]),
+    ("partly", growth("quota-a", 2), None, [37]),
+    ("partly", deletion("quota-a"), None, [THROTTLED]),
+    ("partly", deletion("quota-none"), None, [3]),
+    ("validates", creation("quota-d", count=30, validate_only=True), None, [0]),
+    ("validates", creation("quota-d", count=1), None, [THROTTLED]),
+    ("validates-more", growth("quota-a", 40, validate_only=True), None, [0]),
+    ("validates-more", growth("quota-a", 11), None, [THROTTLED]),
+    ("fails", creation("quota-e", count=30, config="no.such"), None, [40]),
+    ("fails", creation("quota e", count=30), None, [17]),
+    ("fails", creation("quota-e", count=1), None, [0]),
+    ("older", creation("quota-f", "quota-g", "quota-h"), 5, [0, 0, 0]),
+    ("older", growth("quota-f", 11), 2, [0]),
+    ("older", deletion("quota-g"), 4, [0]),
+    ("older", deletion("quota-h"), 5, [THROTTLED]),
+    ("deletes", deletion("quota-f", "quota-h"), None, [0, THROTTLED]),
+]
+"""The client, what it asks in which version, and the codes in order. A client that has used up its
+quota has to wait for more than a minute.
+"""
+
+
 @pytest.mark.long
 async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> None:
-    """Twenty partitions of eleven that the quota allows at once."""
-
-    def creation(*names: str, count: int = 10, validate_only: bool = False) -> Any:
-        topics = [create_topics.CreatableTopic(name, count, 1, [], []) for name in names]
-        return create_topics.CreateTopicsRequest(topics, 10_000, validate_only)
-
-    await both.ask(apis.ALTER_CLIENT_QUOTAS, request(([("client-id", None)], [(MUTATIONS, 1.0)])))
+    await both.ask(apis.ALTER_CLIENT_QUOTAS, request(([("client-id", None)], [(MUTATIONS, 0.1)])))
     await until_equal(both)
-    kafka, answer = await both.ask(apis.CREATE_TOPICS, creation("quota-a", "quota-b"))
-    assert codes(answer, "topics") == codes(kafka, "topics") == [0, 0]
-    for api, asked, items in (
-        (apis.CREATE_TOPICS, creation("quota-c"), "topics"),
-        (apis.CREATE_TOPICS, creation("quota-c", validate_only=True), "topics"),
-        (apis.CREATE_TOPICS, creation("quota-a"), "topics"),
-        (
-            apis.CREATE_PARTITIONS,
-            create_partitions.CreatePartitionsRequest(
-                [create_partitions.CreatePartitionsTopic("quota-a", 12, None)], 10_000, False
-            ),
-            "results",
-        ),
-        (
-            apis.DELETE_TOPICS,
-            delete_topics.DeleteTopicsRequest(
-                [delete_topics.DeleteTopicState("quota-a", None)], [], 10_000
-            ),
-            "responses",
-        ),
-    ):
-        kafka, answer = await both.ask(api, asked)
-        assert codes(answer, items) == codes(kafka, items)
+    for client_id, (api, asked), version, wanted in CHANGES:
+        kafka, answer = await ask_as(both, client_id, api, asked, version)
+        case = client_id, api.name, asked
+        assert sorted(codes(answer, ITEMS[api])) == sorted(codes(kafka, ITEMS[api])) == wanted, case
         throttles = answer["throttle_time_ms"], kafka["throttle_time_ms"]
-        if THROTTLED in codes(answer, items):
-            assert answer[items][0]["error_message"] == kafka[items][0]["error_message"]
-            assert all(1_000 < throttle_ms <= 9_000 for throttle_ms in throttles)
+        is_old = version is not None and version < STRICT_FROM[api]
+        if THROTTLED in wanted or is_old:
+            assert min(throttles) > 10_000, (case, throttles)
+            assert abs(throttles[0] - throttles[1]) < 20_000, (case, throttles)
         else:
-            assert throttles == (0, 0)
+            assert throttles == (0, 0), case
+        for item, of_kafka in zip(by_name(answer, api), by_name(kafka, api), strict=True):
+            if of_kafka["error_code"] == item["error_code"] == THROTTLED and version != 4:
+                assert item["error_message"] == of_kafka["error_message"], case
+    await auto_create(both)
     await remove_all(both)
-    names = [delete_topics.DeleteTopicState(name, None) for name in ("quota-a", "quota-b")]
-    gone = delete_topics.DeleteTopicsRequest(names, [], 10_000)
+    api, gone = deletion(*(f"quota-{letter}" for letter in "aeh"), *AUTO_CREATED)
 
     async def are_gone() -> bool:
-        answers = await both.ask(apis.DELETE_TOPICS, gone)
+        answers = await both.ask(api, gone)
         return all(THROTTLED not in codes(answer, "responses") for answer in answers)
 
     await until(are_gone)
@@ -283,3 +321,37 @@ async def test_changes_over_the_quota_are_refused_as_by_kafka(both: Both) -> Non
 
 def codes(answer: Any, items: str) -> list[int]:
     return [item["error_code"] for item in answer[items]]
+
+
+async def auto_create(both: Both) -> None:
+    """Have Metadata create topics: of twenty, the quota allows two."""
+    topics = [metadata.MetadataRequestTopic(None, name) for name in AUTO_CREATED]
+    wanted = metadata.MetadataRequest(topics, True)
+    for answer in await ask_as(both, "auto", apis.METADATA, wanted):
+        assert answer["throttle_time_ms"] == 0
+
+    async def created() -> list[int]:
+        listed = metadata.MetadataRequest(topics, False)
+        answers = await ask_as(both, "looks", apis.METADATA, listed)
+        return [sum(code != 3 for code in codes(answer, "topics")) for answer in answers]
+
+    async def have_two() -> bool:
+        return min(await created()) >= 2
+
+    await until(have_two)
+    assert await created() == [2, 2]
+
+
+async def ask_as(
+    both: Both, client_id: str, api: ApiSpec, asked: Any, version: int | None = None
+) -> tuple[Any, Any]:
+    def ask_one(address: str) -> Any:
+        with HostClient(address, client_id=client_id) as client:
+            return client.ask(api, asked, version)
+
+    kafka, answer = [await asyncio.to_thread(ask_one, address) for address in both.addresses]
+    return kafka, answer
+
+
+def by_name(answer: Any, api: ApiSpec) -> list[Any]:
+    return sorted(answer[ITEMS[api]], key=lambda item: str(item["name"]))

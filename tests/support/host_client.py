@@ -22,11 +22,14 @@ _SIZE = struct.Struct(">i")
 class HostClient:
     """One connection from `host`; one request at a time. Use as a context manager."""
 
-    def __init__(self, address: str, host: str = CLIENT_HOST) -> None:
+    def __init__(
+        self, address: str, host: str = CLIENT_HOST, client_id: str = "host-client"
+    ) -> None:
         name, _, port = address.rpartition(":")
         self._socket = socket.create_connection(
             (name, int(port)), timeout=TIMEOUT_S, source_address=(host, 0)
         )
+        self._client_id = client_id
         self._correlation_id = 0
 
     def __enter__(self) -> Self:
@@ -50,7 +53,7 @@ class HostClient:
             self._correlation_id,
             CODECS[api.key].encode_request,
             request,
-            client_id="host-client",
+            client_id=self._client_id,
         )
         self._socket.sendall(frame)
 
