@@ -17,6 +17,7 @@ from broker.handlers.audit import acl_text
 from broker.handlers.authorization import allows_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import listed
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
 from broker.wire import framing
@@ -87,7 +88,7 @@ async def handle_create_acls(node: Node, ctx: RequestContext) -> Response:
         create_acls.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     refusal = _refusal(node, ctx, Operation.ALTER)
-    acls = [_wanted(creation) for creation in request.creations]
+    acls = await listed(_wanted(creation) for creation in request.creations)
     results = (
         await _create(node, ctx, acls)
         if refusal is None
@@ -111,7 +112,7 @@ def _wanted(creation: create_acls.AclCreation) -> AclEntry:
 async def _create(
     node: Node, ctx: RequestContext, acls: list[AclEntry]
 ) -> Sequence[create_acls.AclCreationResult]:
-    known = [acl in node.image.acls for acl in acls]
+    known = await listed(acl in node.image.acls for acl in acls)
     try:
         items = (await node.client.create_acls(CreateAcls(acls=acls), timeout_s=_TIMEOUT_S)).items
     except (ControllerError, TimeoutError) as error:
@@ -122,7 +123,7 @@ async def _create(
         if item.status is Status.OK and not was_known
     ]
     note_change(node, ctx, "acls_added", added)
-    return [create_acls.AclCreationResult(*_problem(item)) for item in items]
+    return await listed(create_acls.AclCreationResult(*_problem(item)) for item in items)
 
 
 def _problem(item: ItemResult | DeletedAcls) -> tuple[ErrorCode, str | None]:
@@ -139,7 +140,7 @@ async def handle_delete_acls(node: Node, ctx: RequestContext) -> Response:
         delete_acls.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     refusal = _refusal(node, ctx, Operation.ALTER)
-    filters = [
+    filters = await listed(
         AclFilter(
             item.resource_type_filter,
             item.pattern_type_filter,
@@ -150,7 +151,7 @@ async def handle_delete_acls(node: Node, ctx: RequestContext) -> Response:
             item.permission_type,
         )
         for item in request.filters
-    ]
+    )
     results = (
         await _delete(node, ctx, filters)
         if refusal is None
@@ -169,10 +170,10 @@ async def _delete(
         return [delete_acls.DeleteAclsFilterResult(code_of(error), str(error))] * len(filters)
     removed = dict.fromkeys(acl for item in items for acl in item.acls)
     note_change(node, ctx, "acls_removed", [acl_text(acl) for acl in removed])
-    return [
+    return await listed(
         delete_acls.DeleteAclsFilterResult(*_problem(item), [_matching(acl) for acl in item.acls])
         for item in items
-    ]
+    )
 
 
 def _matching(acl: AclEntry) -> delete_acls.DeleteAclsMatchingAcl:

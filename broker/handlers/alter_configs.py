@@ -30,7 +30,7 @@ from broker.handlers.configs import configs_denial
 from broker.handlers.dispatch import encode_response
 from broker.handlers.loggers import LOGGER_RESOURCE, LoggerRefused, alter_loggers
 from broker.handlers.node import Node
-from broker.handlers.slices import sliced
+from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import alter_configs as replacing
@@ -263,7 +263,7 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
     named = Counter((item.resource_type, item.resource_name) for item in request.resources)
     outcomes: list[_Outcome | None] = []
     asked: dict[_Resource, Sequence[tuple[str, str | None]]] = {}
-    for item in request.resources:
+    async for item in sliced(request.resources):
         resource = item.resource_type, item.resource_name
         denial = _denial(node, ctx, item)
         if denial is not None:
@@ -277,14 +277,14 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
             outcomes.append(None)
             asked[resource] = values
     results = await _replace(node, asked, validate_only=request.validate_only) if asked else {}
-    responses = [
+    responses = await listed(
         replacing.AlterConfigsResourceResponse(
             *(outcome or results[item.resource_type, item.resource_name]),
             item.resource_type,
             item.resource_name,
         )
         for item, outcome in zip(request.resources, outcomes, strict=True)
-    ]
+    )
     if not request.validate_only:
         _note(node, ctx, responses)
     return encode_response(ctx, replacing.AlterConfigsResponse(responses=responses))
@@ -314,9 +314,9 @@ async def _replace(
     """Replace the configs of resources. Returns the outcomes by resource."""
     topics = [name for kind, name in wanted if kind == TOPIC_RESOURCE]
     others = [resource for resource in wanted if resource[0] != TOPIC_RESOURCE]
-    changes = [
+    changes = await listed(
         change for resource, values in wanted.items() for change in _changes(resource, values)
-    ]
+    )
     request = AlterConfigs(
         changes=changes,
         validate_only=validate_only,

@@ -15,6 +15,7 @@ from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import listed
 from broker.network.hosts import resolve
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
@@ -142,7 +143,7 @@ async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Respons
     request = framing.decode_body(
         altering.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
-    alterations = [_alteration(entry) for entry in request.entries]
+    alterations = await listed(_alteration(entry) for entry in request.entries)
     try:
         check_cluster(node, ctx, Operation.ALTER_CONFIGS)
         results = await _altered(node, alterations, validate_only=request.validate_only)
@@ -152,14 +153,14 @@ async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Respons
     if not request.validate_only:
         done = [_shown(entity) for entity, (code, _) in results.items() if not code]
         note_change(node, ctx, "quotas_altered", done)
-    entries = [
+    entries = await listed(
         altering.ResponseEntryData(
             code,
             detail or None,
             [altering.ResponseEntityData(part.type, part.name) for part in entity],
         )
         for entity, (code, detail) in results.items()
-    ]
+    )
     return encode_response(ctx, altering.AlterClientQuotasResponse(entries=entries))
 
 

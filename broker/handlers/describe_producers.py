@@ -22,6 +22,7 @@ from broker.handlers.authorization import denied_topics, is_broker
 from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
+from broker.handlers.slices import SLICE_COUNT
 from broker.handlers.txn_markers import led_partition
 from broker.network.peers import PeerConnections, PeerGone
 from broker.network.request import RequestContext, Response
@@ -44,6 +45,8 @@ _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _ASK_TIMEOUT_S: Final = 5.0
 _PRODUCERS_PER_SLICE_COUNT: Final = 5_000
 """Producers described between two turns of the event loop: a few ms."""
+_PRODUCERS_PER_PARTITION_COUNT: Final = _PRODUCERS_PER_SLICE_COUNT // SLICE_COUNT
+"""What finding a partition costs, in producers."""
 
 
 async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response:
@@ -63,7 +66,7 @@ async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response
             )
             partitions.append(found)
             described_count += len(found.active_producers)
-            slice_count += 1 + len(found.active_producers)
+            slice_count += _PRODUCERS_PER_PARTITION_COUNT + len(found.active_producers)
             if slice_count >= _PRODUCERS_PER_SLICE_COUNT:
                 slice_count = 0
                 await asyncio.sleep(0)

@@ -22,6 +22,7 @@ from broker.handlers.authorization import allows_topic, operations
 from broker.handlers.dispatch import encode_response
 from broker.handlers.metadata import is_valid_topic_name, partition_metadata
 from broker.handlers.node import Node
+from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen.describe_topic_partitions import (
@@ -39,30 +40,26 @@ PARTITIONS_MAX: Final = 2_000
 """Partitions of one answer: Kafka's `max.request.partition.size.limit`."""
 
 
-def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
+async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     names = _names(node, request)
     if names is None:
         answer = DescribeTopicPartitionsResponse(
-            topics=[_refused(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics]
+            topics=await listed(
+                _refused(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics
+            )
         )
         return encode_response(ctx, answer)
     wants_all = not request.topics
-    allowed = [
-        name
-        for name in names
-        if allows_topic(node, ctx, Operation.DESCRIBE, name, logs=not wants_all)
-    ]
-    answer = _page(node, ctx, allowed, request)
-    if not wants_all and len(allowed) < len(names):
-        answer.topics = [
-            *answer.topics,
-            *(
-                _refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                for name in names
-                if name not in set(allowed)
-            ),
-        ]
+    allowed: list[str] = []
+    denied: list[str] = []
+    async for name in sliced(names):
+        is_allowed = allows_topic(node, ctx, Operation.DESCRIBE, name, logs=not wants_all)
+        (allowed if is_allowed else denied).append(name)
+    answer = await _page(node, ctx, allowed, request)
+    if not wants_all:
+        refused = (_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied)
+        answer.topics = [*answer.topics, *await listed(refused)]
     return encode_response(ctx, answer)
 
 
@@ -81,7 +78,7 @@ def _names(node: Node, request: DescribeTopicPartitionsRequest) -> list[str] | N
     return sorted(name for name in every if name >= first)
 
 
-def _page(
+async def _page(
     node: Node,
     ctx: RequestContext,
     names: Iterable[str],
@@ -92,7 +89,7 @@ def _page(
     describe = _Describe(node, ctx)
     response = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
     found: list[DescribeTopicPartitionsResponseTopic] = []
-    for name in names:
+    async for name in sliced(names):
         if left == 0:
             response.next_cursor = ResponseCursor(name, 0)
             break

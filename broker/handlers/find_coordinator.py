@@ -21,6 +21,7 @@ from broker.handlers.advertised import address_of
 from broker.handlers.authorization import allows, allows_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import listed
 from broker.network.request import RequestContext, Response
 from broker.share.coordinator import ShareCoordinator
 from broker.share.state import is_coordinator_key
@@ -53,17 +54,18 @@ async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
             f"coordinators of key type {request.key_type} are not served; 0 (groups), 1"
             " (transactional ids) and, from version 6 on, 2 (share partitions) are"
         )
-        coordinators = [_refused(key, ErrorCode.INVALID_REQUEST, why) for key in keys]
+        coordinators = await listed(_refused(key, ErrorCode.INVALID_REQUEST, why) for key in keys)
     else:
-        denied = {key: code for key in keys if (code := _denial(node, ctx, key, topic_name))}
+        denials = await listed((key, _denial(node, ctx, key, topic_name)) for key in keys)
+        denied = {key: code for key, code in denials if code}
         if len(denied) < len(set(keys)):
             await ensure_topic(node, topic_name)
-        coordinators = [
+        coordinators = await listed(
             _refused(key, denied[key], denied[key].message)
             if key in denied
             else _coordinator(node, ctx, key, topic_name)
             for key in keys
-        ]
+        )
     if ctx.api_version >= 4:
         response = find_coordinator.FindCoordinatorResponse(coordinators=coordinators)
     else:

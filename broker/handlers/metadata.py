@@ -17,7 +17,7 @@ Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationMa
 """
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 from uuid import UUID
@@ -38,6 +38,7 @@ from broker.handlers.authorization import (
 from broker.handlers.frozen_topics import describe_frozen_topics
 from broker.handlers.mutation_quota import quota_client
 from broker.handlers.node import Node
+from broker.handlers.slices import SLICE_COUNT, listed
 from broker.network.request import RequestContext, Response
 from broker.partition.leaders import announced_leader
 from broker.wire import apis, framing
@@ -130,11 +131,9 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
         if requested is None or (not requested and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
             return answer.encode(answer.all_topics())
         missing = answer.creatable(_creatable(node, request, requested))
-        return (
-            answer.after_creating(requested, missing)
-            if missing
-            else answer.encode(answer.topics_for(requested, {}))
-        )
+        if missing or len(requested) > SLICE_COUNT:
+            return answer.after_creating(requested, missing)
+        return answer.encode(list(answer.topics_for(requested, {})))
 
     return handle_metadata
 
@@ -224,8 +223,8 @@ class _Answer:
     async def after_creating(
         self, requested: Sequence[MetadataRequestTopic], names: list[str]
     ) -> Response:
-        errors = await _create(self._node, self._ctx, names)
-        return self.encode(self.topics_for(requested, errors))
+        errors = await _create(self._node, self._ctx, names) if names else {}
+        return self.encode(await listed(self.topics_for(requested, errors)))
 
     async def of_frozen_topics(self, requested: Sequence[MetadataRequestTopic]) -> Response:
         found = await describe_frozen_topics(self._node, self._ctx, requested)
@@ -233,14 +232,12 @@ class _Answer:
 
     def topics_for(
         self, requested: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
-    ) -> list[EncodedTopic]:
+    ) -> Iterator[EncodedTopic]:
         unique: dict[tuple[UUID | None, str | None], None] = dict.fromkeys(
             (topic.topic_id, topic.name) for topic in requested
         )
-        return [
-            self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors)
-            for topic_id, name in unique
-        ]
+        for topic_id, name in unique:
+            yield self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors)
 
     def _by_id(self, topic_id: UUID) -> EncodedTopic:
         topic = self._node.image.topics.by_id(topic_id)

@@ -4,6 +4,7 @@ truncated below its position. It never is.
 Source: KIP-101, KIP-320; Kafka `Partition.lastOffsetForLeaderEpoch`.
 """
 
+from itertools import islice
 from typing import Final
 
 from broker.errors import ErrorCode
@@ -12,7 +13,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.fetch import check_leader_epoch
 from broker.handlers.lease import wait_led
 from broker.handlers.node import Node
-from broker.handlers.slices import sliced
+from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
 from broker.wire import framing
@@ -34,18 +35,19 @@ async def handle_offset_for_leader_epoch(node: Node, ctx: RequestContext) -> Res
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     deadline = ctx.received_at + _WAIT_OPEN_S
     denied = undescribed_topics(node, ctx, (topic.topic for topic in request.topics))
-    topics = [
-        OffsetForLeaderTopicResult(
-            topic.topic,
-            [
-                EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.partition)
-                if topic.topic in denied
-                else await _answer(node, deadline, topic.topic, wanted)
-                async for wanted in sliced(topic.partitions)
-            ],
-        )
+    every = ((topic.topic, wanted) for topic in request.topics for wanted in topic.partitions)
+    found = iter(
+        [
+            EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.partition)
+            if name in denied
+            else await _answer(node, deadline, name, wanted)
+            async for name, wanted in sliced(every)
+        ]
+    )
+    topics = await listed(
+        OffsetForLeaderTopicResult(topic.topic, list(islice(found, len(topic.partitions))))
         for topic in request.topics
-    ]
+    )
     return encode_response(ctx, OffsetForLeaderEpochResponse(topics=topics))
 
 

@@ -11,6 +11,7 @@ Source: KIP-455 and KIP-860 (reassignments), KIP-460 (ElectLeaders), Kafka
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 from base.acls import Operation
@@ -19,6 +20,7 @@ from broker.errors import ErrorCode, code_of, code_of_status
 from broker.handlers.authorization import allows_cluster, check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import alter_partition_reassignments as alter
@@ -89,7 +91,7 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
     request = framing.decode_body(alter.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if not allows_cluster(node, ctx, Operation.ALTER):
         return encode_response(ctx, _refused_change(request))
-    targets = [
+    targets = await listed(
         PartitionTarget(
             topic=topic.name,
             partition=part.partition_index,
@@ -97,7 +99,7 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
         )
         for topic in request.topics
         for part in topic.partitions
-    ]
+    )
 
     def send(chunk: list[PartitionTarget], timeout_s: float) -> Awaitable[ItemResults]:
         return node.client.alter_reassignments(
@@ -107,15 +109,15 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
             timeout_s=timeout_s,
         )
 
-    problems = iter(await _send_in_chunks(targets, _deadline(request.timeout_ms), send))
-    answers = [
-        alter.ReassignableTopicResponse(
-            topic.name,
-            [
-                alter.ReassignablePartitionResponse(part.partition_index, *next(problems))
-                for part in topic.partitions
-            ],
+    problems = await _send_in_chunks(targets, _deadline(request.timeout_ms), send)
+    parts = iter(
+        await listed(
+            alter.ReassignablePartitionResponse(target.partition, *problem)
+            for target, problem in zip(targets, problems, strict=True)
         )
+    )
+    answers = [
+        alter.ReassignableTopicResponse(topic.name, list(islice(parts, len(topic.partitions))))
         for topic in request.topics
     ]
     changed = [
@@ -158,7 +160,7 @@ def _refused_change(
 # --- list -----------------------------------------------------------------------------------------
 
 
-def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Response:
+async def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(
         listing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
@@ -167,7 +169,7 @@ def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Resp
     if request.topics is None:
         requested = [(topic, topic.partitions) for topic in topics]
     else:
-        requested = [
+        requested = await listed(
             (
                 topic,
                 [
@@ -178,8 +180,8 @@ def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Resp
             )
             for item in request.topics
             if (topic := topics.by_name(item.name)) is not None
-        ]
-    found = [_ongoing(topic, partitions) for topic, partitions in requested]
+        )
+    found = await listed(_ongoing(topic, partitions) for topic, partitions in requested)
     answer = listing.ListPartitionReassignmentsResponse(
         error_message=None, topics=[topic for topic in found if topic.partitions]
     )
@@ -220,7 +222,7 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
         problems = await _elect_preferred(node, names, _deadline(request.timeout_ms))
     wants_all = request.topic_partitions is None
     results: dict[str, list[elect.PartitionResult]] = {}
-    for name, (code, message) in zip(names, problems, strict=True):
+    async for name, (code, message) in sliced(zip(names, problems, strict=True)):
         if not (wants_all and code is ErrorCode.ELECTION_NOT_NEEDED):
             results.setdefault(name.topic, []).append(
                 elect.PartitionResult(name.partition, code, message)

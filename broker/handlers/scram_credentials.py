@@ -15,6 +15,7 @@ from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import listed
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
 from broker.wire.gen import alter_user_scram_credentials as altering
@@ -32,11 +33,11 @@ _TIMEOUT_S: Final = 30.0
 _MECHANISMS: Final = frozenset(ScramMechanism)
 
 
-def handle_describe_user_scram_credentials(node: Node, ctx: RequestContext) -> Response:
+async def handle_describe_user_scram_credentials(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     check_cluster(node, ctx, Operation.DESCRIBE)
     named = Counter([user.name for user in request.users or ()] or node.image.scram.users())
-    results = [_result(node, name, count) for name, count in named.items()]
+    results = await listed(_result(node, name, count) for name, count in named.items())
     return encode_response(
         ctx, DescribeUserScramCredentialsResponse(error_message="", results=results)
     )
@@ -69,29 +70,30 @@ async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -
         altering.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     asked = AlterScramCredentials(
-        deletions=[
+        deletions=await listed(
             ScramDeletion(user=item.name, mechanism=item.mechanism) for item in request.deletions
-        ],
-        upsertions=[_upsertion(item) for item in request.upsertions],
+        ),
+        upsertions=await listed(_upsertion(item) for item in request.upsertions),
     )
     try:
         check_cluster(node, ctx, Operation.ALTER)
         altered = await node.client.alter_scram_credentials(asked, timeout_s=_TIMEOUT_S)
     except (ControllerError, KafkaError, TimeoutError) as error:
         users = [item.user for item in asked.deletions] + [item.user for item in asked.upsertions]
-        results = [
-            altering.AlterUserScramCredentialsResult(user, code_of(error), str(error))
+        code, detail = code_of(error), str(error)
+        results = await listed(
+            altering.AlterUserScramCredentialsResult(user, code, detail)
             for user in dict.fromkeys(users)
-        ]
+        )
     else:
         done = [item.user for item in altered.results if item.status is Status.OK]
         note_change(node, ctx, "users_altered", done)
-        results = [
+        results = await listed(
             altering.AlterUserScramCredentialsResult(
                 item.user, code_of_status(item.status), item.detail or None
             )
             for item in altered.results
-        ]
+        )
     return encode_response(ctx, altering.AlterUserScramCredentialsResponse(results=results))
 
 

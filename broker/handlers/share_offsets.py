@@ -21,6 +21,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.end_offsets import end_offsets
 from broker.handlers.node import Node
 from broker.handlers.share_requests import are_shares_on
+from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.share.state import (
     NO_COUNT,
@@ -46,7 +47,7 @@ async def handle_describe_share_group_offsets(node: Node, ctx: RequestContext) -
         await _describe(node, ctx, group)
         if are_shares_on(node)
         else describing.DescribeShareGroupOffsetsResponseGroup(group.group_id, error_code=code)
-        for group in request.groups
+        async for group in sliced(request.groups)
     ]
     return encode_response(ctx, describing.DescribeShareGroupOffsetsResponse(groups=groups))
 
@@ -279,12 +280,12 @@ async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> 
             error_code=result.error, error_message=result.message
         )
         return encode_response(ctx, response)
-    responses = [
+    responses = await listed(
         _refused_topic(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if name in denied
         else _deleted(name, topic_id, codes)
         for name, topic_id in known.items()
-    ]
+    )
     return encode_response(ctx, deleting.DeleteShareGroupOffsetsResponse(responses=responses))
 
 

@@ -23,6 +23,17 @@ async def sliced(items: Iterable[_T]) -> AsyncIterator[_T]:
             await asyncio.sleep(0)
 
 
+async def listed(items: Iterable[_T]) -> list[_T]:
+    """Return the items, which are made one by one: pass a generator."""
+    found: list[_T] = []
+    left = iter(items)
+    while some := list(islice(left, SLICE_COUNT)):
+        found += some
+        if len(some) == SLICE_COUNT:
+            await asyncio.sleep(0)
+    return found
+
+
 async def each_once(items: Iterable[_T]) -> AsyncIterator[_T]:
     """Yield the items, which are hashable, without repetitions."""
     async for item in sliced(dict.fromkeys(items)):

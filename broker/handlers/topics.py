@@ -24,6 +24,7 @@ from broker.handlers.authorization import denied_topics, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.mutation_quota import note_throttle, quota_client
 from broker.handlers.node import Node
+from broker.handlers.slices import sliced
 from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
@@ -58,7 +59,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     results: dict[str, _Created] = {}
     wanted: list[messages.NewTopic] = []
     denied = not_creatable(node, ctx, request.topics, counts)
-    for topic in request.topics:
+    async for topic in sliced(request.topics):
         assignment = _assignment(topic.assignments)
         problem = (
             (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
@@ -167,7 +168,7 @@ async def _with_forks(
     """
     planned: list[messages.NewTopic | _Created] = []
     asked: dict[int, forks.ForkRequest] = {}
-    for at, topic in enumerate(topics):
+    async for at, topic in sliced(enumerate(topics)):
         try:
             found, request = _fork_asked(node, topic)
         except KafkaError as error:
@@ -254,7 +255,10 @@ async def _create(
         }
     note_throttle(ctx, created)
     requested = {topic.name: topic for topic in wanted}
-    return {topic.name: _created(node, topic, requested[topic.name]) for topic in created.topics}
+    return {
+        topic.name: _created(node, topic, requested[topic.name])
+        async for topic in sliced(created.topics)
+    }
 
 
 def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
@@ -312,7 +316,7 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
         requested = [(name, None) for name in request.topic_names]
     found: dict[UUID, delete_topics.DeletableTopicResult] = {}
     results: list[delete_topics.DeletableTopicResult] = []
-    for (name, topic_id), count in Counter(requested).items():
+    async for (name, topic_id), count in sliced(Counter(requested).items()):
         result = _find(node, name, topic_id, count)
         refuse_undeletable(node, ctx, result, is_named=name is not None)
         first = None if result.error_code else found.get(result.topic_id or NO_TOPIC_ID)
@@ -413,7 +417,7 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     wanted: list[messages.NewPartitions] = []
     denied = denied_topics(node, ctx, Operation.ALTER, counts)
-    for topic in request.topics:
+    async for topic in sliced(request.topics):
         if counts[topic.name] > 1:
             message = "the request names this topic more than once"
             results[topic.name] = create_partitions.CreatePartitionsTopicResult(
@@ -462,5 +466,5 @@ async def _add_partitions(
         name: create_partitions.CreatePartitionsTopicResult(
             name, code_of_status(item.status), item.detail or None
         )
-        for name, item in zip(names, answer.items, strict=True)
+        async for name, item in sliced(zip(names, answer.items, strict=True))
     }

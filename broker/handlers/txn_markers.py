@@ -26,6 +26,7 @@ from broker.errors import ErrorCode
 from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.partition.append import AppendOutcome, PartitionAppend
 from broker.partition.partition import Partition
@@ -50,24 +51,16 @@ async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
     if not allows_cluster(node, ctx, Operation.ALTER, logs=False) and not allows_cluster(
         node, ctx, Operation.CLUSTER_ACTION
     ):
-        results = [
+        results = await listed(
             _result(item, dict.fromkeys(_partitions(item), ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
             for item in request.markers
-        ]
-        return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
-    started = [
-        (
-            item,
-            start_marker(
-                node,
-                _marker(item),
-                _partitions(item),
-                item.transaction_version,
-            ),
         )
+        return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
+    started = await listed(
+        (item, start_marker(node, _marker(item), _partitions(item), item.transaction_version))
         for item in request.markers
-    ]
-    results = [_result(item, await codes) for item, codes in started]
+    )
+    results = [_result(item, await codes) async for item, codes in sliced(started)]
     return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
 
 
