@@ -10,7 +10,7 @@ Source: Kafka's ControllerApis; KIP-525 (answers with configs), KIP-516 (topic i
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -38,6 +38,10 @@ from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _FORK_ATTEMPTS_MAX: Final = 5
+CHUNK_PARTITIONS: Final = 500
+"""Partitions that the controller creates in one step. Ten thousand in one step take it a second, in
+which no broker reaches it.
+"""
 _MOVED: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNSET: Final = -1
 _Created = create_topics.CreatableTopicResult
@@ -243,14 +247,70 @@ async def _create(
     validate_only: bool,
     timeout_s: float,
 ) -> dict[str, _Created]:
+    """Create the topics in chunks, so that the controller serves others in between."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    results: dict[str, _Created] = {}
+    partition_count = 0
+    for chunk in _chunks(wanted):
+        partition_count += sum(map(_partition_count, chunk))
+        if results and partition_count > messages.PARTITIONS_PER_REQUEST_MAX:
+            results |= {topic.name: _too_many(topic) for topic in chunk}
+            continue
+        left_s = deadline - asyncio.get_running_loop().time()
+        results |= await _create_chunk(
+            node, ctx, chunk, validate_only=validate_only, timeout_s=left_s
+        )
+    return results
+
+
+def _chunks(wanted: Sequence[messages.NewTopic]) -> Iterator[list[messages.NewTopic]]:
+    """Yield the topics in chunks of about CHUNK_PARTITIONS partitions. All topics of snapshots are
+    in one, because all or none of them are created.
+    """
+    chunk = [topic for topic in wanted if _is_frozen(topic.name)]
+    count = sum(map(_partition_count, chunk))
+    for topic in wanted:
+        if _is_frozen(topic.name):
+            continue
+        if chunk and count + _partition_count(topic) > CHUNK_PARTITIONS:
+            yield chunk
+            chunk, count = [], 0
+        chunk.append(topic)
+        count += _partition_count(topic)
+    if chunk:
+        yield chunk
+
+
+def _partition_count(topic: messages.NewTopic) -> int:
+    return max(1, topic.partitions if topic.assignment is None else len(topic.assignment))
+
+
+def _too_many(topic: messages.NewTopic) -> _Created:
+    most = messages.PARTITIONS_PER_REQUEST_MAX
+    return _Created(
+        topic.name,
+        error_code=ErrorCode.INVALID_PARTITIONS,
+        error_message=f"more than {most} partitions in one request: make several requests",
+    )
+
+
+async def _create_chunk(
+    node: Node,
+    ctx: RequestContext,
+    wanted: list[messages.NewTopic],
+    *,
+    validate_only: bool,
+    timeout_s: float,
+) -> dict[str, _Created]:
     request = messages.CreateTopics(
         topics=wanted, validate_only=validate_only, client=quota_client(ctx)
     )
     try:
         created = await node.client.create_topics(request, timeout_s=timeout_s)
     except (ControllerError, TimeoutError) as error:
+        code, detail = code_of(error), str(error)
         return {
-            topic.name: _Created(topic.name, error_code=code_of(error), error_message=str(error))
+            topic.name: _Created(topic.name, error_code=code, error_message=detail)
             for topic in wanted
         }
     note_throttle(ctx, created)

@@ -10,7 +10,7 @@ with INVALID_REQUEST.
 """
 
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -89,6 +89,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 T = TypeVar("T")
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+"""Partitions that one request creates or deletes."""
 
 
 class Reply(Message, Generic[T], frozen=True, kw_only=True):
@@ -384,8 +387,8 @@ class QuotaClient(Message, frozen=True, kw_only=True):
 
 
 class CreateTopics(Message, frozen=True, kw_only=True):
-    """Create topics, with at most 10,000 partitions in one request. All topics of snapshots are
-    created or none. validate_only: uses the quota of the client too, as in Kafka.
+    """Create topics, with at most `PARTITIONS_PER_REQUEST_MAX` partitions. All topics of snapshots
+    are created or none. validate_only: uses the quota of the client too, as in Kafka.
     """
 
     topics: list[NewTopic]

@@ -13,7 +13,14 @@ from uuid import UUID
 import msgspec
 
 from base.ids import Millis, StreamEpoch
-from controller.api.messages import DeleteTopics, ItemResult, ItemResults, NewTopic, Status
+from controller.api.messages import (
+    PARTITIONS_PER_REQUEST_MAX,
+    DeleteTopics,
+    ItemResult,
+    ItemResults,
+    NewTopic,
+    Status,
+)
 from controller.managers.elections import Elector
 from controller.managers.kept_logs import grace_ms_of
 from controller.managers.objects import Age
@@ -34,7 +41,6 @@ from controller.metadata.records import (
 from controller.metadata.topic_configs import UNDELETE
 from controller.metadata.topics import TopicState
 
-PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 _KEPT: Final = (
     "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups"
     " that are not needed any more"

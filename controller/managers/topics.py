@@ -14,6 +14,7 @@ from uuid import UUID
 
 from base.ids import Millis, NodeId, StreamEpoch, StreamId
 from controller.api.messages import (
+    PARTITIONS_PER_REQUEST_MAX,
     CreatedTopic,
     CreatePartitions,
     CreateTopics,
@@ -24,7 +25,7 @@ from controller.api.messages import (
     Status,
     TopicsCreated,
 )
-from controller.managers.deleted_topics import PARTITIONS_PER_REQUEST_MAX, Undeletions
+from controller.managers.deleted_topics import Undeletions
 from controller.managers.elections import Elector
 from controller.managers.forks import Fork, configs_of, plan_forks
 from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement

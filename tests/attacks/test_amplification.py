@@ -11,9 +11,11 @@ import pytest
 from broker.errors import ErrorCode
 from broker.handlers.configs import CONFIGS_MAX
 from broker.handlers.slices import SLICE_COUNT
+from broker.handlers.topics import CHUNK_PARTITIONS
 from broker.wire import apis
 from broker.wire.gen import (
     consumer_group_describe,
+    create_topics,
     describe_configs,
     describe_groups,
     describe_transactions,
@@ -24,8 +26,9 @@ from broker.wire.gen import (
     offset_fetch,
 )
 from broker.wire.primitives import REQUEST_ELEMENTS_MAX
-from controller.api.messages import CreateTopics, NewTopic
+from controller.api.messages import PARTITIONS_PER_REQUEST_MAX, CreateTopics, NewTopic
 from controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.records import PartitionRecord
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 
@@ -169,6 +172,33 @@ async def test_others_are_answered_while_a_request_looks_up_offsets(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
     assert count >= REPEATED // SLICE_COUNT
+
+
+async def test_long_requests_reach_the_controller_in_chunks(
+    cluster: Cluster, attacker: Attacker
+) -> None:
+    """CreateTopics of thousands: the controller works on a few hundred at a time, and serves
+    brokers in between. Beyond the limit of a request nothing is created.
+    """
+    assert cluster.controller is not None
+    runtime = cluster.controller.runtime
+    assert runtime is not None
+    most = list[int]()
+    runtime.observe(
+        lambda records: most.append(sum(isinstance(item, PartitionRecord) for item in records))
+    )
+    names = [f"t{number}" for number in range(3 * CHUNK_PARTITIONS)]
+    large = create_topics.CreatableTopic("large", PARTITIONS_PER_REQUEST_MAX, 1)
+    request = create_topics.CreateTopicsRequest(
+        [*(create_topics.CreatableTopic(name, 1, 1) for name in names), large], timeout_ms=60_000
+    )
+    results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+    assert [result.name for result in results] == [*names, "large"]
+    assert {result.error_code for result in results[:-1]} == {ErrorCode.NONE}
+    assert results[-1].error_code == ErrorCode.INVALID_PARTITIONS
+    assert "make several requests" in results[-1].error_message
+    assert sum(most) == len(names)
+    assert max(most) <= CHUNK_PARTITIONS
 
 
 async def test_a_request_of_too_many_elements_closes_the_connection(
