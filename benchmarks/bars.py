@@ -17,6 +17,7 @@ from typing import Final
 
 from benchmarks import (
     acls,
+    attacks,
     classic_groups,
     clients,
     compaction,
@@ -523,6 +524,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "control": control.control,
     "acls": acls.acls,
     "security": security.security,
+    "attacks": attacks.attacks,
     "quotas": lambda: quotas.cost(SECONDS / 2, REPEATS),
     "plugin": plugin.plugin,
     "ready": starts.ready,
