@@ -35,10 +35,13 @@ from tests.support.cluster import Cluster
 REPEATED = 20_000
 """How often a request names one thing, within `REQUEST_ELEMENTS_MAX`."""
 
+PATIENT = {"session_timeout_ms": 60_000, "session_grace_ms": 60_000}
+"""On a busy machine such requests last longer than the sessions of other tests."""
+
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path) as cluster:
+    async with Cluster(tmp_path, controller_settings=PATIENT) as cluster:
         topics = [NewTopic(name="orders")]
         await cluster.broker.client.create_topics(CreateTopics(topics=topics))
         await cluster.until_served("orders")

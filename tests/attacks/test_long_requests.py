@@ -11,6 +11,9 @@ from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.long_requests import LONG_REQUESTS
 
+PATIENT = {"session_timeout_ms": 60_000, "session_grace_ms": 60_000}
+"""On a busy machine such requests last longer than the sessions of other tests."""
+
 NAMED = 20_000
 """How many things a request names at most, within `REQUEST_ELEMENTS_MAX`."""
 
@@ -57,7 +60,10 @@ async def test_others_get_their_turns(tmp_path: Path, name: str) -> None:
             turns_count += 1
             await asyncio.sleep(0)
 
-    async with Cluster(tmp_path) as cluster, Attacker.connected(cluster.broker.port) as attacker:
+    async with (
+        Cluster(tmp_path, controller_settings=PATIENT) as cluster,
+        Attacker.connected(cluster.broker.port) as attacker,
+    ):
         await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="orders")]))
         await cluster.until_served("orders")
         await attacker.ask(long.api, long.version, long.make(1))  # whatever comes first
