@@ -257,7 +257,8 @@ class DirectoryStore:
             try:
                 os.mkdir(each)
             except FileExistsError:
-                if not os.path.isdir(each):
+                # FileNotFoundError, for the caller to repeat, if it is gone again.
+                if not stat.S_ISDIR(os.stat(each).st_mode):
                     raise NotADirectoryError from None
         return [os.path.dirname(each) for each in missing]
 

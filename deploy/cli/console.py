@@ -91,14 +91,10 @@ def console(
     sees what the console sees; on addresses other than loopback it does not start without --login
     or --allow-insecure. With --login each user acts with the own rights.
 
-    Examples:
+    For example: penstock console --bootstrap b1:9092 --controller c1:9093 --store s3://my-bucket
 
-    penstock console
-
-    penstock console --bootstrap b1:9092 --controller c1:9093 --store s3://my-bucket
-
-    penstock console --command-config console.properties --host 0.0.0.0 --name console.example.com
-    --login --ssl-certificate cert.pem --ssl-key key.pem --bootstrap b1:9092 --controller c1:9093
+    Or for others: penstock console --command-config console.properties --host 0.0.0.0 --name
+    console.example.com --login --ssl-certificate cert.pem --ssl-key key.pem
     """
     from deploy.clients import state_file as states
     from deploy.clients.security import current_security, use_file

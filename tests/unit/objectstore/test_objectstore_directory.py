@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -158,6 +159,26 @@ async def test_writers_and_deleters_of_one_folder_do_not_disturb_each_other(tmp_
 
     await asyncio.gather(*(churn(name) for name in "abcd"))
     assert [info async for info in store.list("")] == []
+    await store.close()
+
+
+async def test_a_folder_that_is_there_and_then_gone_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes the folder just before this one, and removes it just after."""
+    make, met = os.mkdir, []
+
+    def mkdir(path: bytes, *more: Any) -> None:
+        if not met:
+            met.append(path)
+            raise FileExistsError(path)
+        make(path, *more)
+
+    store = DirectoryStore(str(tmp_path))
+    monkeypatch.setattr("objectstore.directory.os.mkdir", mkdir)
+    await store.put("folder/a", b"x")
+    assert met
+    assert await store.get("folder/a") == b"x"
     await store.close()
 
 
