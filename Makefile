@@ -15,6 +15,8 @@ PACKAGES := base objectstore stream lake controller broker deploy penstock pyspa
 SEEDS ?= 200
 MINUTES ?= 10
 JOBS ?= 2
+# One more than cores, because most tests wait for processes and sockets more than they compute.
+WORKERS ?= 3
 ARGS ?=
 # Where CI is set, a program that tests need and that cannot be installed is a failure; elsewhere those tests skip, and say so.
 IF_POSSIBLE := $(if $(CI),,--if-possible)
@@ -114,21 +116,21 @@ screenshots: venv chromium ## renew the pictures of docs/how-to/console.md
 
 .PHONY: test-fast
 test-fast: venv
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/fuzz tests/scenarios tests/sim tests/attacks tests/integration $(ARGS)
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/unit tests/property tests/fuzz tests/scenarios tests/sim tests/attacks tests/integration $(ARGS)
 
 .PHONY: test-system
 test-system: venv chaos-clients
 	PYTHONPATH=build/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
-	$(BIN)/pytest -q tests/console $(ARGS)
-	$(BIN)/pytest -q tests/helm $(ARGS)
-	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 	$(BIN)/pytest -q tests/interop -m "not long" $(ARGS)
 
 .PHONY: test-spark
 test-spark: venv
 	$(BIN)/pytest -q tests/spark $(ARGS)
 	$(BIN)/pytest -q tests/table $(ARGS)
+	$(BIN)/pytest -q tests/console $(ARGS)
+	$(BIN)/pytest -q tests/helm $(ARGS)
+	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 
 .PHONY: interop
 interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs; 5 minutes
