@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "image" / "Dockerfile"
@@ -79,10 +80,10 @@ def test_lint() -> None:
 
 
 def test_the_chart_runs_as_the_images_user() -> None:
-    helpers = (ROOT / "helm" / "penstock" / "templates" / "_helpers.tpl").read_text()
-    user = stages()[-1].last("USER").split(":")[0]
-    assert f"runAsUser: {user}" in helpers
-    assert f"fsGroup: {user}" in helpers
+    values = yaml.safe_load((ROOT / "helm" / "penstock" / "values.yaml").read_text())
+    user = int(stages()[-1].last("USER").split(":")[0])
+    context = values["podSecurityContext"]
+    assert {context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {user}
 
 
 def sources(rest: str) -> tuple[list[str], str]:
