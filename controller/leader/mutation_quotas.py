@@ -5,7 +5,7 @@ buckets are in its memory: after a change of the active controller all of them a
 Kafka.
 Invariant: at most `BUCKETS_MAX` buckets are kept. The one that was used longest ago is forgotten
 first, and would be full when it comes again.
-Pure: the clock is a parameter. Budget: about 10 us for a request of a client with a quota.
+Pure: the clock is a parameter. A client without a quota costs nothing here.
 Source: Kafka `ControllerMutationQuotaManager`, `TokenBucket`.
 """
 
@@ -40,7 +40,7 @@ class TokenBucket:
         self._at_ms = 0.0
 
     def tokens(self, bound: float, now_ms: float) -> float:
-        """Fill the bucket and return what it has. bound: tokens in a second."""
+        """Fill the bucket and return its tokens. bound: tokens in a second."""
         burst = bound * self._window_ms / 1_000
         self._tokens = min(burst, self._tokens + bound * (now_ms - self._at_ms) / 1_000)
         self._at_ms = now_ms
