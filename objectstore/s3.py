@@ -23,6 +23,7 @@ from objectstore.keys import check_key
 from objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 from objectstore.s3_credentials import ca_bundle, credentials, region
 from objectstore.s3_errors import CLIENT_ERRORS, ignores_ranges, is_range_error, translate
+from objectstore.s3_exit import until_exit
 
 _T = TypeVar("_T")
 
@@ -70,7 +71,9 @@ class S3Store:
         try:
             async with self._connections:
                 return bytes(
-                    await obstore.get_range_async(self._client, key, start=start, length=length)
+                    await until_exit(
+                        obstore.get_range_async(self._client, key, start=start, length=length)
+                    )
                 )
         except CLIENT_ERRORS as error:
             if is_range_error(error):
@@ -127,7 +130,11 @@ class S3Store:
                 chunk_size=LIST_PAGE_COUNT,
             )
         )
-        while page := await self._call("list", prefix, anext(pages, None)):
+        while True:
+            try:
+                page = await self._call("list", prefix, pages.__anext__())
+            except StopAsyncIteration:
+                return
             for item in page:
                 info = _info(item)
                 if info.key.startswith(prefix):
@@ -159,8 +166,8 @@ class S3Store:
         options: Any = {} if wanted is None else {"range": wanted}
         try:
             async with self._connections:
-                found = await obstore.get_async(self._client, key, options=options)
-                return bytes(await found.bytes_async()), found.meta["size"]
+                found = await until_exit(obstore.get_async(self._client, key, options=options))
+                return bytes(await until_exit(found.bytes_async())), found.meta["size"]
         except CLIENT_ERRORS as error:
             if operation == "get_tail":
                 if is_range_error(error):
@@ -180,7 +187,7 @@ class S3Store:
     async def _call(self, operation: str, key: str, request: Awaitable[_T]) -> _T:
         try:
             async with self._connections:
-                return await request
+                return await until_exit(request)
         except CLIENT_ERRORS as error:
             raise self._translated(error, operation, key) from error
 
