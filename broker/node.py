@@ -15,7 +15,7 @@ Source: Kafka's BrokerServer and BrokerLifecycleManager; KIP-631 (broker session
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from random import Random
@@ -59,6 +59,7 @@ from broker.handlers.share_requests import release
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.load_report import LoadReporter
+from broker.network.peer_watch import PeerWatch
 from broker.network.peers import PeerConnections
 from broker.network.server import Server
 from broker.partition.leaders import announced_leader
@@ -230,6 +231,10 @@ class Broker:
     def can_write(self) -> bool:
         return self.follower.can_write() and not self.storage.fenced
 
+    @property
+    def gone(self) -> Collection[BrokerIncarnation]:
+        return self._peer_watch.gone
+
     def leads_alone(self) -> bool:
         return self.follower.leads_alone() and not self.storage.fenced
 
@@ -346,6 +351,12 @@ class Broker:
         self._cleanup.push_async_callback(self.storage.abandon)
         await self.storage.start()
 
+    def _start_peer_watch(self) -> None:
+        """Watch the other brokers, before the first partition is expected here."""
+        self._peer_watch = PeerWatch(self.node_id, self.connect_peers(), self.partitions.on_gone)
+        self._cleanup.push_async_callback(self._peer_watch.close)
+        self.follower.subscribe(self._peer_watch.on_batch)
+
     def _start_coordination(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation
     ) -> None:
@@ -357,8 +368,10 @@ class Broker:
             subscribe=self.follower.subscribe,
             now_ms=self.now_ms,
             report=self._report_moves,
+            gone=lambda: self.gone,
         )
         self._cleanup.push_async_callback(self.partitions.abandon)
+        self._start_peer_watch()
         self._start_share_coordinator()
         self._start_groups()
         self._start_transactions()
@@ -652,7 +665,7 @@ class Broker:
         topic = self.image.topics.by_name(partition[0])
         if topic is None or partition[1] >= len(topic.partitions):
             raise KeyError(partition)
-        leader = announced_leader(self.image, topic.partitions[partition[1]])
+        leader = announced_leader(self.image, topic.partitions[partition[1]], self.gone)
         return None if leader is None else leader.node_id
 
     def _on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:

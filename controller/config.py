@@ -131,9 +131,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     session_grace_ms: Annotated[
         int, Setting("broker.session.grace.ms", Kind.DURATION, 1, 3_600_000)
-    ] = 500
+    ] = 300
     """A broker whose stream broke, and who did not open another, is fenced after this: so soon is a
-    killed process found.
+    killed process found. Brokers send a heartbeat in half of it.
     """
 
     heartbeat_interval_ms: Annotated[
@@ -142,7 +142,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How often brokers tell that they live; at most a third of the session timeout."""
 
     tick_interval_ms: int = 100
-    """How often sessions are looked at; adds to the time until a dead broker is fenced."""
+    """How often sessions are looked at, besides when the next one ends."""
 
     move_timeout_ms: Annotated[
         int, Setting("reassignment.move.timeout.ms", Kind.DURATION, 1, 3_600_000)

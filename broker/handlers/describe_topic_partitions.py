@@ -147,7 +147,7 @@ class _Describe:
         self, records: Sequence[PartitionMetadata]
     ) -> list[DescribeTopicPartitionsResponsePartition]:
         described = [
-            partition_metadata(self._node.image, record, self._live, self._unnamed)
+            partition_metadata(self._node.image, record, self._live, self._unnamed, self._node.gone)
             for record in records
         ]
         return [

@@ -32,7 +32,7 @@ class LeaderHints:
         topic = image.topics.by_name(topic_name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
-        leader = announced_leader(image, topic.partitions[index])
+        leader = announced_leader(image, topic.partitions[index], self._node.gone)
         if leader is None or leader.node_id == self._node.node_id:
             return None
         self._node_ids.add(leader.node_id)

@@ -40,7 +40,7 @@ from broker.handlers.mutation_quota import quota_client
 from broker.handlers.node import Node
 from broker.handlers.slices import SLICE_COUNT, listed
 from broker.network.request import RequestContext, Response
-from broker.partition.leaders import announced_leader
+from broker.partition.leaders import Gone, announced_leader
 from broker.wire import apis, framing
 from broker.wire.gen.metadata import (
     MetadataRequest,
@@ -81,28 +81,37 @@ class PartitionCache:
     def __init__(self, partitions_max: int = 200_000) -> None:
         self._partitions_max = partitions_max
         self.kept_count = 0
-        self._nodes: tuple[NodeId | None, list[tuple[NodeId, NodeEpoch, bool, bool]]] = (None, [])
-        """What an answer depends on besides the record: the broker that must not be named, the live
-        brokers, and the candidates for the next leader.
+        self._nodes: tuple[NodeId | None, Gone, list[tuple[NodeId, NodeEpoch, bool, bool]]] = (
+            None,
+            frozenset(),
+            [],
+        )
+        """What an answer depends on besides the record: the broker that must not be named, those
+        that are gone, the live ones, and the candidates for the next leader.
         """
         self._encoded: dict[
             tuple[UUID, int], tuple[list[PartitionMetadata | None], list[bytes]]
         ] = {}
 
     def partitions(
-        self, image: MetadataImage, topic: TopicState, version: int, unnamed: NodeId | None = None
+        self,
+        image: MetadataImage,
+        topic: TopicState,
+        version: int,
+        unnamed: NodeId | None = None,
+        gone: Gone = frozenset(),
     ) -> Sequence[bytes]:
         """Return the encoded partitions of a topic, valid until the next call. 0.4 ms for 10,000
         unchanged partitions, 5 us for each changed one.
 
-        unnamed: a broker that may not lead any more.
+        unnamed: a broker that may not lead any more. gone: see `announced_leader`.
         """
         nodes = [
             (node.node_id, node.node_epoch, node.fenced, node.draining) for node in image.nodes
         ]
-        if (unnamed, nodes) != self._nodes or self.kept_count > self._partitions_max:
+        if (unnamed, gone, nodes) != self._nodes or self.kept_count > self._partitions_max:
             self._encoded.clear()
-            self.kept_count, self._nodes = 0, (unnamed, nodes)
+            self.kept_count, self._nodes = 0, (unnamed, frozenset(gone), nodes)
         records, encoded = self._encoded.setdefault((topic.topic_id, version), ([], []))
         added = len(topic.partitions) - len(records)
         records += [None] * added
@@ -112,7 +121,7 @@ class PartitionCache:
         for index, record in enumerate(topic.partitions):
             if records[index] is not record:
                 encoded[index] = encode_partition(
-                    partition_metadata(image, record, live, unnamed), version
+                    partition_metadata(image, record, live, unnamed, gone), version
                 )
                 records[index] = record
         return encoded
@@ -284,7 +293,8 @@ class _Answer:
         node = self._node
         unnamed = None if node.can_write() else node.node_id
         return EncodedTopic(
-            head, self._cache.partitions(node.image, topic, self._ctx.api_version, unnamed)
+            head,
+            self._cache.partitions(node.image, topic, self._ctx.api_version, unnamed, node.gone),
         )
 
     def encode(self, topics: list[EncodedTopic]) -> Response:
@@ -319,12 +329,16 @@ class _Answer:
 
 
 def partition_metadata(
-    image: MetadataImage, partition: PartitionMetadata, live: set[NodeId], unnamed: NodeId | None
+    image: MetadataImage,
+    partition: PartitionMetadata,
+    live: set[NodeId],
+    unnamed: NodeId | None,
+    gone: Gone = frozenset(),
 ) -> MetadataResponsePartition:
     """Describe a partition. live: the brokers that are not fenced. unnamed: a broker that may not
-    lead any more.
+    lead any more. gone: see `announced_leader`.
     """
-    leader = announced_leader(image, partition)
+    leader = announced_leader(image, partition, gone)
     if leader is not None and leader.node_id == unnamed:
         leader = None
     return MetadataResponsePartition(

@@ -13,7 +13,7 @@ refreshing metadata only from this broker after NOT_LEADER. Only a broker that l
 OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.handlers.lease`), because clients do not repeat the batch
 then.
 Limits: a part waits for its partition at most for the request's timeout and 30 s. Before the
-election it waits at most 0.5 s: answers of one connection keep their order, so a hanging source or
+election it waits at most 0.8 s: answers of one connection keep their order, so a hanging source or
 a long recovery must not delay the others. The WAL limits the wait for durability; it fails all
 pending appends at its own deadline.
 Must not: inspect batches (`broker.partition` does).
@@ -51,7 +51,7 @@ from broker.wire.produce import (
 from broker.wire.topic_key import TopicKey
 
 _WAIT_OPEN_MAX_S: Final = 30.0
-_WAIT_ELECTED_MAX_S: Final = 0.5
+_WAIT_ELECTED_MAX_S: Final = 0.8
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NOT_FOR_CLIENTS: Final = (
     "only coordinators write to this topic: commit offsets by OffsetCommit, transactions by EndTxn"

@@ -203,6 +203,6 @@ def _can_be_asked(node: Node, transactional_id: str) -> bool:
     topic = node.image.topics.by_name(TRANSACTIONS_TOPIC)
     if index is None or topic is None:
         return True
-    leader = announced_leader(node.image, topic.partitions[index])
+    leader = announced_leader(node.image, topic.partitions[index], node.gone)
     state = None if leader is None else node.image.nodes.get(leader.node_id)
     return state is None or any(item.name == TRANSACTION_VERSION for item in state.features)

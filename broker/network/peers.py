@@ -9,6 +9,7 @@ Source: Kafka InterBrokerSendThread.
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -32,6 +33,7 @@ CONNECT_TIMEOUT_S: Final = 3.0
 """For the TLS handshake and the login as well."""
 _RECONNECT_SHARE: Final = 0.8
 """A connection whose session ends is replaced after this share of its time."""
+_DISCARD_BYTES: Final = 4_096
 _T = TypeVar("_T")
 
 
@@ -77,21 +79,63 @@ class PeerConnections:
             self._drop(node_id)
             raise
 
+    async def wait_closed(self, node_id: NodeId) -> None:
+        """Connect if necessary, and return when the broker has closed the connection or its process
+        has ended. Raises PeerGone, OSError, EOFError, WireError if it cannot connect.
+        """
+        peer = await self._connect(node_id)
+        try:
+            while await peer.reader.read(_DISCARD_BYTES):
+                pass  # brokers send nothing on their own
+        except OSError:
+            pass  # reset
+        finally:
+            self._drop(node_id)
+
+    async def refuses(self, node_id: NodeId) -> bool:
+        """Return whether all addresses of the broker refuse connections. False if one accepts, or
+        does not answer within CONNECT_TIMEOUT_S. Raises PeerGone.
+        """
+        host, port = self._address(node_id)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                for family, kind, protocol, _, address in found:
+                    with socket.socket(family, kind, protocol) as probe:
+                        probe.setblocking(False)
+                        try:
+                            await loop.sock_connect(probe, address)
+                        except ConnectionRefusedError:
+                            continue
+                        return False
+        except OSError:  # a timeout as well
+            return False
+        return bool(found)
+
     def close(self) -> None:
         for node_id in list(self._peers):
             self._drop(node_id)
 
-    async def _connect(self, node_id: NodeId) -> _Connection:
+    def _state(self, node_id: NodeId) -> "NodeState":
         state = self._image().nodes.get(node_id)
         if state is None:
             self._drop(node_id)
             raise PeerGone(f"broker {node_id} is not registered")
+        return state
+
+    def _address(self, node_id: NodeId) -> tuple[str, int]:
+        listener = "" if self._access is None else self._access.listener
+        return _address(self._state(node_id), listener)
+
+    async def _connect(self, node_id: NodeId) -> _Connection:
+        state = self._state(node_id)
         peer = self._peers.get(node_id)
         if peer is not None and peer.node_epoch == state.node_epoch and not _has_ended(peer):
             return peer
         self._drop(node_id)
         access = self._access
-        host, port = _address(state, "" if access is None else access.listener)
+        host, port = self._address(node_id)
         tls = None if access is None else access.tls_of(access.protocol)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=tls)

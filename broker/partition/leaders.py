@@ -6,17 +6,24 @@ immediately waits only for the move or the recovery, not for its next metadata r
 a second away after half a second without a leader (librdkafka doubles its pauses). If the election
 ends differently (the target died), the client gets an error or no answer and refreshes. The epoch
 in the answer is the one that the election will begin.
+A broker whose process has died (`gone`, see `broker.network.peer_watch`) is skipped before the
+controller has fenced it. The epoch stays as it is then, because that election may not come.
+
 Invariant: only brokers that are alive in the image are named. The prediction follows
 `controller.managers.elections` without its count of leaders: if no candidate can be elected, none
 is named.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, TypeAlias
 
 from base.ids import NodeId, StreamEpoch
 from controller.metadata.image import MetadataImage
 from controller.metadata.topics import NO_LEADER, PartitionMetadata, is_moving, leader_of
+from stream.ports import BrokerIncarnation
+
+Gone: TypeAlias = Collection[BrokerIncarnation]
+"""The brokers whose process has died, as far as this broker can see."""
 
 
 class AnnouncedLeader(NamedTuple):
@@ -24,26 +31,36 @@ class AnnouncedLeader(NamedTuple):
     leader_epoch: StreamEpoch
 
 
-def announced_leader(image: MetadataImage, partition: PartitionMetadata) -> AnnouncedLeader | None:
+def announced_leader(
+    image: MetadataImage, partition: PartitionMetadata, gone: Gone = frozenset()
+) -> AnnouncedLeader | None:
     """Return the leader to name, or None if there is none and the next one is unknown."""
-    if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
+    leader = leader_of(partition)
+    is_certain = is_moving(partition) or not image.nodes.is_alive(leader)
+    if not is_certain and leader not in gone:
         return AnnouncedLeader(partition.leader, partition.leader_epoch)
-    next_leader = _next_leader(image, partition)
+    next_leader = _next_leader(image, partition, gone)
     if next_leader is None:
         return None
-    return AnnouncedLeader(next_leader, StreamEpoch(partition.leader_epoch + 1))
+    return AnnouncedLeader(next_leader, StreamEpoch(partition.leader_epoch + is_certain))
 
 
-def is_next_leader(image: MetadataImage, partition: PartitionMetadata, node_id: NodeId) -> bool:
-    """Return True if the next election will make this broker the leader, as far as the image shows.
-    It then parks early requests.
+def is_next_leader(
+    image: MetadataImage,
+    partition: PartitionMetadata,
+    node_id: NodeId,
+    gone: Gone = frozenset(),
+) -> bool:
+    """Return True if the next election will make this broker the leader, as far as the image and
+    `gone` show. It then parks early requests.
     """
-    if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
+    leader = leader_of(partition)
+    if not is_moving(partition) and image.nodes.is_alive(leader) and leader not in gone:
         return False
-    return _next_leader(image, partition) == node_id
+    return _next_leader(image, partition, gone) == node_id
 
 
-def _next_leader(image: MetadataImage, partition: PartitionMetadata) -> NodeId | None:
+def _next_leader(image: MetadataImage, partition: PartitionMetadata, gone: Gone) -> NodeId | None:
     candidates: Iterable[NodeId] = partition.replicas
     if partition.target_replicas is not None and partition.move is not None:
         candidates = (partition.move.target, *partition.target_replicas)
@@ -51,6 +68,8 @@ def _next_leader(image: MetadataImage, partition: PartitionMetadata) -> NodeId |
         return None
     for node_id in candidates:
         node = image.nodes.get(node_id)
-        if node is not None and not node.fenced and not node.draining:
+        if node is None or node.fenced or node.draining:
+            continue
+        if BrokerIncarnation(node_id, node.node_epoch) not in gone:
             return node_id
     return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from base.ids import Millis, NodeEpoch, NodeId
 from broker.config import BrokerConfig
+from broker.partition.leaders import Gone
 from broker.partition.manager import PartitionManager
 from stream.storage import Storage
 
@@ -57,6 +58,13 @@ class LocalBroker(Protocol):
     def can_write(self) -> bool:
         """Return False once the session is lost or the broker met a fence: it may not acknowledge
         or read any more (`broker.handlers.lease`).
+        """
+        ...
+
+    @property
+    def gone(self) -> Gone:
+        """Return the brokers whose process has died before the controller has fenced them. For the
+        choice of the leader that clients get.
         """
         ...
 

@@ -28,7 +28,7 @@ from base.ids import Offset, StreamId
 from broker.partition.byte_limiter import ByteLimiter
 from broker.partition.committed import CommittedPartition, CommittedReads, committed_partition
 from broker.partition.counts import OperationCounts, PartitionStates, Traffic
-from broker.partition.leaders import is_next_leader
+from broker.partition.leaders import Gone, is_next_leader
 from broker.partition.load_meter import AppendTimes
 from broker.partition.log import LogConfig
 from broker.partition.move_notice import MoveNotice, MoveNoticeConfig
@@ -130,9 +130,10 @@ class PartitionManager:
         config: LogConfig | None = None,
         notice: MoveNoticeConfig | None = None,
         report: Callable[[list[MoveTiming]], None] | None = None,
+        gone: Callable[[], Gone] = frozenset,
     ) -> None:
-        """report: receives the step times of moves, at most `BATCH_COUNT_MAX` at a time. Must not
-        block or raise.
+        """report: receives the step times of moves, at most `BATCH_COUNT_MAX` at a time. gone:
+        returns the brokers whose process has died. Both must not block or raise.
         """
         self._me = me
         self._storage = storage
@@ -154,6 +155,7 @@ class PartitionManager:
         self._notice_config = notice or MoveNoticeConfig()
         self._notices: set[MoveNotice] = set()
         self._report = report or _ignore_timings
+        self._gone = gone
         self.opens = OperationCounts()
         self.closes = OperationCounts()
         self._past_traffic = Traffic()
@@ -352,6 +354,13 @@ class PartitionManager:
         self._take_over_starts(delta, image)
         self._reconcile(keys)
 
+    def on_gone(self, peer: BrokerIncarnation) -> None:
+        """Expect the partitions of a broker that is gone, or no longer if it is back. O(partitions
+        that it leads).
+        """
+        if not self._is_over:
+            self._reconcile(self._image().topics.led_by(peer))
+
     def _take_over_starts(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Take over the log starts from the image: a trim whose answer was lost took place."""
         trimmed: Iterable[StreamId] = delta.trimmed_stream_ids
@@ -398,15 +407,15 @@ class PartitionManager:
         )
 
     def _is_expected(self, key: PartitionKey) -> bool:
-        """Return True if the partition moves or its leader is dead, and this broker is the next
-        leader.
+        """Return True if the partition moves or its leader is dead or gone, and this broker is the
+        next leader.
         """
         image = self._image()
         record = image.topics.partition(key)
         return (
             record is not None
             and not self._is_closing
-            and is_next_leader(image, record, self._me.node_id)
+            and is_next_leader(image, record, self._me.node_id, self._gone())
         )
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:

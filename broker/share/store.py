@@ -169,7 +169,7 @@ class RoutedShareStates:
         leader = (
             None
             if partition is None or topic is None
-            else announced_leader(self._image, topic.partitions[partition])
+            else announced_leader(self._image, topic.partitions[partition], self._node.gone)
         )
         if leader is None:
             raise ShareStateError(

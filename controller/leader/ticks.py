@@ -101,9 +101,11 @@ class Ticks:
 
     async def watch_sessions(self) -> None:
         """Fence silent brokers. Run until cancelled or until the runtime ends."""
-        interval_ms = self._config.tick_interval_ms
+        longest_ms = self._config.tick_interval_ms
         while True:
-            ended = self._sessions.expired(int(self._now() * 1_000), interval_ms)
+            now_ms = int(self._now() * 1_000)
+            interval_ms = self._sessions.next_end_in_ms(now_ms, longest_ms)
+            ended = self._sessions.expired(now_ms, interval_ms)
             if ended:
                 await self._fence(ended)
             await asyncio.sleep(interval_ms / 1_000)

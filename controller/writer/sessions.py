@@ -119,6 +119,12 @@ class Sessions:
                 )
         return ended
 
+    def next_end_in_ms(self, now_ms: int, longest_ms: int) -> int:
+        """Return the time until the next session expires, from 1 to `longest_ms`."""
+        deadlines = [item.deadline_ms for item in self._sessions.values() if not item.ended]
+        next_ms = min(deadlines, default=now_ms + longest_ms) - now_ms
+        return longest_ms if next_ms <= 0 else min(next_ms, longest_ms)
+
     def alive(self) -> frozenset[NodeId]:
         """Return the nodes that may get work: their session has not ended and is not in the grace
         after a break.

@@ -195,6 +195,10 @@ class SimBroker:
     def leads_alone(self) -> bool:
         return (self.follower.leads_alone() or not self.world.leases) and not self.storage.fenced
 
+    @property
+    def gone(self) -> set[BrokerIncarnation]:
+        return self.world.suspected - {self.me}
+
     def departed(self) -> list[NodeState]:
         return []
 
@@ -249,6 +253,7 @@ class SimBroker:
             self.follower.subscribe,
             self.now_ms,
             config=LogConfig(checkpoint_bytes=limits.checkpoint_bytes),
+            gone=lambda: self.gone,
         )
         self._start_coordinators()
         self.partitions.add_leader_change_listener(self._on_leader_change)
@@ -391,7 +396,7 @@ class SimBroker:
         topic = self.image.topics.by_name(partition[0])
         if topic is None or partition[1] >= len(topic.partitions):
             raise KeyError(partition)
-        leader = announced_leader(self.image, topic.partitions[partition[1]])
+        leader = announced_leader(self.image, topic.partitions[partition[1]], self.gone)
         return None if leader is None else leader.node_id
 
     def _on_session(self, has_session: bool) -> None:

@@ -39,6 +39,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "zombie": {"pause": 4, "replace": 3, "cut": 2, "crash": 1, "slow_store": 1},
     "move": {"move": 8, "ping_pong": 4, "leave": 1, "trim": 1, "compaction": 1, "pause": 1},
     "store": {"slow_store": 3, "store_down": 3, "crash": 1, "move": 1},
+    "suspicion": {"suspect": 8, "crash": 2, "replace": 1, "cut": 1, "move": 2, "slow_store": 1},
     "controller": {
         "crash_controller": 3,
         "pause_controller": 2,
@@ -460,6 +461,21 @@ class Chaos:
 
     def crash(self) -> None:
         if (broker := self._running()) is not None:
+            self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
+
+    def suspect(self) -> None:
+        """Let the other brokers take one for gone, which lives or crashes, and send its clients to
+        another one.
+        """
+        broker, _ = self._world.leader(self._part(), self._rng, exact=True)
+        if broker is None or broker.process.held is not None:
+            return
+        self._world.suspect(broker.me, True)
+        self._later(
+            self._rng.choice((0.5, 2.0, 10.0)),
+            lambda peer=broker.me: self._world.suspect(peer, False),
+        )
+        if self._rng.random() < 0.3:
             self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
 
     def unregister(self) -> None:

@@ -34,6 +34,7 @@ from controller.api.messages import (
 )
 from controller.backup.snapshots import LoadedSnapshot
 from controller.metadata.records import PartitionRecord
+from stream.ports import BrokerIncarnation
 from tests.sim import scenarios
 from tests.sim.borders import patched_borders, quiet_collector, step_limit
 from tests.sim.checkers import Checker, Part, StableOffsets, Violation
@@ -200,6 +201,8 @@ class World:
         """What was found in the bucket at the end."""
         self.phases: list[tuple[str, float, int]] = []
         self.calm = False
+        self.suspected: set[BrokerIncarnation] = set()
+        """What the other brokers take for gone, rightly or not: see `broker.network.peer_watch`."""
         self._over = False
         self._starts = 0
         self.processes: list[Process] = []
@@ -301,6 +304,10 @@ class World:
         ]
         if old and not exact and rng.random() < 0.3:
             return old[-1], epoch
+        if self.suspected and not exact and rng.random() < 0.5:
+            others = [broker for broker in self.brokers.values() if broker.me not in self.suspected]
+            if others and any(node.node_id == node_id for node in self.suspected):
+                return rng.choice(others), epoch
         return self.brokers.get(node_id), epoch
 
     def log_start(self, part: Part) -> int:
@@ -708,10 +715,19 @@ class World:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
                 self.fail(f"the metadata is broken: {error}")
 
+    def suspect(self, peer: BrokerIncarnation, is_gone: bool) -> None:
+        """Tell all other brokers that this one is gone, or that it is not."""
+        (self.suspected.add if is_gone else self.suspected.discard)(peer)
+        for _, other in sorted(self.brokers.items()):
+            if other.serving and other.me != peer:
+                other.deliver(other.partitions.on_gone, peer)
+
     def _calm_down(self) -> None:
         """End the faults: resume what is paused and start what is dead."""
         self.trace("calm")
         self.calm = True
+        for peer in sorted(self.suspected):
+            self.suspect(peer, False)
         self.weather.faults = self.weather.down = False
         self.weather.slow_factor = 1.0
         self.network.lossy = 0.0

@@ -258,6 +258,7 @@ class Fixture:
             can_write=lambda: True,
             leads_alone=lambda: True,
             departed=lambda: self.departed.listed(0),
+            gone=frozenset(),
         )
         self.node.static_settings = BrokerSettings(
             self.node.config, self.node.stream_config, self.node.compaction_config

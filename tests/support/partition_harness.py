@@ -296,6 +296,10 @@ class Broker:
     def leads_alone(self):
         return self.writable and not self.is_unsure
 
+    @property
+    def gone(self):
+        return frozenset()
+
     def connect_peers(self):
         """Other brokers are not reached over the network here."""
         return PeerConnections(MetadataImage)

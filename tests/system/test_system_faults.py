@@ -12,10 +12,14 @@ from random import Random
 
 import pytest
 
+from broker.wire.apis import METADATA
+from broker.wire.gen import metadata
 from deploy.clients.state_file import ProcessState
+from deploy.clients.wire import WireClient
 from deploy.local.handle import LocalCluster
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.dev_cluster import asked, penstock
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -112,6 +116,30 @@ async def test_a_store_that_stands_still_delays_and_loses_nothing(cluster: Local
         await load.until_acknowledged(100)
         assert [broker.starts for broker in cluster.brokers()] == [1, 1], "brokers stay up"
     await check_all(cluster, load)
+
+
+async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced() -> None:
+    patient = ("broker.session.timeout.ms=10min", "broker.session.grace.ms=10min")
+    settings = [option for setting in patient for option in ("--set", setting)]
+    with LocalCluster(["--log-level", "error", "--no-restart", *settings]) as cluster:
+        created = penstock(cluster, "topics", "create", "t", "--partitions", "4")
+        assert created.returncode == 0
+        dead, living = cluster.brokers()
+
+        def named() -> set[int]:
+            """Ask the living broker itself: librdkafka repeats the request at the dead one."""
+            request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="t")])
+            codec = metadata.encode_request, metadata.decode_response
+            with WireClient(f"127.0.0.1:{living.port}") as client:
+                (topic,) = client.ask(METADATA, request, *codec).topics
+            return {partition.leader_id for partition in topic.partitions}
+
+        await until(lambda: asyncio.to_thread(lambda: named() == {0, 1}))
+        cluster.kill([dead])
+        await until(lambda: asyncio.to_thread(lambda: dead.node_id not in named()))
+        brokers = {node["node_id"]: node for node in asked(cluster, "nodes")["nodes"]}
+        assert not brokers[dead.node_id]["fenced"]
+        cluster.kill([living])  # it would wait for the dead one to take its partitions
 
 
 def leaders_of(cluster: LocalCluster) -> set[int]:

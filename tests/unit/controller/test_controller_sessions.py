@@ -50,6 +50,17 @@ def test_a_silent_stream_lasts_the_timeout_and_a_broken_one_the_grace(sessions: 
     assert fenced_at(sessions, 8_000, 20_000) == 8_000 + GRACE_MS
 
 
+def test_the_next_look_is_when_the_next_session_ends(sessions: Sessions) -> None:
+    assert sessions.next_end_in_ms(0, TICK_MS) == TICK_MS
+    sessions.registered(NODE, EPOCH, 0)
+    stream = open_stream(sessions, 0)
+    assert sessions.next_end_in_ms(0, TICK_MS) == TICK_MS
+    sessions.broken(NODE, EPOCH, stream, 0)
+    assert sessions.next_end_in_ms(GRACE_MS - 30, TICK_MS) == 30
+    assert sessions.expired(GRACE_MS, TICK_MS)
+    assert sessions.next_end_in_ms(GRACE_MS, TICK_MS) == TICK_MS, "its fence is being committed"
+
+
 def test_a_new_stream_within_the_grace_keeps_the_session_and_replaces_the_old_one(
     sessions: Sessions,
 ) -> None:

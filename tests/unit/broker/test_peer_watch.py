@@ -1,0 +1,125 @@
+"""PeerWatch: which other brokers count as gone, over real connections."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from base.ids import NodeEpoch, NodeId
+from broker.network import peer_watch
+from broker.network.peer_watch import PeerWatch
+from broker.network.peers import PeerConnections
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import NodeRecord
+from stream.ports import BrokerIncarnation
+from tests.support.waiting import until
+
+ME, OTHER = NodeId(1), BrokerIncarnation(NodeId(2), NodeEpoch(5))
+EVERYTHING = MetadataDelta(everything=True)
+
+
+class Peer:
+    """A broker of which only the port matters."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.connections: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _accept(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.append(writer)
+
+    def drop(self) -> None:
+        while self.connections:
+            self.connections.pop().transport.abort()
+
+    def die(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.drop()
+
+    def record(self, *, fenced: bool = False, epoch: int = OTHER.node_epoch) -> NodeRecord:
+        host, incarnation = "127.0.0.1", UUID(int=epoch)
+        return NodeRecord(
+            OTHER.node_id, NodeEpoch(epoch), incarnation, host, self.port, "m", None, fenced
+        )
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[tuple[Peer, PeerWatch, MetadataImage, list[bool]]]:
+    peer, image, changes = Peer(), MetadataImage(), list[bool]()
+    await peer.start()
+    image.apply_all([peer.record()])
+    watch = PeerWatch(
+        ME, PeerConnections(lambda: image), lambda which: changes.append(which in watch.gone)
+    )
+    watch.on_batch(EVERYTHING, image)
+    try:
+        await until(lambda: peer.connections)
+        yield peer, watch, image, changes
+    finally:
+        await watch.close()
+        peer.die()
+
+
+async def test_a_broker_that_died_is_gone_until_it_is_back() -> None:
+    async with watched() as (peer, watch, _, changes):
+        assert not watch.gone
+        peer.die()
+        await until(lambda: OTHER in watch.gone)
+        await peer.start()
+        await until(lambda: not watch.gone)
+        assert changes == [True, False]
+
+
+async def test_a_closed_connection_to_a_living_broker_proves_nothing() -> None:
+    async with watched() as (peer, watch, _, changes):
+        peer.drop()
+        await until(lambda: peer.connections)
+        assert not watch.gone
+        assert changes == []
+
+
+async def test_a_broker_is_gone_for_a_limited_time() -> None:
+    limit_s, peer_watch.GONE_MAX_S = peer_watch.GONE_MAX_S, 0.3
+    try:
+        async with watched() as (peer, watch, _, changes):
+            peer.die()
+            await until(lambda: changes == [True, False])
+            assert not watch.gone
+    finally:
+        peer_watch.GONE_MAX_S = limit_s
+
+
+async def test_the_image_decides_about_fenced_brokers_and_new_incarnations() -> None:
+    async with watched() as (peer, watch, image, _):
+        peer.die()
+        await until(lambda: OTHER in watch.gone)
+        image.apply_all([peer.record(fenced=True)])
+        watch.on_batch(EVERYTHING, image)
+        assert not watch.gone
+        await peer.start()
+        image.apply_all([peer.record(epoch=6)])
+        watch.on_batch(EVERYTHING, image)
+        await until(lambda: peer.connections)
+        assert not watch.gone
+
+
+async def test_a_broker_that_was_never_reached_is_not_gone() -> None:
+    peer, image = Peer(), MetadataImage()
+    await peer.start()
+    peer.die()
+    image.apply_all([peer.record()])
+    peers = PeerConnections(lambda: image)
+    watch = PeerWatch(ME, peers, lambda _: None)
+    watch.on_batch(EVERYTHING, image)
+    try:
+        await until(lambda: peers.refuses(OTHER.node_id))
+        assert not watch.gone
+    finally:
+        await watch.close()
