@@ -343,13 +343,31 @@ class _ShareFetchCall:
         while True:
             if self._is_complete:
                 cold = [target for target in self._targets if target.is_cold]
+                seen = self._sources()
                 if cold:
                     await self._read_cold(cold)
                 if self._acquire() or self._is_wait_over:
                     return self._answer()
+                if self._sources() != seen:
+                    self._evaluate()  # what happened during the reads woke no fetch
+                    continue
             if not await self._park():
                 self._is_wait_over = True
             self._evaluate()
+
+    def _sources(self) -> list[tuple[int, int, int]]:
+        """Return what the next attempt depends on: the news of each share partition, and the start
+        and the end of its log.
+        """
+        return [
+            (
+                0 if target.share is None else target.share.news_count,
+                target.partition.log_start_offset,
+                self._end_offset(target.partition),
+            )
+            for target in self._targets
+            if target.partition is not None
+        ]
 
     def _acquire(self) -> bool:
         """Lock what was read for the member. Return whether there is something to answer."""
@@ -389,8 +407,7 @@ class _ShareFetchCall:
         finally:
             for target in cold:
                 if target.share is not None:
-                    target.share.is_reading = False
-                    target.share.wake()
+                    target.share.end_read()
         if not self._node.can_write():
             for target in self._targets:
                 target.reset()

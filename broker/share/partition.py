@@ -87,6 +87,7 @@ class SharePartition:
         "error_code",
         "is_reading",
         "key",
+        "news_count",
         "partition",
         "window",
     )
@@ -109,6 +110,8 @@ class SharePartition:
         self.error_code = ErrorCode.NONE
         """Why there is no window and will be none."""
         self.is_reading = False
+        self.news_count = 0
+        """Increases when records become available that were delivered before, and the like."""
         """A fetch reads from the store, and others leave the share partition to it."""
         self._store = store
         self._config = config
@@ -149,6 +152,16 @@ class SharePartition:
         self._waits.pop(wait, None)
 
     def wake(self) -> None:
+        """Interrupt the waits, because something changed."""
+        self.news_count += 1
+        self._interrupt()
+
+    def end_read(self) -> None:
+        """Let the next fetch read. What was read may have been for nothing."""
+        self.is_reading = False
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         for wait in list(self._waits):
             wait.interrupt()
 

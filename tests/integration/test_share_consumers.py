@@ -3,6 +3,7 @@ transactions, the log that loses its start, and leaders that change.
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -13,10 +14,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from base.ids import NodeId
+from base.ids import NodeId, Offset
+from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
 from controller.api.messages import AlterReassignments, PartitionTarget
 from stream.config import StreamConfig
+from stream.errors import OffsetOutOfRange
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
@@ -28,6 +31,8 @@ HERE = (TOPIC, 0)
 GROUP_RESOURCE = 32
 WAIT_MS = 20_000
 """A fetch that waits for something which happens; no test waits as long."""
+_LONG_WAIT_MS = 250_000
+"""Longer than any test may take."""
 
 
 @pytest.fixture
@@ -118,6 +123,42 @@ async def test_released_records_wake_a_waiting_member(cluster: Cluster) -> None:
             assert first.acquired(max_wait_ms=WAIT_MS) == [(4, 4, 1)]
 
     await asyncio.to_thread(run)
+
+
+async def test_records_that_are_deleted_while_a_member_reads_do_not_stop_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member's read of the store fails, and nothing new arrives afterwards."""
+    reading, deleted = threading.Event(), threading.Event()
+    read = Partition.read
+
+    async def slow_read(partition: Partition, offset: Offset, *args: Any, **kwargs: Any) -> Any:
+        if partition.topic_name == TOPIC:
+            reading.set()
+            await asyncio.to_thread(deleted.wait, TIMEOUT_S)
+            start, stream_id = partition.log_start_offset, partition.log.data.stream_id
+            if offset < start:  # the objects may be gone already
+                raise OffsetOutOfRange(stream_id, offset, start, partition.high_watermark)
+        return await read(partition, offset, *args, **kwargs)
+
+    def run() -> None:
+        begin(cluster)
+        produce(cluster.bootstrap, TOPIC, values(3))
+        produce(cluster.bootstrap, TOPIC, values(3))
+        with members(cluster) as (member,), ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(member.acquired, HERE, max_wait_ms=_LONG_WAIT_MS)
+            assert reading.wait(TIMEOUT_S)
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+            admin.delete_records([TopicPartition(TOPIC, 0, 3)])[TopicPartition(TOPIC, 0)].result(30)
+            deleted.set()
+            assert waiting.result(TIMEOUT_S) == [(3, 5, 1)]
+
+    monkeypatch.setattr(Partition, "read_cached", lambda *_, **__: None)
+    monkeypatch.setattr(Partition, "read", slow_read)
+    try:
+        await asyncio.to_thread(run)
+    finally:
+        deleted.set()
 
 
 async def test_new_records_wake_one_member_after_the_other(cluster: Cluster) -> None:
