@@ -9,6 +9,7 @@ Must not: read files or the environment (`deploy.node.config` does), or hold liv
 import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from base.listeners import (
     Listener,
@@ -17,6 +18,7 @@ from base.listeners import (
     uses,
 )
 from base.settings import (
+    HIDDEN,
     Field,
     Kind,
     Setting,
@@ -530,6 +532,33 @@ class BrokerConfig:
     ] = 30_000
     """Timeout of one metadata change at the controller when the client gives none."""
 
+    schema_registry_url: Annotated[str, Setting("schema.registry.url", Kind.TEXT)] = ""
+    """http:// or https:// URL of a schema registry with Confluent's API, for topics with
+    `penstock.value.schema.validation` or `penstock.key.schema.validation`. Without credentials,
+    which have a setting of their own. Empty: topics cannot have these configs.
+    """
+
+    schema_registry_basic_auth_user_info: Annotated[
+        str, Setting("schema.registry.basic.auth.user.info", Kind.SECRET)
+    ] = ""
+    """USER:PASSWORD for the schema registry. Not as a flag, which other processes can see: use the
+    file or the variable.
+    """
+
+    schema_registry_ssl_truststore_location: Annotated[
+        str, Setting("schema.registry.ssl.truststore.location", Kind.TEXT)
+    ] = ""
+    """PEM file with the certificates of the CAs that sign the certificate of the schema registry.
+    Empty: those of the operating system.
+    """
+
+    schema_registry_timeout_ms: Annotated[
+        int, Setting("schema.registry.timeout.ms", Kind.DURATION, 100, 60_000)
+    ] = 5_000
+    """Longest wait for an answer of the schema registry. After it a batch whose schema is unknown
+    gets NOT_ENOUGH_REPLICAS, and its producer sends it again.
+    """
+
     load_report_interval_ms: Annotated[
         int, Setting("load.report.interval.ms", Kind.DURATION, 50, 5_000)
     ] = 2_000
@@ -542,6 +571,8 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.schema_registry_url:
+            self._check_registry()
         if self.buffered_request_bytes_max < self.request_bytes_max:
             allowed = f"at least request_bytes_max ({self.request_bytes_max})"
             raise SettingInvalid(
@@ -611,6 +642,16 @@ class BrokerConfig:
             named.get(listener.name, Listener(listener.name, "", 0)) for listener in self.bound
         ]
         return tuple(item._replace(port=item.port or ports[item.name]) for item in found)
+
+    def _check_registry(self) -> None:
+        parts = urlsplit(self.schema_registry_url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+            raise SettingInvalid(
+                "schema_registry_url",
+                HIDDEN,
+                "http://HOST:PORT or https://HOST; credentials belong into"
+                " schema_registry_basic_auth_user_info",
+            )
 
     def _check_listeners(self) -> None:
         bound = self.bound

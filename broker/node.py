@@ -55,6 +55,7 @@ from broker.handlers.authorizer import Authorizer
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.record_checks import record_checks
 from broker.handlers.share_requests import release
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import LedMarkers, start_marker
@@ -197,6 +198,7 @@ class Broker:
         """The topics as coordinators of groups see them."""
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
+        self.record_checks = record_checks(config)
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self.shares: SharePartitions
@@ -287,6 +289,7 @@ class Broker:
 
     async def _start(self) -> None:
         self._cleanup.push_async_callback(self.client.close)
+        self._cleanup.push_async_callback(self.record_checks.close)
         self._cleanup.push_async_callback(self._stop_background_tasks)
         if self.client.tls is not None:
             self._in_background(self.client.tls.watch())

@@ -32,6 +32,7 @@ from broker.handlers.loggers import LOGGER_RESOURCE, LoggerRefused, alter_logger
 from broker.handlers.node import Node
 from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
+from broker.schemas.rules import is_schema_config
 from broker.wire import framing
 from broker.wire.gen import alter_configs as replacing
 from broker.wire.gen import incremental_alter_configs as wire
@@ -137,7 +138,7 @@ async def _alter(
     try:
         _check_resource(node, named)
         asked = [(config.name, _value(node, named, config)) for config in resource.configs]
-        values = _checked(node, named, node.image.configs.get(*named), asked)
+        values = await _checked(node, named, node.image.configs.get(*named), asked)
     except _Refused as refused:
         return refused.outcome
     if not values:
@@ -213,7 +214,7 @@ def _check_resource(node: Node, resource: _Resource) -> None:
             raise _Refused(ErrorCode.INVALID_REQUEST, str(refused)) from refused
 
 
-def _checked(
+async def _checked(
     node: Node,
     resource: _Resource,
     present: Mapping[str, str],
@@ -224,6 +225,7 @@ def _checked(
     """
     resource_type, name = resource
     if resource_type == TOPIC_RESOURCE:
+        await _check_schemas(node, present, dict(values))
         return values
     if len(dict(values)) != len(values):
         raise _Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -239,6 +241,20 @@ def _checked(
     if problem := group_problem(node.config, kept):
         raise _Refused(ErrorCode.INVALID_CONFIG, problem)
     return values
+
+
+async def _check_schemas(
+    node: Node, present: Mapping[str, str], values: Mapping[str, str | None]
+) -> None:
+    """Raises _Refused if the schemas that a topic has after the change cannot be used. A change of
+    other configs is not refused for that.
+    """
+    if not any(map(is_schema_config, values)):
+        return
+    changed = {**present, **values}
+    kept = {config: value for config, value in changed.items() if value is not None}
+    if found := await node.record_checks.problem(kept):
+        raise _Refused(ErrorCode.INVALID_CONFIG, found)
 
 
 def _changes(resource: _Resource, values: Sequence[tuple[str, str | None]]) -> list[ConfigChange]:
@@ -270,7 +286,7 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
             outcomes.append(denial)
             continue
         try:
-            values = _replacement(node, item, is_repeated=named[resource] > 1)
+            values = await _replacement(node, item, is_repeated=named[resource] > 1)
         except _Refused as refused:
             outcomes.append(refused.outcome)
         else:
@@ -290,7 +306,7 @@ async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, replacing.AlterConfigsResponse(responses=responses))
 
 
-def _replacement(
+async def _replacement(
     node: Node, item: replacing.AlterConfigsResource, *, is_repeated: bool
 ) -> Sequence[tuple[str, str | None]]:
     """Return the values that the resource has in the end. Raises _Refused."""
@@ -302,7 +318,7 @@ def _replacement(
     null = next((config.name for config in item.configs if config.value is None), None)
     if null is not None:
         raise _Refused(invalid, f"Null value not supported for : {null}")
-    return _checked(node, named, {}, [(config.name, config.value) for config in item.configs])
+    return await _checked(node, named, {}, [(config.name, config.value) for config in item.configs])
 
 
 async def _replace(

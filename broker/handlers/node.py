@@ -10,6 +10,7 @@ from broker.dynamic_settings import BrokerSettings
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorizer import Authorizer
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.record_checks import RecordChecks
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
 from broker.share.coordinator import ShareCoordinator
@@ -53,6 +54,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def follower(self) -> "MetadataFollower": ...
+
+    @property
+    def record_checks(self) -> RecordChecks: ...
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...

@@ -5,7 +5,8 @@ Invariants: all partitions of a request that are open here go into one group imm
 requests of a connection enter the log in order. A partition that is being opened gets its part as
 soon as it is open, before any later request. What a producer sent after a refused part is refused,
 too, until that part is sent again. The first batch of a transaction in a partition is appended when
-its coordinator has answered (`broker.handlers.verification`), and so are those behind it. acks 1
+its coordinator has answered (`broker.handlers.verification`), and so are those behind it. Before
+that, records of topics with schemas are checked (`broker.handlers.record_checks`). acks 1
 means the same as acks -1: there is no weaker durability. Only durable records are acknowledged.
 Clients cannot write to internal topics, regardless of their client id. Without a session nothing is
 appended and the connection is closed: this broker's metadata is stale then, and librdkafka keeps
@@ -38,6 +39,7 @@ from broker.network.request import RequestContext, Respond
 from broker.network.server import CannotAnswer
 from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
+from broker.partition.validation import Refusal
 from broker.partition.verification import Guard
 from broker.quotas.clients import RequestQuota
 from broker.wire.leader_hint import NodeEndpoint
@@ -168,6 +170,9 @@ class _ProduceCall:
             result.error_message = _NOT_FOR_CLIENTS
             return None
         if isinstance(found, Partition):
+            if found.log.rules.schemas is not None or found.checks_count:
+                self._append_when_checked(found, wanted.records, result)
+                return None
             if self._request.transactional_id is None:
                 return found
             is_asked = self._ask_coordinator(found, wanted.records, result)
@@ -212,6 +217,7 @@ class _ProduceCall:
         parts: list[tuple[Partition, memoryview | None]],
         targets: list[ProducePartitionResult],
         guard: Guard | None = None,
+        refusal: Refusal | None = None,
     ) -> None:
         node = self._node
         group = PartitionAppend(
@@ -220,6 +226,7 @@ class _ProduceCall:
             leads_alone=node.leads_alone,
             guard=guard or self._guard,
             trace=self._trace,
+            refusal=refusal,
         )
         self._groups.append((group, targets))
         self._pending_count += 1
@@ -268,6 +275,23 @@ class _ProduceCall:
         verification.ask(node, transactional_id, partition, producer, admitted, adds=adds)
         return True
 
+    def _append_when_checked(
+        self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
+    ) -> None:
+        """Append the part when its records have been checked against the schemas of its topic."""
+        self._pending_count += 1
+
+        def checked(refusal: Refusal | None) -> None:
+            if not self._node.can_write():
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self._refuse(partition.topic_name, records, result, code)
+            elif refusal is not None or not self._ask_coordinator(partition, records, result):
+                self._append([(partition, records)], [result], refusal=refusal)
+            self._settle_one()
+
+        timeout_s = max(self._request.timeout_ms, 0) / 1_000
+        self._node.record_checks.begin(partition, records, timeout_s, checked)
+
     def _append_when_open(
         self, topic_name: str, records: memoryview | None, result: ProducePartitionResult
     ) -> None:
@@ -283,7 +307,9 @@ class _ProduceCall:
             is_done = True
             timer.cancel()
             if isinstance(found, Partition) and self._node.can_write():
-                if not self._ask_coordinator(found, records, result):
+                if found.log.rules.schemas is not None or found.checks_count:
+                    self._append_when_checked(found, records, result)
+                elif not self._ask_coordinator(found, records, result):
                     self._append([(found, records)], [result])
             else:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found

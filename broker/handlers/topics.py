@@ -27,6 +27,7 @@ from broker.handlers.node import Node
 from broker.handlers.slices import sliced
 from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
 from broker.network.request import RequestContext, Response
+from broker.schemas.rules import is_schema_config
 from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
 from broker.wire.topic_key import NO_TOPIC_ID
@@ -69,6 +70,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
             (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
             if topic.name in denied
             else _problem(topic, assignment, counts[topic.name])
+            or await _schema_problem(node, topic)
         )
         if problem is not None:
             code, message = problem
@@ -116,6 +118,16 @@ def _problem(
     if empty is not None:
         return ErrorCode.INVALID_CONFIG, f"config {empty}: null is not a value; leave it out"
     return None
+
+
+async def _schema_problem(
+    node: Node, topic: create_topics.CreatableTopic
+) -> tuple[ErrorCode, str] | None:
+    configs = {item.name: item.value or "" for item in topic.configs}
+    if not any(map(is_schema_config, configs)):
+        return None
+    found = await node.record_checks.problem(configs)
+    return (ErrorCode.INVALID_CONFIG, found) if found else None
 
 
 def _assignment(

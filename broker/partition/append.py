@@ -86,6 +86,7 @@ class PartitionAppend:
         "_leads_alone",
         "_pending_count",
         "_planned",
+        "_refusal",
         "_refused",
         "_settled",
         "_storage",
@@ -103,10 +104,13 @@ class PartitionAppend:
         guard: Guard | None = None,
         trace: RequestTrace | None = None,
         is_whole: bool = False,
+        refusal: Refusal | None = None,
     ) -> None:
         """refused, leads_alone (as `Node.leads_alone`): None for batches without sequences.
         from_coordinator: the append comes from this broker, whose transactional batches carry no
-        sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none.
+        sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none. refusal:
+        what an earlier check of the records found; batches that are in the log already are
+        answered nevertheless.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: dict[Partition, _Planned] = {}
@@ -117,6 +121,7 @@ class PartitionAppend:
         self._guard = guard
         self._trace = trace
         self._is_whole = is_whole
+        self._refusal = refusal
         self._pending_count = 1
 
     def run(
@@ -137,7 +142,7 @@ class PartitionAppend:
     def _plan(self, partition: Partition, content: Content, now_ms: Millis) -> None:
         outcome = AppendOutcome(partition)
         self.outcomes.append(outcome)
-        reason = self._refusal(partition, content)
+        reason = self._reason_to_wait(partition, content)
         if reason is not None:
             self._refuse(
                 partition,
@@ -159,6 +164,8 @@ class PartitionAppend:
             plan = log.plan(
                 records, now_ms, from_coordinator=self._from_coordinator, guard=self._guard
             )
+        if self._refusal is not None and not isinstance(plan, KnownBatch):
+            plan = self._refusal
         if isinstance(plan, Refusal):
             self._refuse(partition, records, outcome, *self._final_or_retriable(plan))
             outcome.record_errors = plan.record_errors
@@ -172,7 +179,7 @@ class PartitionAppend:
                 partition, plan, log.assign_offsets(records, plan, now_ms, marker), marker, outcome
             )
 
-    def _refusal(self, partition: Partition, content: Content) -> str | None:
+    def _reason_to_wait(self, partition: Partition, content: Content) -> str | None:
         """Return why this cannot be appended now, or None."""
         if not partition.accepts_records:
             return "this broker is giving up the partition"

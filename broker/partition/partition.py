@@ -53,6 +53,7 @@ class Partition:
         "accepts_records",
         "bytes_in",
         "bytes_out",
+        "checks_count",
         "index",
         "leader_epoch",
         "log",
@@ -87,6 +88,8 @@ class Partition:
         self.bytes_out = 0
         """Bytes of batches in Fetch responses."""
         self.requests_count = 0
+        self.checks_count = 0
+        """Batches that are being checked against the schemas of the topic."""
         self.records_in = 0
         self.records_out = 0
         """Offsets from the position of a fetch to the end of its records."""

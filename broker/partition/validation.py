@@ -17,6 +17,7 @@ from typing import Final
 from crc32c import crc32c
 
 from base.ids import Millis
+from broker.schemas.rules import SchemaRules, schema_rules
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.topic_configs import cleanup_policies
 from stream.batch.header import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, parse_header
@@ -42,6 +43,8 @@ class TopicRules:
     timestamp_before_max_ms: int = _FOREVER_MS
     timestamp_after_max_ms: int = _FOREVER_MS
     decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
+    schemas: SchemaRules | None = None
+    """Checked before the batch comes here (`broker.handlers.record_checks`)."""
 
     @classmethod
     def from_configs(
@@ -64,6 +67,7 @@ class TopicRules:
             ),
             timestamp_after_max_ms=int(configs.get("message.timestamp.after.max.ms", _FOREVER_MS)),
             decompressed_bytes_max=decompressed_bytes_max,
+            schemas=schema_rules(configs),
         )
 
 

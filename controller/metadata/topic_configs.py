@@ -18,6 +18,8 @@ INT64_MAX = (1 << 63) - 1
 INT32_MIN = -INT32_MAX - 1
 INT64_MIN = -INT64_MAX - 1
 VALUE_CHARS_MAX = 4_096
+SCHEMA_CHARS_MAX = 32_767
+"""The longest string of Kafka's protocol, in bytes."""
 _HOUR_MS = 3_600_000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[dDfF]?")
@@ -42,7 +44,7 @@ class TopicConfig:
     """low, high: limits of numbers, both allowed. also: a number beyond these limits that is
     allowed. choices: what a boolean, a string or each item of a list may be; empty for anything.
     item: what an item of a list looks like, or the list is `*`. is_internal: listed only where it
-    is set, as in Kafka.
+    is set, as in Kafka. chars_max: length of the longest value.
     """
 
     name: str
@@ -55,11 +57,12 @@ class TopicConfig:
     choices: tuple[str, ...] = ()
     item: str = ""
     is_internal: bool = False
+    chars_max: int = VALUE_CHARS_MAX
 
     def problem(self, value: str) -> str:
         """Why the value cannot be used, with what is allowed; empty if it can."""
-        if len(value) > VALUE_CHARS_MAX:
-            return f"config {self.name}: the value has more than {VALUE_CHARS_MAX} characters"
+        if len(value) > self.chars_max:
+            return f"config {self.name}: the value has more than {self.chars_max} characters"
         if self._parsed(value) is not None:
             return ""
         return f"config {self.name}={value!r} is not valid: {self.allowed}"
@@ -161,6 +164,88 @@ UNDELETE = "penstock.undelete"
 """Not a config of a topic: in CreateTopics it names the deleted topic that comes back."""
 
 _KEPT = "No effect, accepted for Kafka tools: "
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaConfigs:
+    """The names of the configs that say what the key or the value of each record has to be."""
+
+    schema: str
+    type: str
+    message: str
+    is_registered: str
+    strategy: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset({self.schema, self.type, self.message, self.is_registered, self.strategy})
+
+
+def _schema_names(part: str) -> SchemaConfigs:
+    prefix = f"penstock.{part}"
+    return SchemaConfigs(
+        f"{prefix}.schema",
+        f"{prefix}.schema.type",
+        f"{prefix}.schema.message",
+        f"{prefix}.schema.validation",
+        f"{prefix}.subject.name.strategy",
+    )
+
+
+KEY_SCHEMA = _schema_names("key")
+VALUE_SCHEMA = _schema_names("value")
+SCHEMA_TYPES = ("json", "avro", "protobuf")
+SUBJECT_STRATEGIES = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
+
+
+def _schema_configs(part: str, names: SchemaConfigs) -> tuple[TopicConfig, ...]:
+    return (
+        TopicConfig(
+            names.schema,
+            ConfigType.STRING,
+            "",
+            f"Schema of the {part} of each record: JSON Schema, an Avro schema, or Protobuf as the"
+            " text of a .proto file or a descriptor set in Base64. Batches with other records are"
+            " refused. Penstock's own.",
+            is_internal=True,
+            chars_max=SCHEMA_CHARS_MAX,
+        ),
+        TopicConfig(
+            names.type,
+            ConfigType.STRING,
+            SCHEMA_TYPES[0],
+            f"Language of `{names.schema}`. Penstock's own.",
+            choices=SCHEMA_TYPES,
+            is_internal=True,
+        ),
+        TopicConfig(
+            names.message,
+            ConfigType.STRING,
+            "",
+            f"Full name of the message of a Protobuf schema that the {part} is; empty for the first"
+            " one of the file. Penstock's own.",
+            is_internal=True,
+        ),
+        TopicConfig(
+            names.is_registered,
+            ConfigType.BOOLEAN,
+            "false",
+            f"Whether the {part} of each record has to begin with the id of a schema that is"
+            " registered for this topic at `schema.registry.url`, and to match it. Penstock's own.",
+            choices=("true", "false"),
+            is_internal=True,
+        ),
+        TopicConfig(
+            names.strategy,
+            ConfigType.STRING,
+            SUBJECT_STRATEGIES[0],
+            f"Which subject a schema has to be registered under: TOPIC-{part}, the name of the"
+            f" record, or TOPIC-NAME. Only with `{names.is_registered}`. Penstock's own.",
+            choices=SUBJECT_STRATEGIES,
+            is_internal=True,
+        ),
+    )
+
 
 _ALL = (
     TopicConfig(
@@ -290,6 +375,8 @@ _ALL = (
         low=-1,
         is_internal=True,
     ),
+    *_schema_configs("key", KEY_SCHEMA),
+    *_schema_configs("value", VALUE_SCHEMA),
     _bool("preallocate", f"{_KEPT}there are no files."),
     _bool("remote.log.copy.disable", f"{_KEPT}all data are remote."),
     _bool("remote.log.delete.on.disable", f"{_KEPT}all data are remote."),
@@ -351,12 +438,22 @@ def canonical(name: str, value: str) -> str:
 
 def conflict(configs: Mapping[str, str]) -> str:
     """Return why these configs of one topic cannot go together; empty if they can. Absent ones have
-    their defaults. As in Kafka, only the two lags of compaction depend on each other.
+    their defaults. As in Kafka, the two lags of compaction depend on each other. A schema is
+    either in the config or registered.
     """
     low, high = (
         int(configs.get(name, TOPIC_CONFIGS[name].default))
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
     )
-    if low <= high:
-        return ""
-    return f"min.compaction.lag.ms ({low}) is larger than max.compaction.lag.ms ({high})"
+    if low > high:
+        return f"min.compaction.lag.ms ({low}) is larger than max.compaction.lag.ms ({high})"
+    return _schema_conflict(configs, KEY_SCHEMA) or _schema_conflict(configs, VALUE_SCHEMA)
+
+
+def _schema_conflict(configs: Mapping[str, str], names: SchemaConfigs) -> str:
+    schema = configs.get(names.schema)
+    if schema and configs.get(names.is_registered) == "true":
+        return f"{names.schema} and {names.is_registered}=true exclude each other: remove one"
+    if configs.get(names.message) and (not schema or configs.get(names.type) != "protobuf"):
+        return f"{names.message} needs {names.schema} and {names.type}=protobuf"
+    return ""

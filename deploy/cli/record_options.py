@@ -49,8 +49,8 @@ class RecordOptions:
 
     def codecs(self, topic: str) -> "tuple[RecordCodec, RecordCodec]":
         """Return the codecs of keys and of values. Raises UsageError."""
+        from broker.schemas.registry import RegistryUrlInvalid, SchemaRegistry
         from deploy.records.formats import codec
-        from deploy.records.registry import SchemaRegistry
 
         if self.key_format in {RecordFormat.AVRO, RecordFormat.PROTOBUF}:
             raise UsageError(
@@ -62,9 +62,14 @@ class RecordOptions:
             raise UsageError(f"--schema {self.schema}: {error.strerror}") from None
         # A registry in the environment says nothing about values that have no schema.
         has_schema = self.value_format in {RecordFormat.AVRO, RecordFormat.PROTOBUF}
-        registry = (
-            SchemaRegistry(self.schema_registry) if self.schema_registry and has_schema else None
-        )
+        try:
+            registry = (
+                SchemaRegistry(self.schema_registry)
+                if self.schema_registry and has_schema
+                else None
+            )
+        except RegistryUrlInvalid as error:
+            raise UsageError(f"--schema-registry is not allowed: {error}") from None
         value = codec(
             self.value_format,
             schema=schema,

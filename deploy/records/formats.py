@@ -9,7 +9,8 @@ BadRecord.
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from enum import StrEnum
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,7 +21,7 @@ from base.extras import install_hint
 from deploy.errors import DeployError, UsageError
 
 if TYPE_CHECKING:
-    from deploy.records.registry import SchemaRegistry
+    from broker.schemas.registry import SchemaRegistry
 
 _MAGIC: Final = 0
 _FRAME_BYTES: Final = 5
@@ -136,8 +137,8 @@ class AvroCodec:
         frame, schema = b"", self._given
         if self._registry is not None:
             if self._newest is None:
-                number, content = self._registry.newest(self._subject)
-                self._newest = number, self._parsed(content)
+                number, content = _newest(self._registry, self._subject)
+                self._newest = number, self._parsed(content.encode())
             number, schema = self._newest
             frame = _frame(number)
         stream = BytesIO()
@@ -149,7 +150,9 @@ class AvroCodec:
 
     def _schema(self, registry: "SchemaRegistry", number: int) -> Any:  # noqa: ANN401 - fastavro's
         if number not in self._by_id:
-            self._by_id[number] = self._parsed(registry.by_id(number))
+            with _registry_errors():
+                text = registry.by_id(number)
+            self._by_id[number] = self._parsed(text.text.encode())
         return self._by_id[number]
 
     def _parsed(self, content: bytes) -> Any:  # noqa: ANN401 - fastavro has no type for schemas
@@ -206,7 +209,7 @@ class ProtobufCodec:
         if self._registry is None:
             return data
         if self._id is None:
-            self._id, _ = self._registry.newest(self._subject)
+            self._id, _ = _newest(self._registry, self._subject)
         return _frame(self._id) + _encoded_path(self._path) + data
 
 
@@ -239,6 +242,22 @@ def codec(
             " --descriptor_set_out=FILE`, and --message package.Name"
         )
     return ProtobufCodec(schema, message, registry, subject)
+
+
+def _newest(registry: "SchemaRegistry", subject: str) -> tuple[int, str]:
+    with _registry_errors():
+        return registry.newest(subject)
+
+
+@contextmanager
+def _registry_errors() -> Generator[None]:
+    """Raise what a schema registry fails with as DeployError."""
+    from broker.schemas.registry import RegistryError
+
+    try:
+        yield
+    except RegistryError as error:
+        raise DeployError(str(error)) from None
 
 
 def _frame(number: int) -> bytes:

@@ -56,7 +56,7 @@ def decode_records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
     """Return all records of the batch at the start of `batch`. Raises BatchCorrupt."""
-    return list(_iterate(batch, decompressed_bytes_max))
+    return list(iter_records(batch, decompressed_bytes_max))
 
 
 def first_record_at_or_after(
@@ -80,7 +80,7 @@ def first_record_at_or_after(
     if header.record_count > RECORDS_SEARCHED_MAX:
         return begin
     try:
-        for record in _iterate(batch, decompressed_bytes_max):
+        for record in iter_records(batch, decompressed_bytes_max):
             if record.timestamp_ms >= timestamp_ms and record.offset >= from_offset:
                 return record.offset, record.timestamp_ms
     except BatchTooLarge:
@@ -92,11 +92,12 @@ def keyless_records(batch: Buffer, decompressed_bytes_max: int) -> list[int]:
     """Return which records of the batch have no key, counted from 0. Decodes the whole batch, one
     record at a time. Raises BatchCorrupt.
     """
-    records = _iterate(batch, decompressed_bytes_max)
+    records = iter_records(batch, decompressed_bytes_max)
     return [at for at, record in enumerate(records) if record.key is None]
 
 
-def _iterate(batch: Buffer, decompressed_bytes_max: int) -> Iterator[Record]:
+def iter_records(batch: Buffer, decompressed_bytes_max: int) -> Iterator[Record]:
+    """Decode the records of the batch at the start of `batch` one by one. Raises BatchCorrupt."""
     header = parse_header(batch)
     if not check_crc(batch):
         raise BatchCorrupt(f"the batch at offset {header.base_offset} does not match its checksum")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from broker.schemas.registry import SchemaText
 from deploy.csv_rows import encode_csv
 from deploy.errors import UsageError
 from deploy.groups.reset import parse_duration, parse_time, read_offsets
@@ -35,13 +36,13 @@ AVRO = json.dumps(
 class Registry:
     """Knows one Avro schema."""
 
-    def by_id(self, number: int) -> bytes:
+    def by_id(self, number: int) -> SchemaText:
         assert number == 7
-        return AVRO
+        return SchemaText("AVRO", AVRO.decode())
 
-    def newest(self, subject: str) -> tuple[int, bytes]:
+    def newest(self, subject: str) -> tuple[int, str]:
         assert subject == "orders-value"
-        return 7, AVRO
+        return 7, AVRO.decode()
 
 
 def descriptor_set() -> bytes:

@@ -1,0 +1,116 @@
+"""Remember the schemas of the registry by their ids, which never change their meaning.
+
+Invariants: while the registry is away, what is known stays usable. An unknown id is asked for at
+most once in FRESH_S, so a producer with a wrong id does not become a load on the registry. A schema
+that is registered under a further subject counts for it within FRESH_S.
+Limits: KNOWN_COUNT_MAX schemas; LOOKUPS_MAX look-ups at a time, in THREADS_COUNT threads; after a
+failure the registry is left alone for PAUSE_S.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from broker.schemas.language import Reference
+from broker.schemas.messages import RegisteredSchema
+from broker.schemas.registry import NotRegistered, RegistryError, SchemaRegistry
+
+KNOWN_COUNT_MAX: Final = 1_000
+LOOKUPS_MAX: Final = 100
+THREADS_COUNT: Final = 4
+FRESH_S: Final = 5.0
+PAUSE_S: Final = 1.0
+_NONE: Final = RegisteredSchema("")
+
+
+class _Known(NamedTuple):
+    schema: RegisteredSchema
+    at_s: float
+
+
+class KnownSchemas:
+    """The schemas of one registry."""
+
+    def __init__(self, registry: SchemaRegistry, now_s: Callable[[], float]) -> None:
+        """now_s: a monotonic clock."""
+        self._registry = registry
+        self._now_s = now_s
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._lookups: dict[int, asyncio.Task[RegisteredSchema]] = {}
+        self._threads = ThreadPoolExecutor(THREADS_COUNT, thread_name_prefix="schema-registry")
+        self._paused_until_s = 0.0
+        self._failure = ""
+
+    def close(self) -> None:
+        for lookup in self._lookups.values():
+            lookup.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def find(self, numbers: Iterable[int]) -> dict[int, RegisteredSchema]:
+        """Return the schemas of these ids, as the registry has them now or had them within
+        FRESH_S. Raises RegistryError if one is unknown and the registry does not answer.
+        """
+        found: dict[int, RegisteredSchema] = {}
+        waiting: dict[int, asyncio.Task[RegisteredSchema]] = {}
+        for number in numbers:
+            known = self._known.get(number)
+            if known is not None and self._now_s() - known.at_s < FRESH_S:
+                found[number] = known.schema
+            else:
+                waiting[number] = self._lookup(number)
+        for number, lookup in waiting.items():
+            try:
+                found[number] = await asyncio.shield(lookup)
+            except RegistryError:
+                stale = self._known.get(number)
+                if stale is None or not stale.schema.type:
+                    raise
+                found[number] = stale.schema
+        return found
+
+    def _lookup(self, number: int) -> "asyncio.Task[RegisteredSchema]":
+        lookup = self._lookups.get(number)
+        if lookup is None:
+            lookup = asyncio.get_running_loop().create_task(self._looked_up(number))
+            self._lookups[number] = lookup
+            lookup.add_done_callback(lambda done: self._settled(number, done))
+        return lookup
+
+    def _settled(self, number: int, done: "asyncio.Task[RegisteredSchema]") -> None:
+        del self._lookups[number]
+        if not done.cancelled():
+            done.exception()  # those who waited have it
+
+    async def _looked_up(self, number: int) -> RegisteredSchema:
+        if self._now_s() < self._paused_until_s:
+            raise RegistryError(self._failure)
+        if len(self._lookups) > LOOKUPS_MAX:
+            raise RegistryError(f"{LOOKUPS_MAX} requests to the schema registry are waiting")
+        known = self._known.get(number)
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            schema = await run(self._threads, self._ask, number, known)
+        except RegistryError as error:
+            self._paused_until_s = self._now_s() + PAUSE_S
+            self._failure = str(error)
+            raise
+        self._known[number] = _Known(schema, self._now_s())
+        self._known.move_to_end(number)
+        if len(self._known) > KNOWN_COUNT_MAX:
+            self._known.popitem(last=False)
+        return schema
+
+    def _ask(self, number: int, known: _Known | None) -> RegisteredSchema:
+        """Ask for a schema, or only for its subjects if it is known. Runs in a thread."""
+        try:
+            subjects = tuple(self._registry.subjects_of(number))
+            if known is not None and known.schema.type:
+                old = known.schema
+                return RegisteredSchema(old.type, old.schema, old.references, subjects)
+            text = self._registry.by_id(number)
+        except NotRegistered:
+            return _NONE
+        references = tuple(Reference(name, schema) for name, schema in text.references)
+        return RegisteredSchema(text.type.lower(), text.text, references, subjects)

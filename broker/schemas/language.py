@@ -1,0 +1,94 @@
+"""The contract of the schema languages, and which module implements each.
+
+Must not: import a library of an extra (`json_schema`, `avro` and `protobuf` do when they are used).
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from base.extras import install_hint
+
+_EXTRA: Final = "schemas"
+_MODULES: Final = {
+    "json": "broker.schemas.json_schema",
+    "avro": "broker.schemas.avro",
+    "protobuf": "broker.schemas.protobuf",
+}
+SHOWN_CHARS_MAX: Final = 200
+"""Longest part of a record or a schema that a message shows."""
+
+
+class Reference(Struct, frozen=True):
+    """Another schema that a registered one refers to by this name."""
+
+    name: str
+    schema: str
+
+
+class SchemaInvalid(Exception):
+    """The text is not a schema of its language. The message says where."""
+
+
+class CannotCheck(Exception):
+    """This broker cannot check schemas of this language; the message says what is missing."""
+
+
+class Validator(Protocol):
+    """A schema that is ready to check values."""
+
+    @property
+    def record_name(self) -> str:
+        """Return the full name of the record, empty if it has none."""
+        ...
+
+    def problem(self, data: bytes) -> str:
+        """Return the path of the first field that does not match and why, as `.a.b: text` or
+        `: text`; empty if the value matches.
+        """
+        ...
+
+
+class Compiled(Protocol):
+    """A compiled text, which has several messages in Protobuf."""
+
+    def validator(self, message: str) -> Validator:
+        """Return the validator of a message; empty for the first one. Raises SchemaInvalid."""
+        ...
+
+    def framed(self, data: bytes) -> tuple[Validator, bytes]:
+        """Return the validator of a value behind the id of its schema, and its payload. Raises
+        SchemaInvalid if a message is named that does not exist.
+        """
+        ...
+
+
+def compile_schema(kind: str, text: str, references: Sequence[Reference]) -> Compiled:
+    """Compile a schema. kind: json, avro or protobuf. Raises SchemaInvalid, CannotCheck."""
+    if kind not in _MODULES:
+        raise CannotCheck(f"schemas of type {brief(kind)} cannot be checked")
+    try:
+        compiled: Compiled = import_module(_MODULES[kind]).compile_text(text, references)
+    except ImportError as error:
+        raise CannotCheck(f"the package {error.name} is missing: {install_hint(_EXTRA)}") from None
+    return compiled
+
+
+def brief(text: str) -> str:
+    """Return a text that is short enough for a message."""
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
+
+
+class OneMessage:
+    """A compiled schema with one validator."""
+
+    def __init__(self, validator: Validator) -> None:
+        self._validator = validator
+
+    def validator(self, message: str) -> Validator:
+        return self._validator
+
+    def framed(self, data: bytes) -> tuple[Validator, bytes]:
+        return self._validator, data

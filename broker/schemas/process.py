@@ -1,0 +1,163 @@
+"""Run the worker process, and give it one request after the other.
+
+Invariants: a request gets one verdict. One that ends the process by the limits of the worker gets
+TOO_SLOW, and the next one a new process. Topics take turns, so a topic with slow checks delays
+others by one batch each.
+Limits: an answer takes at most ANSWER_S. The caller limits what waits.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import OrderedDict, deque
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import structlog
+
+from broker.schemas import messages
+from broker.schemas.messages import FRAME_BYTES, Request, Verdict
+
+ANSWER_S: Final = 30.0
+"""Far above the CPU that the worker may use: a machine may be busy."""
+PAUSE_S: Final = 1.0
+"""After a process that ended for another reason than its limits."""
+_END_S: Final = 5.0
+_VERDICT_BYTES_MAX: Final = 1 << 20
+_LIMIT_SIGNALS: Final = frozenset(
+    {signal.SIGPROF, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
+)
+"""How a process ends that is out of CPU, stack or memory."""
+_KEPT_VARIABLES: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "HOME")
+_log = structlog.get_logger(__name__)
+
+
+class _Waiting(NamedTuple):
+    request: Request
+    done: "asyncio.Future[Verdict]"
+
+
+class CheckProcess:
+    """The worker process of a broker, which starts with the first request."""
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[str, deque[_Waiting]] = OrderedDict()
+        """What waits, by topic, in the order of their turns."""
+        self._task: asyncio.Task[None] | None = None
+        self._worker: _Worker | None = None
+        self._paused_until_s = 0.0
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._end_worker()
+
+    async def call(self, topic: str, request: Request) -> Verdict:
+        """Return the verdict. topic: whose turn it is."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(request, loop.create_future())
+        self._lanes.setdefault(topic, deque()).append(waiting)
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+        return await waiting.done
+
+    async def _run(self) -> None:
+        while self._lanes:
+            topic, lane = self._lanes.popitem(last=False)
+            waiting = lane.popleft()
+            if lane:
+                self._lanes[topic] = lane
+            if waiting.done.cancelled():
+                continue
+            verdict = await self._answer(waiting.request)
+            if not waiting.done.cancelled():
+                waiting.done.set_result(verdict)
+
+    async def _answer(self, request: Request) -> Verdict:
+        now_s = asyncio.get_running_loop().time
+        if now_s() < self._paused_until_s:
+            return Verdict(messages.UNAVAILABLE, "the process that checks records has failed")
+        try:
+            if self._worker is None:
+                self._worker = await _Worker.start()
+            async with asyncio.timeout(ANSWER_S):
+                return await self._worker.ask(request)
+        except (OSError, EOFError, TimeoutError) as error:
+            status = await self._end_worker()
+            if status is not None and -status in _LIMIT_SIGNALS:
+                _log.warning("schema_check_ended", signal=signal.Signals(-status).name)
+                return Verdict(messages.TOO_SLOW)
+            self._paused_until_s = now_s() + PAUSE_S
+            _log.error("schema_worker_failed", status=status, error=repr(error))
+            return Verdict(messages.UNAVAILABLE, "the process that checks records has failed")
+
+    async def _end_worker(self) -> int | None:
+        """Return the status of the process, None if there was none."""
+        worker, self._worker = self._worker, None
+        return None if worker is None else await worker.end()
+
+
+class _Worker:
+    """One process. It ends when its socket is closed."""
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._process, self._reader, self._writer = process, reader, writer
+
+    @classmethod
+    async def start(cls) -> "_Worker":
+        """Raises OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.to_thread(_spawned, theirs)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        return cls(process, *await asyncio.open_connection(sock=ours))
+
+    async def ask(self, request: Request) -> Verdict:
+        """Raises OSError, EOFError."""
+        data = messages.encode(request)
+        self._writer.write(len(data).to_bytes(FRAME_BYTES, "big"))
+        self._writer.write(data)
+        await self._writer.drain()
+        size = int.from_bytes(await self._reader.readexactly(FRAME_BYTES), "big")
+        if size > _VERDICT_BYTES_MAX:
+            raise EOFError(f"a verdict of {size} bytes")
+        return messages.decode_verdict(await self._reader.readexactly(size))
+
+    async def end(self) -> int:
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+        return await asyncio.to_thread(self._ended)
+
+    def _ended(self) -> int:
+        try:
+            return self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def _spawned(connection: socket.socket) -> "subprocess.Popen[bytes]":
+    """Start the worker without the secrets of this process in its environment."""
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "broker.schemas.worker"],
+        stdin=connection.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=kept,
+    )

@@ -1,0 +1,359 @@
+"""Protobuf: a value parses as its message, with all required fields and without unknown ones.
+
+Protobuf passes over fields that it does not know, also over known numbers with another wire type;
+without the last rule nearly every other message would match.
+Schemas are descriptor sets in Base64, or text that protoc compiles. Only Google's well-known files
+can be imported, and the references that are given.
+"""
+
+import base64
+import binascii
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf import (  # type: ignore[import-untyped,unused-ignore]
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    unknown_fields,
+)
+
+from broker.schemas.language import CannotCheck, Reference, SchemaInvalid, Validator, brief
+
+_MAIN: Final = "schema.proto"
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_WELL_KNOWN: Final = "google/protobuf/"
+_INDEXES_MAX: Final = 32
+_PATH_PARTS_MAX: Final = 100
+
+
+class _ProtobufValidator:
+    def __init__(self, descriptor: Any) -> None:  # noqa: ANN401 - generated at run time
+        self._parse: Any = message_factory.GetMessageClass(descriptor).FromString
+        self._descriptor = descriptor
+        self.record_name = str(descriptor.full_name)
+
+    def problem(self, data: bytes) -> str:
+        try:
+            message = self._parse(data)
+        except Exception as error:  # noqa: BLE001 - protobuf has several errors, by implementation
+            where = _broken_field(self._descriptor, data)
+            why = brief(str(error).rpartition("': ")[2])
+            return f"{where}: it is not Protobuf of {self.record_name}: {why}"
+        if not message.IsInitialized():
+            missing = message.FindInitializationErrors()
+            return f".{brief(missing[0])}: the required field is missing"
+        size = message.ByteSize()
+        message.DiscardUnknownFields()
+        if message.ByteSize() == size:
+            return ""
+        return _unknown(self._parse(data), "") or ": it has unknown fields"
+
+
+class _CompiledProtobuf:
+    """All messages of one file."""
+
+    def __init__(self, pool: Any, file: Any) -> None:  # noqa: ANN401 - descriptors
+        self._pool, self._file = pool, file
+        self._top: list[Any] = list(file.message_types_by_name.values())
+        self._known: dict[str, _ProtobufValidator] = {}
+        if not self._top:
+            raise SchemaInvalid("it has no message")
+
+    def validator(self, message: str) -> Validator:
+        if not message:
+            return self._of(self._top[0])
+        try:
+            return self._of(self._pool.FindMessageTypeByName(message))
+        except KeyError:
+            names = ", ".join(descriptor.full_name for descriptor in self._top)
+            problem = f"there is no message {brief(message)!r}; its messages are {brief(names)}"
+            raise SchemaInvalid(problem) from None
+
+    def framed(self, data: bytes) -> tuple[Validator, bytes]:
+        """The indexes of the message come first, as zigzag varints; a zero stands for the first."""
+        count, at = _varint(data, 0)
+        indexes: list[int] = []
+        if not 0 <= count <= _INDEXES_MAX:
+            raise SchemaInvalid(f"it begins with {count} indexes of its message")
+        for _ in range(count):
+            index, at = _varint(data, at)
+            indexes.append(index)
+        among, found = self._top, None
+        for index in indexes or [0]:
+            if not 0 <= index < len(among):
+                raise SchemaInvalid(f"the schema has no message of the indexes {indexes}")
+            found = among[index]
+            among = list(found.nested_types)
+        return self._of(found), data[at:]
+
+    def _of(self, descriptor: Any) -> _ProtobufValidator:  # noqa: ANN401 - generated at run time
+        known = self._known.get(descriptor.full_name)
+        if known is None:
+            known = self._known[descriptor.full_name] = _ProtobufValidator(descriptor)
+        return known
+
+
+def compile_text(text: str, references: Sequence[Reference]) -> _CompiledProtobuf:
+    """Compile a schema. Raises SchemaInvalid, CannotCheck."""
+    files = _decoded(text)
+    if files is None:
+        files = _compiled(text, references)
+    else:
+        files = [*_reference_files(references), *files]
+    return _loaded(files)
+
+
+def _decoded(text: str) -> list[Any] | None:
+    """Return the files of a descriptor set, or of a single descriptor as registries store it. None:
+    this is the text of a .proto file.
+    """
+    if _BASE64.fullmatch(text) is None:
+        return None
+    try:
+        data = base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    for kind in (descriptor_pb2.FileDescriptorSet, descriptor_pb2.FileDescriptorProto):
+        parsed: Any = kind()
+        try:
+            parsed.ParseFromString(data)
+        except Exception:  # noqa: BLE001, S112 - protobuf has several errors, by implementation
+            continue
+        size = parsed.ByteSize()
+        parsed.DiscardUnknownFields()
+        if parsed.ByteSize() == size:
+            return list(parsed.file) if kind is descriptor_pb2.FileDescriptorSet else [parsed]
+    raise SchemaInvalid("it is Base64, but neither a FileDescriptorSet nor a FileDescriptorProto")
+
+
+def _reference_files(references: Sequence[Reference]) -> list[Any]:
+    found: list[Any] = []
+    for reference in references:
+        for file in _decoded(reference.schema) or _compiled(reference.schema, references):
+            if len(found) < len(references) and not file.name.startswith(_WELL_KNOWN):
+                file.name = reference.name
+            found.append(file)
+    return found
+
+
+def _loaded(files: Sequence[Any]) -> _CompiledProtobuf:
+    """Add files to a pool, those first that others import. The last one has the messages."""
+    pool: Any = descriptor_pool.DescriptorPool()
+    by_name = {file.name: file for file in files}
+    if not files:
+        raise SchemaInvalid("the descriptor set is empty")
+    added: set[str] = set()
+
+    def add(name: str, depth: int) -> None:
+        if name in added:
+            return
+        if depth > len(by_name):
+            raise SchemaInvalid("its files import each other in a cycle")
+        file = by_name.get(name) or _well_known(name)
+        for needed in file.dependency:
+            add(needed, depth + 1)
+        pool.Add(file)
+        added.add(name)
+
+    main = files[-1].name
+    try:
+        for name in by_name:
+            add(name, 0)
+        return _CompiledProtobuf(pool, pool.FindFileByName(main))
+    except (TypeError, KeyError, ValueError) as error:
+        raise SchemaInvalid(f"the descriptors are not valid: {brief(str(error))}") from None
+
+
+def _well_known(name: str) -> Any:  # noqa: ANN401 - a descriptor
+    """Return a file of Google that comes with the library. Raises SchemaInvalid."""
+    if name.startswith(_WELL_KNOWN) and name.endswith(".proto") and name.count("/") == 2:
+        from importlib import import_module
+
+        module_name = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+        if re.fullmatch(r"[a-z_.0-9]+", module_name):
+            try:
+                module: Any = import_module(module_name)
+            except ImportError:
+                raise SchemaInvalid(f"it imports {brief(name)}, which is missing") from None
+            file: Any = descriptor_pb2.FileDescriptorProto()
+            module.DESCRIPTOR.CopyToProto(file)
+            return file
+    raise SchemaInvalid(f"it imports {brief(name)}, which is missing")
+
+
+def _compiled(text: str, references: Sequence[Reference]) -> list[Any]:
+    """Compile the text of a .proto file. Raises SchemaInvalid, CannotCheck."""
+    try:
+        import grpc_tools  # type: ignore[import-untyped,unused-ignore]
+        from grpc_tools import protoc as compiler  # type: ignore[import-untyped,unused-ignore]
+    except ImportError as error:
+        raise CannotCheck(
+            f"the package {error.name} is missing, which compiles .proto files: give the schema as"
+            " a descriptor set in Base64 (protoc --include_imports --descriptor_set_out=FILE)"
+        ) from None
+    protoc: Any = compiler
+    with tempfile.TemporaryDirectory(prefix="penstock-schema-") as name:
+        directory = Path(name)
+        for reference in references:
+            _write_reference(directory / "in", reference)
+        (directory / "in").mkdir(exist_ok=True)
+        (directory / "in" / _MAIN).write_text(text)
+        google = Path(str(grpc_tools.__file__)).parent / "_proto"
+        arguments = ["protoc", f"-I{directory / 'in'}", f"-I{google}", "--include_imports"]
+        arguments += [f"--descriptor_set_out={directory / 'out'}", _MAIN]
+        with (directory / "errors").open("w+") as errors:
+            status = _with_stderr(errors.fileno(), lambda: protoc.main(arguments))
+            errors.seek(0)
+            printed = errors.read(16 * 1024)
+        if status != 0:
+            raise SchemaInvalid(f"it is not a .proto file: {_first_error(printed, directory)}")
+        compiled: Any = descriptor_pb2.FileDescriptorSet()
+        compiled.ParseFromString((directory / "out").read_bytes())
+        return list(compiled.file)
+
+
+def _first_error(printed: str, directory: Path) -> str:
+    """Return the first error of protoc, without the path of the directory."""
+    first = (printed.splitlines() or ["protoc failed"])[0]
+    first = first.replace(f"{directory / 'in'}{os.sep}", "")
+    found = re.fullmatch(rf"{re.escape(_MAIN)}:(\d+):(\d+): (.*)", first)
+    return brief(f"{found[3]} (line {found[1]} column {found[2]})" if found else first)
+
+
+def _write_reference(directory: Path, reference: Reference) -> None:
+    path = directory / reference.name
+    if not path.resolve().is_relative_to(directory.resolve()) or reference.name == _MAIN:
+        raise SchemaInvalid(f"the reference {brief(reference.name)!r} is not a relative path")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(reference.schema)
+    except (OSError, ValueError) as error:
+        raise SchemaInvalid(f"the reference {brief(reference.name)!r}: {error}") from None
+
+
+def _with_stderr(number: int, run: Any) -> int:  # noqa: ANN401 - a function
+    """Run what writes errors to the standard error of the process, into a file instead."""
+    saved = os.dup(2)
+    os.dup2(number, 2)
+    try:
+        return int(run())
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _unknown(message: Any, path: str) -> str:  # noqa: ANN401 - generated at run time
+    """Return the path of the first field that the schema does not have, and why; empty if there is
+    none.
+    """
+    known: dict[int, Any] = message.DESCRIPTOR.fields_by_number
+    for field in unknown_fields.UnknownFieldSet(message):
+        found = known.get(field.field_number)
+        if found is None:
+            return f"{path}: the schema has no field {field.field_number}"
+        return f"{path}.{found.name}: wire type {field.wire_type} is not one of {_kind(found)}"
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for at, nested in _nested(field, value):
+            problem = _unknown(nested, f"{path}.{field.name}{at}")
+            if problem:
+                return problem
+    return ""
+
+
+def _nested(field: Any, value: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - generated
+    """Return the messages in a field, each with its place in the path."""
+    if field.message_type.GetOptions().map_entry:
+        if field.message_type.fields_by_name["value"].message_type is None:
+            return []
+        return [(f".{brief(str(key))}", value[key]) for key in value]
+    if hasattr(value, "DESCRIPTOR"):
+        return [("", value)]
+    return [(f"[{at}]", item) for at, item in enumerate(value)]
+
+
+def _kind(field: Any) -> str:  # noqa: ANN401 - generated at run time
+    if field.message_type is not None:
+        return str(field.message_type.full_name)
+    return (
+        str(descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)).removeprefix("TYPE_").lower()
+    )
+
+
+def _broken_field(descriptor: Any, data: bytes) -> str:  # noqa: ANN401 - generated at run time
+    """Return the path of the field in which bytes stop being Protobuf, as far as it is found."""
+    path = ""
+    for _ in range(_PATH_PARTS_MAX):
+        found = _first_broken(descriptor, data)
+        if found is None:
+            break
+        field, inner = found
+        path += f".{field.name}"
+        if inner is None or field.message_type is None:
+            break
+        descriptor, data = field.message_type, inner
+    return path
+
+
+def _first_broken(descriptor: Any, data: bytes) -> tuple[Any, bytes | None] | None:  # noqa: ANN401
+    """Return the field that cannot be read, with its bytes if they are complete."""
+    at, known = 0, descriptor.fields_by_number
+    while at < len(data):
+        try:
+            tag, at = _unsigned(data, at)
+        except SchemaInvalid:
+            return None
+        field, kind = known.get(tag >> 3), tag & 7
+        try:
+            inner, at = _content(data, at, kind)
+        except SchemaInvalid:
+            return None if field is None else (field, None)
+        if field is None or inner is None:
+            continue
+        if field.message_type is not None:
+            try:
+                message_factory.GetMessageClass(field.message_type).FromString(inner)
+            except Exception:  # noqa: BLE001 - protobuf has several errors, by implementation
+                return field, inner
+        elif field.type == field.TYPE_STRING:
+            try:
+                inner.decode()
+            except UnicodeDecodeError:
+                return field, inner
+    return None
+
+
+def _content(data: bytes, at: int, kind: int) -> tuple[bytes | None, int]:
+    """Return the bytes of a field, None for a number, and where it ends. Raises SchemaInvalid."""
+    if kind == 0:
+        return None, _unsigned(data, at)[1]
+    if kind == 2:
+        size, at = _unsigned(data, at)
+        end = at + size
+    else:
+        end = at + {1: 8, 5: 4}.get(kind, len(data) + 1)
+    if end > len(data):
+        raise SchemaInvalid("the field is cut off")
+    return data[at:end] if kind == 2 else None, end
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _unsigned(data, at)
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while at < len(data) and shift <= 63:
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number, at
+    raise SchemaInvalid("it does not begin with the indexes of its message")

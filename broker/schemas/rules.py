@@ -1,0 +1,68 @@
+"""What a topic asks of the keys and the values of its records, from its configs.
+
+Pure. Must not: know records, libraries or a registry.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from controller.metadata.topic_configs import (
+    KEY_SCHEMA,
+    TOPIC_CONFIGS,
+    VALUE_SCHEMA,
+    SchemaConfigs,
+)
+
+TOPIC_STRATEGY: Final = "TopicNameStrategy"
+RECORD_STRATEGY: Final = "RecordNameStrategy"
+_NAMES: Final = KEY_SCHEMA.names | VALUE_SCHEMA.names
+
+
+class FieldRule(Struct, frozen=True):
+    """What the key or the value has to be.
+
+    type, schema, message: as in the configs. strategy: the subject of a registered schema; empty:
+    the schema is `schema`, and bytes begin with no id.
+    """
+
+    type: str = "json"
+    schema: str = ""
+    message: str = ""
+    strategy: str = ""
+
+
+class SchemaRules(Struct, frozen=True):
+    """None: anything is allowed. A null key or value always is."""
+
+    key: FieldRule | None = None
+    value: FieldRule | None = None
+
+
+def schema_rules(configs: Mapping[str, str]) -> SchemaRules | None:
+    """Return the rules of a topic with these configs; None: it has none."""
+    rules = SchemaRules(_field_rule(configs, KEY_SCHEMA), _field_rule(configs, VALUE_SCHEMA))
+    return None if rules.key is rules.value is None else rules
+
+
+def is_schema_config(name: str) -> bool:
+    return name in _NAMES
+
+
+def _field_rule(configs: Mapping[str, str], names: SchemaConfigs) -> FieldRule | None:
+    def value(name: str) -> str:
+        return configs.get(name, TOPIC_CONFIGS[name].default)
+
+    if value(names.is_registered) == "true":
+        return FieldRule(strategy=value(names.strategy))
+    if not value(names.schema):
+        return None
+    return FieldRule(value(names.type), value(names.schema), value(names.message))
+
+
+def subject_of(topic: str, part: str, strategy: str, record_name: str) -> str:
+    """Return the subject under which the schema has to be registered. part: `key` or `value`."""
+    if strategy == TOPIC_STRATEGY:
+        return f"{topic}-{part}"
+    return record_name if strategy == RECORD_STRATEGY else f"{topic}-{record_name}"
