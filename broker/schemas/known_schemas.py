@@ -20,7 +20,7 @@ from broker.schemas.registry import NotRegistered, RegistryError, SchemaRegistry
 KNOWN_COUNT_MAX: Final = 1_000
 LOOKUPS_MAX: Final = 100
 THREADS_COUNT: Final = 4
-FRESH_S: Final = 5.0
+FRESH_S: Final = 2.0
 PAUSE_S: Final = 1.0
 _NONE: Final = RegisteredSchema("")
 

@@ -219,10 +219,12 @@ def _compiled(text: str, references: Sequence[Reference]) -> list[Any]:
 
 def _first_error(printed: str, directory: Path) -> str:
     """Return the first error of protoc, without the path of the directory."""
-    first = (printed.splitlines() or ["protoc failed"])[0]
-    first = first.replace(f"{directory / 'in'}{os.sep}", "")
-    found = re.fullmatch(rf"{re.escape(_MAIN)}:(\d+):(\d+): (.*)", first)
-    return brief(f"{found[3]} (line {found[1]} column {found[2]})" if found else first)
+    place = re.compile(rf"(?:.*/)?{re.escape(_MAIN)}:(\d+):(\d+): (.*)")
+    lines = [line for line in printed.splitlines() if "warning:" not in line.lower()]
+    for line in lines:
+        if found := place.fullmatch(line):
+            return brief(f"{found[3]} (line {found[1]} column {found[2]})")
+    return brief(lines[0].replace(f"{directory / 'in'}{os.sep}", "") if lines else "protoc failed")
 
 
 def _write_reference(directory: Path, reference: Reference) -> None:

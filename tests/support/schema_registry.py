@@ -1,0 +1,123 @@
+"""A schema registry with the part of Confluent's REST API that serializers and brokers use, as a
+server of its own threads. It keeps its schemas in memory, checks no compatibility, and can be told
+to fail.
+"""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class SchemaRegistryServer:
+    """`url` is its address. Ids begin with 1."""
+
+    def __init__(self, *, user_info: str = "") -> None:
+        """user_info: `USER:PASSWORD` that every request has to have."""
+        self.schemas: dict[int, dict[str, Any]] = {}
+        self.versions: dict[str, list[int]] = {}
+        self.requests: list[str] = []
+        """Method and path of each request."""
+        self.fails = False
+        self.hangs = threading.Event()
+        self.hangs.set()
+        """Cleared: requests wait."""
+        encoded = base64.b64encode(user_info.encode()).decode()
+        self.authorization = f"Basic {encoded}" if user_info else None
+        self.url = ""
+
+    def register(self, subject: str, schema: dict[str, Any]) -> int:
+        """Return the id of the schema, the old one if it is known."""
+        body = {"schemaType": "AVRO", "references": [], **schema}
+        body = {name: body[name] for name in ("schema", "schemaType", "references")}
+        number = next((at for at, known in self.schemas.items() if known == body), 0)
+        if not number:
+            number = len(self.schemas) + 1
+            self.schemas[number] = body
+        versions = self.versions.setdefault(subject, [])
+        if number not in versions:
+            versions.append(number)
+        return number
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        parts = path.partition("?")[0].strip("/").split("/")
+        match method, parts:
+            case "POST", ["subjects", subject, "versions"]:
+                return 200, {"id": self.register(subject, body)}
+            case "POST", ["subjects", subject]:
+                wanted = self.register(subject, body)
+                return 200, self._version(subject, self.versions[subject].index(wanted) + 1)
+            case "GET", ["subjects", subject, "versions", version]:
+                known = self.versions.get(subject, [])
+                at = len(known) if version == "latest" else int(version)
+                if 0 < at <= len(known):
+                    return 200, self._version(subject, at)
+            case "GET", ["schemas", "ids", number]:
+                if int(number) in self.schemas:
+                    return 200, self.schemas[int(number)]
+            case "GET", ["schemas", "ids", number, "versions"]:
+                if int(number) in self.schemas:
+                    return 200, [
+                        {"subject": subject, "version": known.index(int(number)) + 1}
+                        for subject, known in self.versions.items()
+                        if int(number) in known
+                    ]
+        return 404, {"error_code": 40403, "message": "not found"}
+
+    def _version(self, subject: str, version: int) -> dict[str, Any]:
+        number = self.versions[subject][version - 1]
+        return {"subject": subject, "version": version, "id": number, **self.schemas[number]}
+
+
+@contextmanager
+def serving(registry: SchemaRegistryServer) -> Iterator[SchemaRegistryServer]:
+    """Serve until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._serve("GET")
+
+        def do_POST(self) -> None:
+            self._serve("POST")
+
+        def _serve(self, method: str) -> None:
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            registry.requests.append(f"{method} {self.path}")
+            registry.hangs.wait()
+            status, found = 500, {"error_code": 50001, "message": "it fails"}
+            if self.headers.get("Authorization") != registry.authorization:
+                status, found = 401, {"error_code": 40101, "message": "who are you?"}
+            elif not registry.fails:
+                body = json.loads(content) if content else None
+                status, found = registry.answer(method, self.path, body)
+            data = json.dumps(found).encode()
+            with suppress(ConnectionError):  # a client does not wait for ever
+                self._send(status, data)
+
+        def _send(self, status: int, data: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None: ...
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        registry.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield registry
+        finally:
+            registry.hangs.set()
+            server.shutdown()
+            thread.join()
