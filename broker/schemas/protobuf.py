@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from google.protobuf import (  # type: ignore[import-untyped,unused-ignore]
@@ -228,9 +228,11 @@ def _first_error(printed: str, directory: Path) -> str:
 
 
 def _write_reference(directory: Path, reference: Reference) -> None:
-    path = directory / reference.name
-    if not path.resolve().is_relative_to(directory.resolve()) or reference.name == _MAIN:
+    name = PurePosixPath(reference.name)
+    is_inside = bool(name.parts) and not name.is_absolute() and ".." not in name.parts
+    if not is_inside or "\0" in reference.name or reference.name == _MAIN:
         raise SchemaInvalid(f"the reference {brief(reference.name)!r} is not a relative path")
+    path = directory / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(reference.schema)

@@ -95,6 +95,8 @@ class RecordCheck:
             self._registered.clear()
             _compiled.cache_clear()
             return Verdict(messages.TOO_SLOW)
+        except Exception as error:  # noqa: BLE001 - libraries raise what Python does with bad input
+            return Verdict(messages.UNAVAILABLE, brief(repr(error)))
 
     def _batch(self, request: CheckBatch) -> Verdict:
         for number, schema in request.schemas.items():
@@ -154,7 +156,7 @@ class _BatchCheck:
                 self._wanted.add(needed.number)
                 return
         else:
-            problem = _inline(rule).problem(data)
+            problem = _problem(_inline(rule), data)
         if problem:
             self._failures.append((at, f"{part}{problem} (record {at})"))
 
@@ -185,7 +187,7 @@ class _BatchCheck:
         if subject not in schema.subjects:
             self._ask_again(number)
             return _not_under(number, subject, strategy, validator)
-        return validator.problem(payload)
+        return _problem(validator, payload)
 
     def _ask_again(self, number: int) -> None:
         """Raises _NeedsSchema unless the broker has just looked the schema up: another client may
@@ -193,6 +195,16 @@ class _BatchCheck:
         """
         if number not in self._request.schemas:
             raise _NeedsSchema(number)
+
+
+def _problem(validator: Validator, data: bytes) -> str:
+    """Return what is wrong with a value; also if its check fails as it should not."""
+    try:
+        return validator.problem(data)
+    except (MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - libraries in Rust panic with their own
+        return f": it cannot be checked: {brief(repr(error))}"
 
 
 def _not_under(number: int, subject: str, strategy: str, validator: Validator) -> str:

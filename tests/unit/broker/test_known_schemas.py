@@ -1,0 +1,182 @@
+"""The cache of registered schemas and the client of registries, with a registry in this
+process, and the worker process.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from broker.schemas import known_schemas, messages
+from broker.schemas.known_schemas import FRESH_S, PAUSE_S, KnownSchemas
+from broker.schemas.messages import CheckSchema, RegisteredSchema
+from broker.schemas.process import CheckProcess
+from broker.schemas.registry import (
+    NotRegistered,
+    RegistryError,
+    RegistryUrlInvalid,
+    SchemaRegistry,
+)
+from broker.schemas.rules import FieldRule
+from tests.support.schema_registry import SchemaRegistryServer, serving
+from tests.support.waiting import until
+
+SCHEMA = {"schema": '"string"'}
+USER = "broker:a secret"
+
+
+@pytest.fixture
+def server() -> Iterator[SchemaRegistryServer]:
+    with serving(SchemaRegistryServer(user_info=USER)) as server:
+        yield server
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def known(server: SchemaRegistryServer, clock: Clock) -> AsyncIterator[KnownSchemas]:
+    known = KnownSchemas(SchemaRegistry(server.url, user_info=USER, timeout_s=0.5), clock)
+    yield known
+    known.close()
+
+
+async def test_a_schema_is_fetched_once_and_its_subjects_again(
+    known: KnownSchemas, server: SchemaRegistryServer, clock: Clock
+) -> None:
+    number = server.register("t-value", SCHEMA)
+    one, other = await asyncio.gather(known.find([number]), known.find([number]))
+    assert one == other == {number: RegisteredSchema("avro", '"string"', (), ("t-value",))}
+    await known.find([number])
+    assert server.requests == [f"GET /schemas/ids/{number}/versions", f"GET /schemas/ids/{number}"]
+    server.register("u-value", SCHEMA)
+    clock.now_s += FRESH_S
+    found = await known.find([number])
+    assert found[number].subjects == ("t-value", "u-value")
+    assert len(server.requests) == 3
+
+
+async def test_an_unknown_id_is_remembered_for_a_while(
+    known: KnownSchemas, server: SchemaRegistryServer, clock: Clock
+) -> None:
+    assert await known.find([1]) == {1: RegisteredSchema("")}
+    server.register("t-value", SCHEMA)
+    assert await known.find([1]) == {1: RegisteredSchema("")}
+    clock.now_s += FRESH_S
+    assert (await known.find([1]))[1].type == "avro"
+
+
+async def test_a_failing_registry_is_left_alone_and_known_schemas_stay(
+    known: KnownSchemas, server: SchemaRegistryServer, clock: Clock
+) -> None:
+    number = server.register("t-value", SCHEMA)
+    before = await known.find([number])
+    server.fails = True
+    clock.now_s += FRESH_S
+    assert await known.find([number]) == before
+    count = len(server.requests)
+    with pytest.raises(RegistryError, match="answers 500"):
+        await known.find([2])
+    assert len(server.requests) == count
+    clock.now_s += PAUSE_S
+    server.fails = False
+    assert await known.find([2]) == {2: RegisteredSchema("")}
+
+
+async def test_a_registry_that_hangs_costs_its_timeout(
+    known: KnownSchemas, server: SchemaRegistryServer
+) -> None:
+    server.hangs.clear()
+    with pytest.raises(RegistryError, match="timed out"):
+        await known.find([1])
+
+
+async def test_the_cache_and_the_look_ups_are_limited(
+    known: KnownSchemas,
+    server: SchemaRegistryServer,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known_schemas, "KNOWN_COUNT_MAX", 2)
+    for number in (1, 2, 3):
+        await known.find([number])
+    count = len(server.requests)
+    await known.find([2, 3])
+    assert len(server.requests) == count
+    await known.find([1])
+    assert len(server.requests) == count + 1
+    monkeypatch.setattr(known_schemas, "LOOKUPS_MAX", 3)
+    with pytest.raises(RegistryError, match="are waiting"):
+        await known.find(range(10, 20))
+
+
+def test_credentials_stay_with_the_registry(server: SchemaRegistryServer) -> None:
+    with pytest.raises(RegistryError, match="answers 401") as refused:
+        SchemaRegistry(server.url.replace("//", "//broker:wrong@")).subjects_of(1)
+    assert "wrong" not in str(refused.value)
+    with pytest.raises(NotRegistered):
+        SchemaRegistry(server.url.replace("//", "//broker:a%20secret@")).subjects_of(1)
+    for url in ("", "ftp://host", "host:8081", "http://"):
+        with pytest.raises(RegistryUrlInvalid):
+            SchemaRegistry(url)
+
+
+def test_references_come_before_what_refers_to_them(server: SchemaRegistryServer) -> None:
+    def refer(*names: str) -> list[dict[str, object]]:
+        return [{"name": name, "subject": name, "version": 1} for name in names]
+
+    server.register("a", {"schema": "A"})
+    server.register("b", {"schema": "B", "references": refer("a")})
+    number = server.register("c", {"schema": "C", "references": refer("b", "a")})
+    registry = SchemaRegistry(server.url, user_info=USER)
+    assert registry.by_id(number).references == (("a", "A"), ("b", "B"))
+    names = [f"r{at}" for at in range(65)]
+    for name in names:
+        server.register(name, {"schema": name})
+    number = server.register("many", {"schema": "D", "references": refer(*names)})
+    with pytest.raises(RegistryError, match="more than 64 references"):
+        registry.by_id(number)
+
+
+async def test_a_process_that_is_killed_is_replaced() -> None:
+    """What it was doing is to be repeated: the records may be right."""
+    process = CheckProcess()
+    request = CheckSchema(FieldRule("json", "true"))
+    try:
+        assert (await process.call("t", request)).kind == messages.VALID
+        worker = process._worker
+        assert worker is not None
+        worker._process.kill()
+        assert (await process.call("t", request)).kind == messages.UNAVAILABLE
+
+        async def works() -> bool:
+            return (await process.call("t", request)).kind == messages.VALID
+
+        await until(works)
+    finally:
+        await process.close()
+
+
+async def test_topics_take_turns() -> None:
+    process = CheckProcess()
+    done: list[str] = []
+
+    async def call(topic: str) -> None:
+        await process.call(topic, CheckSchema(FieldRule("json", "true")))
+        done.append(topic)
+
+    try:
+        await asyncio.gather(*map(call, ["a", "a", "a", "b", "c"]))
+    finally:
+        await process.close()
+    assert done == ["a", "b", "c", "a", "a"]
