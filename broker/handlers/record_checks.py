@@ -15,8 +15,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+import structlog
+
 from broker.config import BrokerConfig
 from broker.errors import ErrorCode
+from broker.network.log_limit import LogLimit
 from broker.partition.partition import Partition
 from broker.partition.validation import Refusal
 from broker.schemas import messages
@@ -28,6 +31,8 @@ from broker.schemas.rules import FieldRule, SchemaRules, is_schema_config, schem
 from broker.security.tls import SecurityFileInvalid
 from controller.metadata import topic_configs
 from controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaConfigs
+
+_log = structlog.get_logger(__name__)
 
 CHECK_S: Final = 30.0
 PENDING_BYTES_MAX: Final = 64 << 20
@@ -55,12 +60,13 @@ class RecordChecks:
         self._known = known
         self._process = CheckProcess()
         self._pending: dict[Partition, deque[_Check]] = {}
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.checked_count = 0
         """Batches that were checked, refused ones included."""
         self.refused: Counter[str] = Counter()
         """Refused batches, by REASONS."""
+        self._log_limit = LogLimit()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -130,12 +136,12 @@ class RecordChecks:
         if schemas is None or batch is None or len(batch) > rules.message_bytes_max:
             self._settle(partition, check, None)
             return
-        if self._pending_bytes + len(batch) > PENDING_BYTES_MAX and self._pending_bytes:
-            self.refused[messages.UNAVAILABLE] += 1
-            why = f"{self._pending_bytes} bytes of batches wait for that already"
+        if self.pending_bytes + len(batch) > PENDING_BYTES_MAX and self.pending_bytes:
+            self._note(partition, messages.UNAVAILABLE)
+            why = f"{self.pending_bytes} bytes of batches wait for that already"
             self._settle(partition, check, _unavailable(why))
             return
-        self._pending_bytes += len(batch)
+        self.pending_bytes += len(batch)
         timeout_s = min(timeout_s, CHECK_S)
         task = asyncio.get_running_loop().create_task(
             self._run(partition, check, schemas, batch, timeout_s)
@@ -165,12 +171,24 @@ class RecordChecks:
             self._settle(partition, check, _unavailable("the broker stops"))
             raise
         finally:
-            self._pending_bytes -= len(batch)
+            self.pending_bytes -= len(batch)
         self.checked_count += 1
         refusal = _refusal(verdict)
         if refusal is not None:
-            self.refused[verdict.kind] += 1
+            self._note(partition, verdict.kind)
         self._settle(partition, check, refusal)
+
+    def _note(self, partition: Partition, reason: str) -> None:
+        self.refused[reason] += 1
+        suppressed = self._log_limit.take(asyncio.get_running_loop().time())
+        if suppressed is not None:
+            _log.warning(
+                "records_refused_by_schema",
+                topic=partition.topic_name,
+                partition=partition.index,
+                reason=reason,
+                suppressed=suppressed,
+            )
 
     async def _verdict(self, request: CheckBatch) -> Verdict:
         """Raises RegistryError."""

@@ -11,6 +11,7 @@ from deploy.cli.completing import (
     complete_groups,
     complete_topics,
 )
+from deploy.cli.config_values import parse_pair
 from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
 from deploy.output import Format
@@ -84,7 +85,7 @@ def alter(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Config to set. Repeatable.",
+            help="Config to set; KEY=@FILE takes the value from a file. Repeatable.",
             autocompletion=complete_config_values,
         ),
     ] = None,
@@ -107,9 +108,7 @@ def alter(
 
     changes: dict[str, str | None] = {}
     for text in values or ():
-        name, separator, value = text.partition("=")
-        if not name or not separator:
-            raise UsageError(f"--set {text!r} is not allowed: KEY=VALUE, as in max.connections=500")
+        name, value = parse_pair("--set", text, "max.connections=500")
         changes[name] = value
     changes |= dict.fromkeys(deleted or ())
     if not changes:

@@ -11,6 +11,7 @@ import typer
 
 from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
+from deploy.cli.config_values import parse_pair
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
 from deploy.cli.topics_apply import apply
 from deploy.errors import UsageError
@@ -49,7 +50,7 @@ def create(
         typer.Option(
             "--config",
             "-c",
-            help="Topic config as KEY=VALUE. Repeatable.",
+            help="Topic config as KEY=VALUE or KEY=@FILE. Repeatable.",
             autocompletion=complete_topic_configs,
         ),
     ] = None,
@@ -622,10 +623,7 @@ def _cells(size: "SizeView") -> tuple[str, ...]:
 
 
 def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UsageError(f"--config {text!r} is not allowed: KEY=VALUE, as in retention.ms=3600000")
-    return key, value
+    return parse_pair("--config", text, "retention.ms=3600000")
 
 
 def _ids(ids: list[int]) -> str:

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from deploy.errors import KafkaFailed, UsageError
+from deploy.errors import DeployError, KafkaFailed, UsageError
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
@@ -53,6 +54,34 @@ async def test_configs_of_groups_and_topics(cli: Cli) -> None:
         await cli.run("configs", "alter", target, "--set", config)
         (found,) = json.loads(await cli.run("configs", "describe", target, "--json"))
         assert f"{found['name']}={found['value']}" == config
+
+
+def descriptor_set(path: Path) -> Path:
+    file = FileDescriptorProto(name="a.proto", syntax="proto3")
+    file.message_type.add(name="Order")
+    path.write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+    return path
+
+
+async def test_a_config_may_come_from_a_file(cli: Cli) -> None:
+    """A descriptor set is no text, and becomes Base64."""
+    path = descriptor_set(Path(cli.file("order.pb", "")))
+    proto = ("--config", "penstock.value.schema.type=protobuf")
+    await cli.run("topics", "create", "p", *proto, "-c", f"penstock.value.schema=@{path}")
+    text = cli.file("order.json", '{"type": "object"}')
+    await cli.run("topics", "create", "t", "--config", f"penstock.value.schema=@{text}")
+    change = ("--topic=t", "--set", f"penstock.key.schema=@{text}")
+    await cli.run("configs", "alter", *change)
+    found = json.loads(await cli.run("topics", "describe", "t", "--json"))["configs"]
+    assert found["penstock.value.schema"] == found["penstock.key.schema"] == '{"type": "object"}'
+    await cli.run("produce", "t", "--value", "{}")
+    with pytest.raises(DeployError, match="failed to validate record"):
+        await cli.run("produce", "t", "--value", "[]")
+    broken = cli.file("broken.json", '{"type":\n}')
+    with pytest.raises(KafkaFailed, match="line 2 column 1"):
+        await cli.run("configs", "alter", "--topic=t", "--set", f"penstock.key.schema=@{broken}")
+    with pytest.raises(UsageError, match="No such file"):
+        await cli.run("configs", "alter", "--topic=t", "--set", "penstock.key.schema=@none.json")
 
 
 @pytest.mark.parametrize(

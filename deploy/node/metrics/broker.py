@@ -11,6 +11,7 @@ from importlib.metadata import version
 from base.acls import Operation, ResourceType
 from broker.errors import ErrorCode
 from broker.groups.model import GroupState
+from broker.handlers.record_checks import REASONS
 from broker.health import BrokerHealth
 from broker.node import Broker
 from broker.transactions.model import TransactionState
@@ -64,6 +65,11 @@ def _clients(broker: Broker) -> Iterator[Reading]:
         for (operation, kind), count in broker.authorizer.audit.denied.items():
             labels = (Operation(operation).name, ResourceType(kind).name)
             yield table.DENIALS, labels, count
+    checks = broker.record_checks
+    yield table.SCHEMA_CHECKS, (), checks.checked_count
+    for reason in REASONS:
+        yield table.SCHEMA_REFUSALS, (reason,), checks.refused[reason]
+    yield table.SCHEMA_PENDING, (), checks.pending_bytes
     yield table.CONNECTIONS, (), server.connection_count
     yield table.CONNECTIONS_OPENED, (), server.accepted_count
     yield table.CONNECTIONS_DROPPED, (), server.closed_count

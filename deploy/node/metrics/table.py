@@ -145,6 +145,24 @@ FETCHED_BYTES: Final = _of_broker(
 FETCHED_RECORDS: Final = _of_broker(
     "counter", "penstock_broker_fetched_records_total", "Offsets by which fetches advanced."
 )
+SCHEMA_CHECKS: Final = _of_broker(
+    "counter",
+    "penstock_broker_schema_checks_total",
+    "Batches checked against the schemas of their topics.",
+)
+SCHEMA_REFUSALS: Final = _of_broker(
+    "counter",
+    "penstock_broker_schema_refusals_total",
+    "Batches refused because of the schemas of their topics. mismatch: a record does not match."
+    " too_slow, too_large: the check needs more than it may. corrupt: the batch is damaged."
+    " unavailable: they could not be checked, and producers send them again.",
+    "reason",
+)
+SCHEMA_PENDING: Final = _of_broker(
+    "gauge",
+    "penstock_broker_schema_pending_bytes",
+    "Bytes of batches that wait for their check (at most 64 MiB).",
+)
 CONNECTIONS: Final = _of_broker(
     "gauge", "penstock_broker_connections", "Open connections of clients."
 )

@@ -1,0 +1,32 @@
+"""Read configs that are given as KEY=VALUE or KEY=@FILE."""
+
+import base64
+from pathlib import Path
+
+from deploy.errors import UsageError
+
+FILE_MARK = "@"
+_CONTROLS = frozenset(range(32)) - frozenset(b"\t\r\n")
+
+
+def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
+    """Return name and value. A file that is no text, as a Protobuf descriptor set, becomes Base64.
+
+    Raises UsageError with the option and an example.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(
+            f"{option} {text!r} is not allowed: KEY=VALUE or KEY=@FILE, as in {example}"
+        )
+    if not value.startswith(FILE_MARK):
+        return name, value
+    try:
+        data = Path(value.removeprefix(FILE_MARK)).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{option} {text}: {error.strerror}") from None
+    try:
+        shown = data.decode()
+    except UnicodeDecodeError:
+        return name, base64.b64encode(data).decode()
+    return name, base64.b64encode(data).decode() if _CONTROLS & set(data) else shown
