@@ -3,10 +3,12 @@ JDK or Maven, except in CI.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.kafka import KafkaMissing, kafka
+from tests.support.apicurio import fetch_apicurio
 from tests.support.java import JavaHome
 from tests.support.missing import missing
 
@@ -17,6 +19,12 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaHome:
         return JavaHome(tmp_path_factory.mktemp("java"))
     except KafkaMissing as error:
         missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def apicurio() -> Path:
+    """Return the program of the registry, fetched if it is not there."""
+    return fetch_apicurio()
 
 
 @pytest.fixture(scope="session")

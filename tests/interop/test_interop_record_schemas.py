@@ -1,0 +1,109 @@
+"""Validated topics with Java's producer, and with a schema registry that others wrote."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from controller.api.messages import CreateTopics, NewTopic
+from tests.support.apicurio import Apicurio
+from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
+from tests.support.ports import free_port
+from tests.support.waiting import until
+
+BY_REGISTRY = {"penstock.value.schema.validation": "true"}
+AVRO = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
+JSON = json.dumps({"title": "Order", "type": "object", "properties": {"id": {"type": "integer"}}})
+DELIVERED_S = 20
+COUNT, WRONG = 600, 200
+
+
+async def create(cluster: Cluster, topic: str, configs: dict[str, str]) -> None:
+    request = CreateTopics(topics=[NewTopic(name=topic, configs=configs)])
+    answer = await cluster.broker.client.create_topics(request)
+    assert not answer.topics[0].status, answer.topics[0].detail
+    await cluster.until_served(topic)
+
+
+async def test_java_shows_the_field_and_goes_on(java: JavaHome, tmp_path: Path) -> None:
+    """The idempotent producer has several batches in flight, of which one is refused. It corrects
+    the sequences of those behind it, which are acknowledged.
+    """
+    java.compile(Path(__file__).parent / "clients" / "Clients.java")
+    log = tmp_path / "clients.log"
+    async with Cluster(tmp_path / "cluster") as cluster:
+        schema = json.dumps({"type": "integer", "not": {"const": WRONG}})
+        await create(cluster, "java", {"penstock.value.schema": schema})
+        run = java.application("Clients", "produce", cluster.bootstrap, "java", str(COUNT), log=log)
+        with run as process:
+            await until(lambda: process.poll() is not None)
+    lines = log.read_text().splitlines()
+    errors = [line for line in lines if line.startswith("org.apache.kafka")]
+    (own,) = (line for line in errors if "InvalidRecordException" in line)
+    assert re.search(r"InvalidRecordException: value: .* for 200 \(record [0-9]+\)$", own), own
+    assert all(line is own or "part of a batch" in line for line in errors), errors
+    acknowledged = [int(line.split()[1]) for line in lines if line.startswith("acknowledged ")]
+    refused = sorted(set(range(COUNT)) - set(acknowledged))
+    assert len(acknowledged) + len(errors) == COUNT
+    assert refused == list(range(refused[0], refused[-1] + 1)), "they are one batch"
+    assert WRONG in refused
+    assert acknowledged == sorted(acknowledged)
+    assert acknowledged[-1] == COUNT - 1
+
+
+def serialized(url: str) -> list[bytes]:
+    """Return a value of each language, as Confluent's serializers write it."""
+    context = SerializationContext("t", MessageField.VALUE)
+    values: list[Any] = []
+    with SchemaRegistryClient({"url": url}) as client:
+        values.append(AvroSerializer(client, AVRO)({"id": 5}, context))
+        values.append(JSONSerializer(JSON, client)({"id": 5}, context))
+        serializer = ProtobufSerializer(Timestamp, client, {"use.deprecated.format": False})
+        values.append(serializer(Timestamp(seconds=5), context))
+    return values
+
+
+def send(bootstrap: str, *values: bytes) -> list[int | None]:
+    """Produce each value as a batch. Returns the error codes."""
+    codes: list[int | None] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 1})
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        codes.append(None if error is None else error.code())
+
+    for value in values:
+        producer.produce("t", value, on_delivery=delivered)
+        producer.flush(DELIVERED_S)
+    return codes
+
+
+@pytest.mark.long
+async def test_serializers_with_a_registry_of_others(apicurio: Path, tmp_path: Path) -> None:
+    """The registry keeps its schemas in the cluster that asks it."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+    async with Cluster(tmp_path / "cluster", schema_registry_url=url) as cluster:
+        registry = Apicurio(apicurio, cluster.bootstrap, tmp_path, port)
+        await create(cluster, "t", BY_REGISTRY)
+        with registry.start() as process:
+            await asyncio.to_thread(registry.until, process, registry.is_ready)
+            values = await asyncio.to_thread(serialized, url)
+            assert len({value[:5] for value in values}) == 3
+            assert await asyncio.to_thread(send, cluster.bootstrap, *values) == [None] * 3
+            wrong = [value[:5] + b"\xff" * 12 for value in values]
+            wrong += [b"plain", b"\0\0\0\xff\xff1"]
+            refused = await asyncio.to_thread(send, cluster.bootstrap, *wrong)
+            assert refused == [KafkaError.INVALID_RECORD] * 5
+        # What is known stays when the registry is gone.
+        assert await asyncio.to_thread(send, cluster.bootstrap, *values) == [None] * 3

@@ -1,0 +1,98 @@
+"""Run Apicurio Registry, a schema registry that keeps its schemas in Kafka topics, with its API for
+Confluent's clients. Maven fetches it by its coordinates into build/apicurio once, 110 MB.
+Karapace, which is written in Python, has no distribution that pip finds.
+
+Each process reads the journal topic from its beginning into a database in its memory, so what a
+new process knows comes from Penstock alone.
+"""
+
+import json
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from tests.support.java import JVM, running, wait_while_running
+from tests.support.missing import missing
+from tests.support.ports import free_port
+
+VERSION = "3.0.9"
+ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
+HOME = Path(__file__).parents[2] / "build" / "apicurio"
+POM = (
+    "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId>"
+    "<artifactId>x</artifactId><version>1</version></project>"
+)
+FETCHED_S = 600
+ASKED_S = 10
+HEAP = "-Xmx512m"
+
+
+def fetch_apicurio() -> Path:
+    """Return the program of the registry, fetched if it is not there."""
+    if not all(shutil.which(command) for command in ("java", "mvn")):
+        missing("there is no JDK 17 with Maven on this machine: run `make jdk`")
+    complete = HOME / "complete"
+    if not complete.exists() or complete.read_text() != ARTIFACT:
+        HOME.mkdir(parents=True, exist_ok=True)
+        # Maven puts its markers beside a project, and without one into ${project.basedir}.
+        (HOME / "pom.xml").write_text(POM)
+        command = ["mvn", "-q", "-B", "dependency:unpack", f"-Dartifact={ARTIFACT}"]
+        command.append(f"-DoutputDirectory={HOME}")
+        subprocess.run(command, cwd=HOME, check=True, timeout=FETCHED_S)
+        complete.write_text(ARTIFACT)
+    return HOME / f"apicurio-registry-app-{VERSION}-runner.jar"
+
+
+class Apicurio:
+    """One process of the registry."""
+
+    def __init__(self, jar: Path, bootstrap: str, directory: Path, port: int | None = None) -> None:
+        self._port = port or free_port()
+        self._log = directory / f"registry-{self._port}.log"
+        settings = {
+            "quarkus.http.host": "127.0.0.1",
+            "quarkus.http.port": str(self._port),
+            "apicurio.storage.kind": "kafkasql",
+            "apicurio.kafkasql.bootstrap.servers": bootstrap,
+        }
+        flags = [f"-D{name}={value}" for name, value in settings.items()]
+        self._command = (*JVM, HEAP, *flags, "-jar", str(jar))
+
+    @property
+    def url(self) -> str:
+        """Return the address of the API for Confluent's clients."""
+        return f"http://127.0.0.1:{self._port}/apis/ccompat/v7"
+
+    def start(self) -> "AbstractContextManager[Popen[bytes]]":
+        return running(*self._command, log=self._log)
+
+    def until(self, process: "Popen[bytes]", condition: Callable[[], bool]) -> None:
+        """Wait for a condition while the process runs."""
+        wait_while_running(process, self._log, condition)
+
+    def is_ready(self) -> bool:
+        """Return whether it serves schemas."""
+        try:
+            return self.ask("GET", "/subjects")[0] == 200
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Return status and answer."""
+        request = urllib.request.Request(
+            f"{self.url}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=ASKED_S) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
