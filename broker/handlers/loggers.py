@@ -29,6 +29,7 @@ LOGGERS: Final = (
     "broker.handlers",
     "broker.network",
     "broker.partition",
+    "broker.schemas",
     "broker.security",
     "broker.share",
     "broker.transactions",

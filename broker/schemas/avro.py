@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import fastavro as _fastavro
 
-from broker.schemas.language import OneMessage, Reference, SchemaInvalid, brief
+from broker.schemas.language import OneMessageSchema, ReferencedSchema, SchemaInvalid, brief
 
 fastavro: Final[Any] = _fastavro
 _DEPTH_MAX: Final = 200
@@ -42,7 +42,7 @@ class _AvroValidator:
         return ""
 
 
-def compile_text(text: str, references: Sequence[Reference]) -> OneMessage:
+def compile_text(text: str, references: Sequence[ReferencedSchema]) -> OneMessageSchema:
     """Compile a schema. Raises SchemaInvalid."""
     named: dict[str, Any] = {}
     try:
@@ -54,7 +54,7 @@ def compile_text(text: str, references: Sequence[Reference]) -> OneMessage:
     except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad schemas
         what = f"{type(error).__name__}: {error}"
         raise SchemaInvalid(f"it is not an Avro schema: {brief(what)}") from None
-    return OneMessage(_AvroValidator(schema, named))
+    return OneMessageSchema(_AvroValidator(schema, named))
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401 - a value of JSON
@@ -89,7 +89,7 @@ class _Reader:
         if depth > _DEPTH_MAX:
             raise _Mismatch(path, f"it is nested more than {_DEPTH_MAX} times")
         if isinstance(schema, list):
-            branches = cast("list[Any]", schema)
+            branches = cast("Any", schema)
             self.skip(branches[self._index(len(branches), "branch", path)], path, depth + 1)
             return
         kind: Any = _fields(schema).get("type", schema)

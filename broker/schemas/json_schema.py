@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import jsonschema_rs
 import msgspec
 
-from broker.schemas.language import OneMessage, Reference, SchemaInvalid, brief
+from broker.schemas.language import OneMessageSchema, ReferencedSchema, SchemaInvalid, brief
 
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -36,7 +36,7 @@ class _JsonValidator:
         return f"{_path(found.instance_path)}: {brief(found.message)}"
 
 
-def compile_text(text: str, references: Sequence[Reference]) -> OneMessage:
+def compile_text(text: str, references: Sequence[ReferencedSchema]) -> OneMessageSchema:
     """Compile a schema. Raises SchemaInvalid."""
     schema = _parsed(text)
     try:
@@ -55,7 +55,7 @@ def compile_text(text: str, references: Sequence[Reference]) -> OneMessage:
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         raise SchemaInvalid(f"it is not a JSON Schema: {brief(str(error))}") from None
     title = cast("dict[str, Any]", schema).get("title") if isinstance(schema, dict) else None
-    return OneMessage(_JsonValidator(validator, title if isinstance(title, str) else ""))
+    return OneMessageSchema(_JsonValidator(validator, title if isinstance(title, str) else ""))
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401 - a value of JSON

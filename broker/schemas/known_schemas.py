@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from broker.schemas.language import Reference
+from broker.schemas.language import ReferencedSchema
 from broker.schemas.messages import RegisteredSchema
 from broker.schemas.registry import NotRegistered, RegistryError, SchemaRegistry
 
@@ -112,5 +112,5 @@ class KnownSchemas:
             text = self._registry.by_id(number)
         except NotRegistered:
             return _NONE
-        references = tuple(Reference(name, schema) for name, schema in text.references)
+        references = tuple(ReferencedSchema(name, schema) for name, schema in text.references)
         return RegisteredSchema(text.type.lower(), text.text, references, subjects)

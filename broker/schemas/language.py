@@ -21,7 +21,7 @@ SHOWN_CHARS_MAX: Final = 200
 """Longest part of a record or a schema that a message shows."""
 
 
-class Reference(Struct, frozen=True):
+class ReferencedSchema(Struct, frozen=True):
     """Another schema that a registered one refers to by this name."""
 
     name: str
@@ -51,7 +51,7 @@ class Validator(Protocol):
         ...
 
 
-class Compiled(Protocol):
+class CompiledSchema(Protocol):
     """A compiled text, which has several messages in Protobuf."""
 
     def validator(self, message: str) -> Validator:
@@ -65,12 +65,12 @@ class Compiled(Protocol):
         ...
 
 
-def compile_schema(kind: str, text: str, references: Sequence[Reference]) -> Compiled:
+def compile_schema(kind: str, text: str, references: Sequence[ReferencedSchema]) -> CompiledSchema:
     """Compile a schema. kind: json, avro or protobuf. Raises SchemaInvalid, CannotCheck."""
     if kind not in _MODULES:
         raise CannotCheck(f"schemas of type {brief(kind)} cannot be checked")
     try:
-        compiled: Compiled = import_module(_MODULES[kind]).compile_text(text, references)
+        compiled: CompiledSchema = import_module(_MODULES[kind]).compile_text(text, references)
     except ImportError as error:
         raise CannotCheck(f"the package {error.name} is missing: {install_hint(_EXTRA)}") from None
     return compiled
@@ -81,7 +81,7 @@ def brief(text: str) -> str:
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
 
 
-class OneMessage:
+class OneMessageSchema:
     """A compiled schema with one validator."""
 
     def __init__(self, validator: Validator) -> None:

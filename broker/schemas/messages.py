@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from broker.schemas.language import Reference
+from broker.schemas.language import ReferencedSchema
 from broker.schemas.rules import FieldRule, SchemaRules
 
 FRAME_BYTES: Final = 4
@@ -22,7 +22,7 @@ class RegisteredSchema(Struct, frozen=True):
 
     type: str
     schema: str = ""
-    references: tuple[Reference, ...] = ()
+    references: tuple[ReferencedSchema, ...] = ()
     subjects: tuple[str, ...] = ()
 
 

@@ -22,7 +22,7 @@ from google.protobuf import (  # type: ignore[import-untyped,unused-ignore]
     unknown_fields,
 )
 
-from broker.schemas.language import CannotCheck, Reference, SchemaInvalid, Validator, brief
+from broker.schemas.language import CannotCheck, ReferencedSchema, SchemaInvalid, Validator, brief
 
 _MAIN: Final = "schema.proto"
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
@@ -98,7 +98,7 @@ class _CompiledProtobuf:
         return known
 
 
-def compile_text(text: str, references: Sequence[Reference]) -> _CompiledProtobuf:
+def compile_text(text: str, references: Sequence[ReferencedSchema]) -> _CompiledProtobuf:
     """Compile a schema. Raises SchemaInvalid, CannotCheck."""
     files = _decoded(text)
     if files is None:
@@ -131,7 +131,7 @@ def _decoded(text: str) -> list[Any] | None:
     raise SchemaInvalid("it is Base64, but neither a FileDescriptorSet nor a FileDescriptorProto")
 
 
-def _reference_files(references: Sequence[Reference]) -> list[Any]:
+def _reference_files(references: Sequence[ReferencedSchema]) -> list[Any]:
     found: list[Any] = []
     for reference in references:
         for file in _decoded(reference.schema) or _compiled(reference.schema, references):
@@ -186,7 +186,7 @@ def _well_known(name: str) -> Any:  # noqa: ANN401 - a descriptor
     raise SchemaInvalid(f"it imports {brief(name)}, which is missing")
 
 
-def _compiled(text: str, references: Sequence[Reference]) -> list[Any]:
+def _compiled(text: str, references: Sequence[ReferencedSchema]) -> list[Any]:
     """Compile the text of a .proto file. Raises SchemaInvalid, CannotCheck."""
     try:
         import grpc_tools  # type: ignore[import-untyped,unused-ignore]
@@ -227,7 +227,7 @@ def _first_error(printed: str, directory: Path) -> str:
     return brief(lines[0].replace(f"{directory / 'in'}{os.sep}", "") if lines else "protoc failed")
 
 
-def _write_reference(directory: Path, reference: Reference) -> None:
+def _write_reference(directory: Path, reference: ReferencedSchema) -> None:
     name = PurePosixPath(reference.name)
     is_inside = bool(name.parts) and not name.is_absolute() and ".." not in name.parts
     if not is_inside or "\0" in reference.name or reference.name == _MAIN:

@@ -12,8 +12,8 @@ from typing import Final
 from broker.schemas import messages
 from broker.schemas.language import (
     CannotCheck,
-    Compiled,
-    Reference,
+    CompiledSchema,
+    ReferencedSchema,
     SchemaInvalid,
     Validator,
     brief,
@@ -26,7 +26,7 @@ from stream.batch.records import RECORDS_SEARCHED_MAX, iter_records
 from stream.errors import BatchCorrupt, BatchTooLarge
 
 COMPILED_COUNT_MAX: Final = 200
-"""Compiled schemas that are kept, in each of two caches."""
+"""CompiledSchema schemas that are kept, in each of two caches."""
 IDS_MAX: Final = 50
 """Registered schemas that one batch may use. Below COMPILED_COUNT_MAX, so that all are kept."""
 _MAGIC: Final = 0
@@ -45,7 +45,7 @@ class _Registered:
     """The schemas of a registry, compiled, by id."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[RegisteredSchema, Compiled | str]] = OrderedDict()
+        self._known: OrderedDict[int, tuple[RegisteredSchema, CompiledSchema | str]] = OrderedDict()
 
     def add(self, number: int, schema: RegisteredSchema) -> None:
         self._known[number] = schema, self._compiled(schema)
@@ -53,7 +53,7 @@ class _Registered:
         if len(self._known) > COMPILED_COUNT_MAX:
             self._known.popitem(last=False)
 
-    def find(self, number: int) -> tuple[RegisteredSchema, Compiled | str] | None:
+    def find(self, number: int) -> tuple[RegisteredSchema, CompiledSchema | str] | None:
         """Return the schema with its compiled form, or with the reason why it has none."""
         found = self._known.get(number)
         if found is not None:
@@ -64,7 +64,7 @@ class _Registered:
         self._known.clear()
 
     @staticmethod
-    def _compiled(schema: RegisteredSchema) -> Compiled | str:
+    def _compiled(schema: RegisteredSchema) -> CompiledSchema | str:
         if not schema.type:
             return ""
         try:
@@ -218,5 +218,5 @@ def _inline(rule: FieldRule) -> Validator:
 
 
 @lru_cache(maxsize=COMPILED_COUNT_MAX)
-def _compiled(kind: str, text: str, references: tuple[Reference, ...]) -> Compiled:
+def _compiled(kind: str, text: str, references: tuple[ReferencedSchema, ...]) -> CompiledSchema:
     return compile_schema(kind, text, references)

@@ -38,7 +38,7 @@ class RegistryUrlInvalid(ValueError):
     """The URL is not one of a registry."""
 
 
-class SchemaText(Struct, frozen=True):
+class StoredSchema(Struct, frozen=True):
     """A schema as the registry has it. type: AVRO, JSON or PROTOBUF. references: (name, schema),
     each after those that it refers to itself.
     """
@@ -102,12 +102,12 @@ class SchemaRegistry:
             _NoRedirects, urllib.request.HTTPSHandler(context=tls)
         ).open
 
-    def by_id(self, number: int) -> SchemaText:
+    def by_id(self, number: int) -> StoredSchema:
         """Return a schema with its references. Raises RegistryError."""
         answer = self._get(f"/schemas/ids/{number}", _Answer)
         references: dict[str, str] = {}
         self._resolve(answer, references, set())
-        return SchemaText(answer.schema_type, answer.schema, tuple(references.items()))
+        return StoredSchema(answer.schema_type, answer.schema, tuple(references.items()))
 
     def subjects_of(self, number: int) -> list[str]:
         """Return the subjects under which a schema is registered. Raises RegistryError."""

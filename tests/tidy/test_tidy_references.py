@@ -15,6 +15,7 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
+from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.node.config.definition import ROLES, settings_of
 from tests.tidy.markdown import anchors, links, prose
 from tests.tidy.repository import ROOT, files, listed, packages, shown, text
@@ -42,10 +43,8 @@ NOT_OURS = {
 """File names that are not from this repository, with their origin."""
 
 NO_MODULES = {
-    "penstock.delete.grace.ms": "a topic config",
     "penstock.fork.deleted.records": "an option of CreateTopics",
     "penstock.fork.offsets": "an option of CreateTopics",
-    "penstock.fork.source": "a topic config",
     "penstock.fork.timestamp.ms": "an option of CreateTopics",
     "penstock.node": "an attribute of spans",
     "penstock.offsets": "a property of Iceberg tables",
@@ -151,7 +150,7 @@ def test_modules_that_are_named_exist() -> None:
     """Check `package.module` and `package.module.name` where a code span or command begins."""
     first = "|".join((*packages(), "tests", "benchmarks"))
     module = re.compile(rf"(?:^|-m |from |import )((?:{first})(?:\.[A-Za-z_]\w*)+)(?![\w(/.=-])")
-    settings = {name for role in ROLES for name in settings_of(role)}
+    settings = {name for role in ROLES for name in settings_of(role)} | set(TOPIC_CONFIGS)
     offenders = [
         f"{shown(path, number)}: {name}"
         for path, number, line in lines_with(r"`[^`.]*\.|-m ")

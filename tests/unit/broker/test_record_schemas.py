@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from broker.schemas import messages
 from broker.schemas.language import (
     CannotCheck,
-    Reference,
+    ReferencedSchema,
     SchemaInvalid,
     Validator,
     compile_schema,
@@ -265,7 +265,7 @@ def test_protobuf_is_text_or_a_descriptor_in_base64() -> None:
     alone = base64.b64encode(main.SerializeToString()).decode()
     with pytest.raises(SchemaInvalid, match=r"imports a\.proto, which is missing"):
         validator("protobuf", alone)
-    reference = Reference("a.proto", base64.b64encode(file.SerializeToString()).decode())
+    reference = ReferencedSchema("a.proto", base64.b64encode(file.SerializeToString()).decode())
     found = compile_schema("protobuf", alone, (reference,)).validator("")
     assert found.problem(b"\x0a\x02\x10\x01") == ".b: the schema has no field 2"
     file.dependency.append("b.proto")
@@ -300,7 +300,7 @@ def test_the_indexes_of_a_message_are_checked(indexes: bytes, name: str | None) 
 @pytest.mark.parametrize("name", ["../x.proto", "/tmp/x.proto", "schema.proto", "a\0b", ""])
 def test_references_stay_in_their_directory(name: str) -> None:
     with pytest.raises(SchemaInvalid):
-        compile_schema("protobuf", PROTO, (Reference(name, PROTO),))
+        compile_schema("protobuf", PROTO, (ReferencedSchema(name, PROTO),))
 
 
 # --- configs --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from broker.schemas.registry import SchemaText
+from broker.schemas.registry import StoredSchema
 from deploy.csv_rows import encode_csv
 from deploy.errors import UsageError
 from deploy.groups.reset import parse_duration, parse_time, read_offsets
@@ -36,9 +36,9 @@ AVRO = json.dumps(
 class Registry:
     """Knows one Avro schema."""
 
-    def by_id(self, number: int) -> SchemaText:
+    def by_id(self, number: int) -> StoredSchema:
         assert number == 7
-        return SchemaText("AVRO", AVRO.decode())
+        return StoredSchema("AVRO", AVRO.decode())
 
     def newest(self, subject: str) -> tuple[int, str]:
         assert subject == "orders-value"
