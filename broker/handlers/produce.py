@@ -289,8 +289,7 @@ class _ProduceCall:
                 self._append([(partition, records)], [result], refusal=refusal)
             self._settle_one()
 
-        timeout_s = max(self._request.timeout_ms, 0) / 1_000
-        self._node.record_checks.begin(partition, records, timeout_s, checked)
+        self._node.record_checks.begin(partition, records, checked)
 
     def _append_when_open(
         self, topic_name: str, records: memoryview | None, result: ProducePartitionResult

@@ -34,7 +34,8 @@ from controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaCo
 
 _log = structlog.get_logger(__name__)
 
-CHECK_S: Final = 30.0
+CHECK_S: Final = 10.0
+"""Producers wait 30 s for an answer by default, and answers of a connection keep their order."""
 PENDING_BYTES_MAX: Final = 64 << 20
 Checked: TypeAlias = Callable[[Refusal | None], None]
 """Called once, on the loop. None: the records match."""
@@ -121,9 +122,7 @@ class RecordChecks:
             case _:
                 return f"config {names.schema} cannot be used: {verdict.message}"
 
-    def begin(
-        self, partition: Partition, batch: memoryview | None, timeout_s: float, checked: Checked
-    ) -> None:
+    def begin(self, partition: Partition, batch: memoryview | None, checked: Checked) -> None:
         """Check a batch behind those of the partition that are being checked. `checked` may be
         called before this returns.
         """
@@ -142,31 +141,23 @@ class RecordChecks:
             self._settle(partition, check, _unavailable(why))
             return
         self.pending_bytes += len(batch)
-        timeout_s = min(timeout_s, CHECK_S)
-        task = asyncio.get_running_loop().create_task(
-            self._run(partition, check, schemas, batch, timeout_s)
-        )
+        task = asyncio.get_running_loop().create_task(self._run(partition, check, schemas, batch))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _run(
-        self,
-        partition: Partition,
-        check: _Check,
-        rules: SchemaRules,
-        batch: memoryview,
-        timeout_s: float,
+        self, partition: Partition, check: _Check, rules: SchemaRules, batch: memoryview
     ) -> None:
         request = CheckBatch(
             partition.topic_name, rules, batch, partition.log.rules.decompressed_bytes_max
         )
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(CHECK_S):
                 verdict = await self._verdict(request)
         except RegistryError as error:
             verdict = Verdict(messages.UNAVAILABLE, str(error))
         except TimeoutError:
-            verdict = Verdict(messages.UNAVAILABLE, f"no verdict within {timeout_s:g} s")
+            verdict = Verdict(messages.UNAVAILABLE, f"no verdict within {CHECK_S:g} s")
         except asyncio.CancelledError:
             self._settle(partition, check, _unavailable("the broker stops"))
             raise

@@ -164,8 +164,7 @@ class PartitionAppend:
             plan = log.plan(
                 records, now_ms, from_coordinator=self._from_coordinator, guard=self._guard
             )
-        if self._refusal is not None and not isinstance(plan, KnownBatch):
-            plan = self._refusal
+        plan = self._with_refusal(plan)
         if isinstance(plan, Refusal):
             self._refuse(partition, records, outcome, *self._final_or_retriable(plan))
             outcome.record_errors = plan.record_errors
@@ -178,6 +177,15 @@ class PartitionAppend:
             self._planned[partition] = _Planned(
                 partition, plan, log.assign_offsets(records, plan, now_ms, marker), marker, outcome
             )
+
+    def _with_refusal(
+        self, plan: BatchHeader | KnownBatch | Refusal
+    ) -> BatchHeader | KnownBatch | Refusal:
+        """Return the earlier refusal instead of the plan, if it says more."""
+        if self._refusal is None or isinstance(plan, KnownBatch):
+            return plan
+        is_damaged = self._refusal.code is ErrorCode.CORRUPT_MESSAGE
+        return plan if is_damaged and isinstance(plan, Refusal) else self._refusal
 
     def _reason_to_wait(self, partition: Partition, content: Content) -> str | None:
         """Return why this cannot be appended now, or None."""

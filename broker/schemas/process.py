@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 import structlog
+from msgspec import MsgspecError
 
 from broker.schemas import messages
 from broker.schemas.messages import FRAME_BYTES, Request, Verdict
@@ -86,7 +87,7 @@ class CheckProcess:
                 self._worker = await _Worker.start()
             async with asyncio.timeout(ANSWER_S):
                 return await self._worker.ask(request)
-        except (OSError, EOFError, TimeoutError) as error:
+        except (OSError, EOFError, TimeoutError, MsgspecError) as error:
             status = await self._end_worker()
             if status is not None and -status in _LIMIT_SIGNALS:
                 _log.warning("schema_check_ended", signal=signal.Signals(-status).name)
@@ -127,7 +128,7 @@ class _Worker:
         return cls(process, *await asyncio.open_connection(sock=ours))
 
     async def ask(self, request: Request) -> Verdict:
-        """Raises OSError, EOFError."""
+        """Raises OSError, EOFError, MsgspecError."""
         data = messages.encode(request)
         self._writer.write(len(data).to_bytes(FRAME_BYTES, "big"))
         self._writer.write(data)

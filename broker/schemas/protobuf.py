@@ -134,10 +134,9 @@ def _decoded(text: str) -> list[Any] | None:
 def _reference_files(references: Sequence[ReferencedSchema]) -> list[Any]:
     found: list[Any] = []
     for reference in references:
-        for file in _decoded(reference.schema) or _compiled(reference.schema, references):
-            if len(found) < len(references) and not file.name.startswith(_WELL_KNOWN):
-                file.name = reference.name
-            found.append(file)
+        files = _decoded(reference.schema) or _compiled(reference.schema, references)
+        files[-1].name = reference.name  # by which the others import it
+        found += files
     return found
 
 

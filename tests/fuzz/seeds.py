@@ -27,7 +27,7 @@ from stream.format.manifest.codec import parse_footer, unpack_section
 from stream.format.manifest.model import ManifestRoot
 from tests.formats import batches
 from tests.formats.stores import stores
-from tests.fuzz import login_seeds
+from tests.fuzz import login_seeds, schemas
 from tests.fuzz.targets import HERE, MESSAGES, TARGETS, Target
 
 Seeds = Iterator[tuple[str, bytes]]
@@ -226,6 +226,8 @@ def corpora() -> Iterator[tuple[str, Seeds]]:
     yield "raft", _raft()
     yield "http", _http()
     yield from login_seeds.corpora()
+    yield "record-values", schemas.values()
+    yield "schemas", schemas.schemas()
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from broker.schemas.language import SchemaInvalid
 from broker.security.exchange import AuthenticationFailed
 from broker.security.tls import SecurityFileInvalid
 from broker.wire.apis import APIS, FETCH, PRODUCE
@@ -52,7 +53,7 @@ from stream.format.manifest.codec import decode_entries, decode_shard
 from stream.format.manifest.lease import Lease
 from stream.format.manifest.model import PageRef, SectionRef
 from stream.format.transaction_log import decode_events
-from tests.fuzz import logins, seals
+from tests.fuzz import logins, schemas, seals
 from tests.fuzz.parts import JournalParts, answer_of
 
 Function = Callable[[bytes], object]
@@ -322,6 +323,8 @@ TARGETS = MappingProxyType(
             Target("principal-rules", logins.principal_rules, (ValueError,)),
             Target("certificate", logins.certificate, (ValueError,)),
             Target("keystore", logins.keystore, (SecurityFileInvalid,)),
+            Target("record-values", schemas.value, ()),
+            Target("schemas", schemas.schema, (SchemaInvalid,)),
         )
     }
 )

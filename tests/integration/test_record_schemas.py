@@ -214,6 +214,21 @@ async def test_a_refused_batch_takes_no_sequence(cluster: Cluster) -> None:
         assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 1)
 
 
+async def test_what_no_topic_accepts_has_the_same_answer(cluster: Cluster) -> None:
+    await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
+    await create(cluster, "plain", {})
+    batch = encode_batch([Record(0, NOW_MS, None, b'{"id": 1}')])
+    old, damaged = bytearray(batch), bytearray(batch)
+    old[16] = 1
+    damaged[-1] ^= 1
+    large = encode_batch([Record(0, NOW_MS, None, bytes(2 << 20))])
+    async with Attacker.connected(cluster.broker.port) as client:
+        for sent in (old, damaged, batch + batch, batch[:60], large):
+            answers = [await client.produce(topic, sent) for topic in ("plain", "t")]
+            assert answers[0].error_code != ErrorCode.NONE
+            assert answers[0] == answers[1]
+
+
 async def test_batches_in_flight_keep_their_order(cluster: Cluster) -> None:
     """The check of a large batch takes longer than that of the small one behind it."""
     await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
