@@ -28,6 +28,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.errors import ErrorCode
+from controller.api.messages import CreateTopics
+from controller.api.messages import NewTopic as TopicRequest
 from stream.batch.records import Record, encode_batch
 from tests.support.attacker import Attacker
 from tests.support.clients import TIMEOUT_S, confluent_consumer, read_records
@@ -449,3 +451,27 @@ async def test_a_broker_without_a_registry_says_so(tmp_path: Path) -> None:
                 "t",
                 {"penstock.value.schema": message, "penstock.value.schema.type": "protobuf"},
             )
+
+
+async def test_a_broker_without_the_library_lets_nothing_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema was set at another broker."""
+    (tmp_path / "jsonschema_rs.py").write_text("raise ImportError(name='jsonschema_rs')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    configs = {"penstock.value.schema": "true"}
+    async with Cluster(tmp_path / "cluster") as cluster:
+        with pytest.raises(
+            KafkaException, match=r"jsonschema_rs is missing: pip install"
+        ) as refused:
+            await create(cluster, "t", configs)
+        assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
+        request = CreateTopics(topics=[TopicRequest(name="t", configs=configs)])
+        await cluster.broker.client.create_topics(request)
+        await cluster.until_served("t")
+        async with Attacker.connected(cluster.broker.port) as client:
+            batch = encode_batch([Record(0, NOW_MS, None, b"{}")])
+            answer = await client.produce("t", batch)
+        assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert "jsonschema_rs is missing" in answer.error_message
+        assert cluster.broker.record_checks.refused == {"unavailable": 1}

@@ -5,6 +5,7 @@ to fail.
 
 import base64
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -73,8 +74,10 @@ class SchemaRegistryServer:
 
 
 @contextmanager
-def serving(registry: SchemaRegistryServer) -> Iterator[SchemaRegistryServer]:
-    """Serve until the block ends."""
+def serving(
+    registry: SchemaRegistryServer, tls: ssl.SSLContext | None = None
+) -> Iterator[SchemaRegistryServer]:
+    """Serve until the block ends, with TLS if a context is given."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -111,8 +114,13 @@ def serving(registry: SchemaRegistryServer) -> Iterator[SchemaRegistryServer]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
+        def handle_error(self, *_: object) -> None: ...
+
     with Server(("127.0.0.1", 0), Handler) as server:
-        registry.url = f"http://127.0.0.1:{server.server_port}"
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        registry.url = f"{scheme}://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

@@ -3,10 +3,15 @@ process, and the worker process.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from base.settings import SettingInvalid
+from broker.config import BrokerConfig
+from broker.handlers.record_checks import record_checks
 from broker.schemas import known_schemas, messages
 from broker.schemas.known_schemas import FRESH_S, PAUSE_S, KnownSchemas
 from broker.schemas.messages import CheckSchema, RegisteredSchema
@@ -18,6 +23,8 @@ from broker.schemas.registry import (
     SchemaRegistry,
 )
 from broker.schemas.rules import FieldRule
+from broker.security.tls import SecurityFileInvalid
+from tests.support.certs import Authority
 from tests.support.schema_registry import SchemaRegistryServer, serving
 from tests.support.waiting import until
 
@@ -129,6 +136,44 @@ def test_credentials_stay_with_the_registry(server: SchemaRegistryServer) -> Non
     for url in ("", "ftp://host", "host:8081", "http://"):
         with pytest.raises(RegistryUrlInvalid):
             SchemaRegistry(url)
+
+
+async def test_the_certificate_of_a_registry_is_verified(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "ours").make("registry")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    with serving(SchemaRegistryServer(user_info=USER), context) as server:
+        number = server.register("t-value", SCHEMA)
+        for ca, said in (
+            (files.ca, ""),
+            (Authority(tmp_path / "others").file, "CERTIFICATE_VERIFY_FAILED"),
+        ):
+            config = BrokerConfig(
+                schema_registry_url=server.url,
+                schema_registry_basic_auth_user_info=USER,
+                schema_registry_ssl_truststore_location=str(ca),
+            )
+            checks = record_checks(config)
+            known = checks._known
+            assert known is not None
+            if said:
+                with pytest.raises(RegistryError, match=said):
+                    await known.find([number])
+            else:
+                assert (await known.find([number]))[number].schema == SCHEMA["schema"]
+            await checks.close()
+    missing = BrokerConfig(
+        schema_registry_url=server.url, schema_registry_ssl_truststore_location="none.pem"
+    )
+    with pytest.raises(SecurityFileInvalid, match=r"truststore\.location=none\.pem"):
+        record_checks(missing)
+
+
+@pytest.mark.parametrize("url", ["host:8081", "ftp://host", "https://u:secret@host", "http://"])
+def test_a_wrong_url_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(SettingInvalid, match="credentials belong into") as refused:
+        BrokerConfig(schema_registry_url=url)
+    assert "secret" not in str(refused.value)
 
 
 def test_references_come_before_what_refers_to_them(server: SchemaRegistryServer) -> None:
