@@ -34,7 +34,7 @@ from controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaCo
 
 _log = structlog.get_logger(__name__)
 
-CHECK_S: Final = 10.0
+CHECK_S: Final = 25.0
 """Producers wait 30 s for an answer by default, and answers of a connection keep their order."""
 PENDING_BYTES_MAX: Final = 64 << 20
 Checked: TypeAlias = Callable[[Refusal | None], None]

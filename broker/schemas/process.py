@@ -22,7 +22,7 @@ from msgspec import MsgspecError
 from broker.schemas import messages
 from broker.schemas.messages import FRAME_BYTES, Request, Verdict
 
-ANSWER_S: Final = 30.0
+ANSWER_S: Final = 20.0
 """Far above the CPU that the worker may use: a machine may be busy."""
 PAUSE_S: Final = 1.0
 """After a process that ended for another reason than its limits."""

@@ -11,14 +11,16 @@ import resource
 import signal
 import socket
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from broker.schemas.messages import FRAME_BYTES, decode_request, encode
 from broker.schemas.records import RecordCheck
 
 CPU_S_MAX: Final = 2.0
-MEMORY_BYTES_MAX: Final = 1 << 30
-"""Of the address space, of which the libraries take a quarter."""
+MEMORY_BYTES_MAX: Final = 512 << 20
+"""Of the address space, of which the libraries take a tenth."""
+_OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _STDIN: Final = 0
 
 
@@ -27,6 +29,8 @@ def main() -> None:
     with suppress(ValueError, OSError):  # macOS knows the limit and does not set it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # where memory runs out, the kernel ends this process and no broker
+        _OOM_SCORE.write_text("1000")
     check = RecordCheck()
     with socket.socket(fileno=_STDIN) as connection:
         while request := _read(connection):

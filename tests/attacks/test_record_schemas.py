@@ -1,7 +1,7 @@
 """Schemas and records that are made to hurt the broker that checks them: each is refused, costs its
 limit, and the next batch is checked as ever.
 
-The worker process that checks them has two seconds of CPU and a gigabyte for each batch.
+The worker process that checks them has two seconds of CPU and half a gigabyte for each batch.
 """
 
 import asyncio
