@@ -158,6 +158,9 @@ class RecordChecks:
             verdict = Verdict(messages.UNAVAILABLE, str(error))
         except TimeoutError:
             verdict = Verdict(messages.UNAVAILABLE, f"no verdict within {CHECK_S:g} s")
+        except Exception as error:  # noqa: BLE001 - else the partition would wait for ever
+            _log.exception("schema_check_failed", topic=partition.topic_name)
+            verdict = Verdict(messages.UNAVAILABLE, repr(error))
         except asyncio.CancelledError:
             self._settle(partition, check, _unavailable("the broker stops"))
             raise

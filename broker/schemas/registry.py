@@ -147,7 +147,7 @@ class SchemaRegistry:
             raise failure(
                 f"the schema registry at {self._base} answers {error.code} to GET {path}"
             ) from None
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError, msgspec.MsgspecError) as error:
             raise RegistryError(f"the schema registry at {self._base} failed: {error}") from None
 
 

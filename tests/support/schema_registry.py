@@ -23,6 +23,8 @@ class SchemaRegistryServer:
         self.requests: list[str] = []
         """Method and path of each request."""
         self.fails = False
+        self.body: bytes | None = None
+        """What it answers to everything, instead of what is right."""
         self.hangs = threading.Event()
         self.hangs.set()
         """Cleared: requests wait."""
@@ -98,7 +100,7 @@ def serving(
             elif not registry.fails:
                 body = json.loads(content) if content else None
                 status, found = registry.answer(method, self.path, body)
-            data = json.dumps(found).encode()
+            data = json.dumps(found).encode() if registry.body is None else registry.body
             with suppress(ConnectionError):  # a client does not wait for ever
                 self._send(status, data)
 

@@ -17,6 +17,7 @@ from broker.schemas.known_schemas import FRESH_S, PAUSE_S, KnownSchemas
 from broker.schemas.messages import CheckSchema, RegisteredSchema
 from broker.schemas.process import CheckProcess
 from broker.schemas.registry import (
+    ANSWER_BYTES_MAX,
     NotRegistered,
     RegistryError,
     RegistryUrlInvalid,
@@ -98,6 +99,28 @@ async def test_a_failing_registry_is_left_alone_and_known_schemas_stay(
     clock.now_s += PAUSE_S
     server.fails = False
     assert await known.find([2]) == {2: RegisteredSchema("")}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"schema": 5}', b'[{"subject": "t"}]', b"[" * 100_000, b"\xff"]
+)
+async def test_a_registry_that_answers_garbage_is_one_that_fails(
+    known: KnownSchemas, server: SchemaRegistryServer, body: bytes
+) -> None:
+    """An empty list of subjects is followed by the question for the schema."""
+    server.register("t-value", SCHEMA)
+    server.body = body
+    with pytest.raises(RegistryError, match="failed: "):
+        await known.find([1])
+
+
+async def test_a_registry_that_answers_endlessly_is_cut_off(
+    known: KnownSchemas, server: SchemaRegistryServer
+) -> None:
+    server.register("t-value", SCHEMA)
+    server.body = b" " * (ANSWER_BYTES_MAX + 1)
+    with pytest.raises(RegistryError, match="more than 1048576 bytes"):
+        await known.find([1])
 
 
 async def test_a_registry_that_hangs_costs_its_timeout(
