@@ -37,7 +37,8 @@ from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Respond
 from broker.network.server import CannotAnswer
-from broker.partition.append import PartitionAppend
+from broker.partition.append import Content, PartitionAppend
+from broker.partition.mirrored import MirroredBatches
 from broker.partition.partition import Partition
 from broker.partition.validation import Refusal
 from broker.partition.verification import Guard
@@ -118,7 +119,7 @@ class _ProduceCall:
         )
 
     def run(self) -> None:
-        parts: list[tuple[Partition, memoryview | None]] = []
+        parts: list[tuple[Partition, Content]] = []
         targets: list[ProducePartitionResult] = []
         request_error = self._request_error()
         for topic in self._request.topics:
@@ -134,7 +135,7 @@ class _ProduceCall:
                     continue
                 partition = self._route(name, wanted, result, request_error)
                 if partition is not None:
-                    parts.append((partition, wanted.records))
+                    parts.append((partition, self._content(wanted.records)))
                     targets.append(result)
         if parts:
             self._append(parts, targets)
@@ -189,7 +190,13 @@ class _ProduceCall:
             code = self._denial()
             if code is not None:
                 return code
+        if self._request.mirror_source and self._request.transactional_id is not None:
+            return ErrorCode.INVALID_REQUEST
         return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
+
+    def _content(self, records: memoryview | None) -> Content:
+        source = self._request.mirror_source
+        return MirroredBatches(source, records) if source else records
 
     def _is_transactional(self) -> bool:
         return any(
@@ -210,11 +217,14 @@ class _ProduceCall:
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         names = {self._name_of(topic.key) for topic in self._request.topics} - {None}
         self._denied = denied_topics(node, ctx, Operation.WRITE, cast("set[str]", names))
+        if self._request.mirror_source:
+            # It chooses the offsets, as only the owner of the topic may.
+            self._denied |= denied_topics(node, ctx, Operation.ALTER, cast("set[str]", names))
         return None
 
     def _append(
         self,
-        parts: list[tuple[Partition, memoryview | None]],
+        parts: Sequence[tuple[Partition, Content]],
         targets: list[ProducePartitionResult],
         guard: Guard | None = None,
         refusal: Refusal | None = None,
@@ -286,7 +296,8 @@ class _ProduceCall:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 self._refuse(partition.topic_name, records, result, code)
             elif refusal is not None or not self._ask_coordinator(partition, records, result):
-                self._append([(partition, records)], [result], refusal=refusal)
+                content = self._content(records)
+                self._append([(partition, content)], [result], refusal=refusal)
             self._settle_one()
 
         self._node.record_checks.begin(partition, records, checked)
@@ -309,7 +320,7 @@ class _ProduceCall:
                 if found.log.rules.schemas is not None or found.checks_count:
                     self._append_when_checked(found, records, result)
                 elif not self._ask_coordinator(found, records, result):
-                    self._append([(found, records)], [result])
+                    self._append([(found, self._content(records))], [result])
             else:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found
                 self._refuse(topic_name, records, result, code)

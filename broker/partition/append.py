@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from base.clock import monotonic_ms
 from base.ids import Millis, Offset
+from broker.partition.mirrored import MirroredBatches
 from broker.partition.partition import Partition
 from broker.partition.producer_state import KnownBatch
 from broker.partition.refused import RefusedBatches
@@ -39,9 +40,9 @@ _DEPENDS_ON_END: Final = frozenset(
 the WAL does not protect them.
 """
 
-Content: TypeAlias = memoryview | Marker | None
-"""A producer's batch, or the marker that ends its transaction. None: the request has no records,
-which is refused.
+Content: TypeAlias = memoryview | Marker | MirroredBatches | None
+"""A producer's batch, the marker that ends its transaction, or what a mirror sends. None: the
+request has no records, which is refused.
 """
 
 
@@ -67,8 +68,11 @@ class AppendOutcome(Struct, eq=False, gc=False):
 
 
 class _Planned(Struct, eq=False, gc=False):
+    """header: None for the batches of a mirror."""
+
     partition: Partition
-    header: BatchHeader
+    header: BatchHeader | None
+    size_bytes: int
     entries: list[AppendEntry]
     marker: Marker | None
     outcome: AppendOutcome
@@ -146,13 +150,16 @@ class PartitionAppend:
         if reason is not None:
             self._refuse(
                 partition,
-                None if isinstance(content, Marker) else content,
+                content if isinstance(content, memoryview) else None,
                 outcome,
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 reason,
             )
             return
         log = partition.log
+        if isinstance(content, MirroredBatches):
+            self._plan_mirrored(partition, content, outcome)
+            return
         marker: Marker | None = None
         records: memoryview | None
         plan: BatchHeader | KnownBatch | Refusal
@@ -175,7 +182,31 @@ class PartitionAppend:
         else:
             assert records is not None
             self._planned[partition] = _Planned(
-                partition, plan, log.assign_offsets(records, plan, now_ms, marker), marker, outcome
+                partition,
+                plan,
+                plan.size_bytes,
+                log.assign_offsets(records, plan, now_ms, marker),
+                marker,
+                outcome,
+            )
+
+    def _plan_mirrored(
+        self, partition: Partition, content: MirroredBatches, outcome: AppendOutcome
+    ) -> None:
+        log, records = partition.log, content.records
+        plan = log.plan_mirrored(content)
+        if isinstance(plan, Refusal):
+            outcome.fail(*self._final_or_retriable(plan))
+        elif isinstance(plan, KnownBatch):
+            self._await_repetition(partition, plan, None, outcome)
+        elif partition in self._planned:
+            outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition only once")
+        else:
+            assert records is not None
+            size_bytes = sum(header.size_bytes for _, header in plan)
+            entries = log.mirrored_entries(records, plan)
+            self._planned[partition] = _Planned(
+                partition, None, size_bytes, entries, None, outcome
             )
 
     def _with_refusal(
@@ -240,21 +271,26 @@ class PartitionAppend:
             self._trace.appended(done)
         for partition, planned in self._planned.items():
             log, header, outcome = partition.log, planned.header, planned.outcome
-            entry, size_bytes = planned.entries[0], header.size_bytes
-            log.appended(
-                header,
-                entry.base_offset,
-                now_ms,
-                planned.marker,
-                timestamp_ms=entry.max_timestamp_ms,
-            )
-            partition.bytes_in += size_bytes
-            partition.records_in += header.record_count
+            entry, last = planned.entries[0], planned.entries[0]
+            if header is None:
+                last = planned.entries[-1]
+                log.dirty_bytes += planned.size_bytes
+                partition.records_in += sum(item.record_count for item in planned.entries)
+            else:
+                log.appended(
+                    header,
+                    entry.base_offset,
+                    now_ms,
+                    planned.marker,
+                    timestamp_ms=entry.max_timestamp_ms,
+                )
+                partition.records_in += header.record_count
+            partition.bytes_in += planned.size_bytes
             partition.requests_count += 1
             outcome.base_offset = entry.base_offset
-            outcome.end_offset = entry.end_offset
+            outcome.end_offset = last.end_offset
             outcome.log_start_offset = log.data.start_offset
-            if log.rules.is_log_append_time:
+            if header is not None and log.rules.is_log_append_time:
                 outcome.log_append_time_ms = now_ms
 
     def _await_repetition(
@@ -288,7 +324,7 @@ class PartitionAppend:
             if error is not None and (self._storage.fenced or partition.log.data.fenced):
                 partition.stop(error)
             else:
-                partition.advance(planned.header.size_bytes)
+                partition.advance(planned.size_bytes)
         self._settle_one()
 
     def _fail_all(self, error: Exception) -> None:

@@ -29,6 +29,12 @@ from base.ids import (
 from broker.partition.aborted import LogInconsistent, TxnStream, check_advanced, read_aborted
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.meta_stream import MetaStream
+from broker.partition.mirrored import (
+    MirroredBatches,
+    Positions,
+    mirrored_entries,
+    plan_mirrored,
+)
 from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSnapshot, ProducerState
 from broker.partition.transactions import Transactions
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
@@ -176,6 +182,11 @@ class PartitionLog:
         """
         batch = memoryview(encode_marker(marker, now_ms))
         code = self.producers.check_marker(marker)
+        if self.rules.mirror_source and not self.transactions.is_open(marker.producer_id):
+            # Only the mirror writes here, so nothing of this transaction is in the log, and
+            # a marker would take the offset of a record.
+            end = self.data.next_offset
+            return batch, KnownBatch(NO_SEQUENCE, NO_SEQUENCE, end, end)
         if code is not None:
             who = (
                 f"producer {marker.producer_id} epoch {marker.producer_epoch}, coordinator epoch"
@@ -187,6 +198,16 @@ class PartitionLog:
                 NO_SEQUENCE, NO_SEQUENCE, self.data.next_offset, self.data.next_offset
             )
         return batch, parse_header(batch)
+
+    def plan_mirrored(self, content: MirroredBatches) -> Positions | KnownBatch | Refusal:
+        """Return the batches for `mirrored_entries`, the known batch that they repeat, or a refusal.
+        Changes nothing.
+        """
+        return plan_mirrored(content, self.rules, self.data.next_offset)
+
+    def mirrored_entries(self, records: memoryview, plan: Positions) -> list[AppendEntry]:
+        """Write the leader epoch into the batches in place, and return their entries."""
+        return mirrored_entries(records, plan, self.data.stream_id, self._leader_epoch)
 
     def assign_offsets(
         self, records: memoryview, header: BatchHeader, now_ms: Millis, marker: Marker | None = None

@@ -19,7 +19,7 @@ from crc32c import crc32c
 from base.ids import Millis
 from broker.schemas.rules import SchemaRules, schema_rules
 from broker.wire.error_codes import ErrorCode
-from controller.metadata.topic_configs import cleanup_policies
+from controller.metadata.topic_configs import cleanup_policies, open_mirror
 from stream.batch.header import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, parse_header
 from stream.batch.records import RECORDS_SEARCHED_MAX, keyless_records
 from stream.config import DECOMPRESSED_BATCH_BYTES_MAX
@@ -44,7 +44,11 @@ class TopicRules:
     timestamp_after_max_ms: int = _FOREVER_MS
     decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
     schemas: SchemaRules | None = None
-    """Checked before the batch comes here (`broker.handlers.record_checks`)."""
+    """Checked before the batch comes here (`broker.handlers.record_checks`). None for a mirror: its
+    records are those of its source.
+    """
+    mirror_source: str = ""
+    """What the topic is a mirror of; empty if producers write to it."""
 
     @classmethod
     def from_configs(
@@ -57,6 +61,7 @@ class TopicRules:
 
         decompressed_bytes_max: `decompressed.batch.max.bytes` of the broker.
         """
+        mirror_source = open_mirror(configs)
         return cls(
             message_bytes_max=int(configs.get("max.message.bytes", MESSAGE_BYTES_MAX_DEFAULT)),
             is_compacted="compact" in cleanup_policies(configs),
@@ -67,7 +72,8 @@ class TopicRules:
             ),
             timestamp_after_max_ms=int(configs.get("message.timestamp.after.max.ms", _FOREVER_MS)),
             decompressed_bytes_max=decompressed_bytes_max,
-            schemas=schema_rules(configs),
+            schemas=None if mirror_source else schema_rules(configs),
+            mirror_source=mirror_source,
         )
 
 
@@ -88,12 +94,18 @@ class Refusal:
 def validate_batch(
     records: memoryview | None, rules: TopicRules, now_ms: Millis, *, from_coordinator: bool = False
 ) -> BatchHeader | Refusal:
-    """Return the header of the single batch in `records`, or the refusal. 3 us for a small batch,
+    """Return the header of a producer's single batch in `records`, or the refusal. 3 us for a small batch,
     plus the CRC at 27 GB/s.
 
     from_coordinator: the batch comes from this broker, which may write in a producer's name without
     its sequence.
     """
+    if rules.mirror_source:
+        message = (
+            "only a mirror writes to this topic; `penstock mirror finish` ends it, then producers"
+            " can write"
+        )
+        return Refusal(ErrorCode.POLICY_VIOLATION, message)
     if records is None or len(records) < HEADER_BYTES:
         return Refusal(ErrorCode.INVALID_RECORD, "each partition needs exactly one record batch")
     if records[_MAGIC_AT] != MAGIC:

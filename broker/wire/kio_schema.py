@@ -122,6 +122,9 @@ def _own(name: str, tag: int, kind: Kind, default: str, *, first: int, last: int
 
 
 _OWN_FIELDS: Final = {
+    ("Produce", "request", "ProduceRequest"): (
+        _own("mirror_source", 0, Kind.STRING, '""', first=9, last=13),
+    ),
     ("WriteTxnMarkers", "request", "WritableTxnMarker"): (
         _own("serial", 0, Kind.INT64, "-1", first=1, last=2),
     ),

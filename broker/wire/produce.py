@@ -38,6 +38,7 @@ _LEADER_FROM: Final = 10
 _ERRORS_FROM: Final = 8
 _TOPIC_ID_FROM: Final = 13
 _LOG_START_FROM: Final = 5
+_MIRROR_SOURCE_TAG: Final = 10_000
 _PARTITION_LEAST_BYTES: Final = 5
 _TOPIC_LEAST_BYTES: Final = 2
 _TOPIC_BY_ID_LEAST_BYTES: Final = 18
@@ -69,10 +70,13 @@ class ProduceTopic(Struct, gc=False):
 
 
 class ProduceRequest(Struct, gc=False):
+    """mirror_source: Penstock's own, empty from producers; see `broker.partition.mirrored`."""
+
     transactional_id: str | None
     acks: int
     timeout_ms: int
     topics: list[ProduceTopic]
+    mirror_source: str = ""
 
 
 class ProducePartitionResult(Struct, gc=False):
@@ -104,9 +108,23 @@ def decode_produce_request(frame: memoryview, offset: int, version: int) -> Prod
     else:
         count = reader.count(flexible, _TOPIC_LEAST_BYTES)
         topics = [_read_topic(reader, flexible) for _ in range(count)]
-    if flexible:
-        reader.skip_tags()
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    mirror_source = _read_mirror_source(reader) if flexible else ""
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, mirror_source)
+
+
+def _read_mirror_source(reader: Reader) -> str:
+    """Read the tagged fields at the end of a request. Producers send none."""
+    if reader.pos < reader.end and reader.view[reader.pos] == 0:
+        reader.pos += 1
+        return ""
+    mirror_source = ""
+    for _ in range(reader.tag_count()):
+        tag, stop = reader.tag()
+        if tag == _MIRROR_SOURCE_TAG:
+            mirror_source = reader.string(True)
+            reader.end_tag(stop)
+        reader.pos = stop
+    return mirror_source
 
 
 def _read_topic(reader: Reader, flexible: bool) -> ProduceTopic:

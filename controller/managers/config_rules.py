@@ -59,7 +59,9 @@ class Rules(Protocol):
 
 
 class TopicRules:
-    kept = frozenset({topic_configs.FORK_SOURCE})
+    kept = frozenset(
+        {topic_configs.FORK_SOURCE, topic_configs.MIRROR_SOURCE, topic_configs.MIRROR_FINISHED}
+    )
 
     def check(self, image: MetadataImage, name: str) -> None:
         check_topic_name(name)

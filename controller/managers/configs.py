@@ -59,7 +59,7 @@ def _alter(
     is_replaced: bool,
 ) -> list[Record]:
     """Return the records of one resource. is_replaced: configs without a change get their defaults;
-    only the source of a fork stays. Raises Refused.
+    only the sources of a fork and of a mirror stay. Raises Refused.
     """
     resource_type, name = resource
     rules = RULES.get(resource_type)

@@ -18,7 +18,7 @@ from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS
 from controller.metadata.records import ForkPoint, PartitionRecord, StreamForked
-from controller.metadata.topic_configs import FORK_SOURCE
+from controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,15 @@ class Source:
 
 
 def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
-    """Return the configs of a new topic: those of the request, over those of the source."""
+    """Return the configs of a new topic: those of the request, over those of the source. A fork of
+    a mirror is none.
+    """
     source = None if topic.fork is None else Source.find(image, topic.fork.source_topic_id)
     configs = {} if source is None else dict(source.configs)
     if source is not None:
         configs[FORK_SOURCE] = source.name
+        configs.pop(MIRROR_SOURCE, None)
+        configs.pop(MIRROR_FINISHED, None)
     for name, value in topic.configs.items():
         if value is not None:
             configs[name] = value

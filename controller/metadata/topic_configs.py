@@ -133,6 +133,11 @@ def cleanup_policies(configs: Mapping[str, str]) -> frozenset[str]:
     )
 
 
+def open_mirror(configs: Mapping[str, str]) -> str:
+    """Return the source of a topic that only a mirror writes to; empty for every other topic."""
+    return "" if configs.get(MIRROR_FINISHED) == "true" else configs.get(MIRROR_SOURCE, "")
+
+
 def split_list(value: str) -> list[str]:
     return [item.strip() for item in value.split(",") if item.strip()]
 
@@ -160,6 +165,8 @@ def _throttled(name: str) -> TopicConfig:
 
 FORK_SOURCE = "penstock.fork.source"
 DELETE_GRACE = "penstock.delete.grace.ms"
+MIRROR_SOURCE = "penstock.mirror.source"
+MIRROR_FINISHED = "penstock.mirror.finished"
 UNDELETE = "penstock.undelete"
 """Not a config of a topic: in CreateTopics it names the deleted topic that comes back."""
 
@@ -377,6 +384,24 @@ _ALL = (
     ),
     *_schema_configs("key", KEY_SCHEMA),
     *_schema_configs("value", VALUE_SCHEMA),
+    TopicConfig(
+        MIRROR_SOURCE,
+        ConfigType.STRING,
+        "",
+        "The cluster and the topic that this one is a mirror of, as CLUSTER_ID/TOPIC_ID. Penstock's"
+        " own, set by `penstock mirror`: only a mirror of this source writes to the topic, with the"
+        " offsets of the source.",
+        is_internal=True,
+    ),
+    TopicConfig(
+        MIRROR_FINISHED,
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether the mirror has ended, so that producers write to the topic. Penstock's own, set by"
+        " `penstock mirror finish`.",
+        choices=("true", "false"),
+        is_internal=True,
+    ),
     _bool("preallocate", f"{_KEPT}there are no files."),
     _bool("remote.log.copy.disable", f"{_KEPT}all data are remote."),
     _bool("remote.log.delete.on.disable", f"{_KEPT}all data are remote."),

@@ -63,10 +63,16 @@ def test_produce_requests_read_alike(
     body = Writer(b"head")
     produce.encode_request(body, message, version)
     request = decode_produce_request(memoryview(body), 4, version)
-    assert (request.transactional_id, request.acks, request.timeout_ms) == (
+    assert (
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        request.mirror_source,
+    ) == (
         message.transactional_id,
         message.acks,
         message.timeout_ms,
+        message.mirror_source if version >= 9 else "",
     )
     assert [
         (topic.key, [(one.index, one.records) for one in topic.partitions])

@@ -358,7 +358,7 @@ class Broker:
         reader.expect_end()
         return message
 
-    def start_produce(self, parts, *, acks=-1, timeout_ms=5_000, version=11):
+    def start_produce(self, parts, *, acks=-1, timeout_ms=5_000, version=11, mirror_source=""):
         """`parts`: {(topic, partition): batch or None}; from version 13 on, topics are ids. Returns
         a future of {(topic, partition): response}.
         """
@@ -369,6 +369,7 @@ class Broker:
             wire_produce.TopicProduceData(topic, topic, items) for topic, items in by_topic.items()
         ]
         request = wire_produce.ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=data)
+        request.mirror_source = mirror_source
         ctx = self.context(apis.PRODUCE, version, request)
         answered = asyncio.get_running_loop().create_future()
 

@@ -85,15 +85,23 @@ class ProduceRequest(Struct, gc=False):
     acks: int = 0
     timeout_ms: int = 0
     topic_data: Sequence[TopicProduceData] = []
+    mirror_source: str = ""
 
 
 def _read_ProduceRequest(r: Reader, v: int, f: bool) -> ProduceRequest:
     transactional_id = r.nullable_string(f)
     acks, timeout_ms = r.unpack(_layout_hi)
     topic_data = [_read_TopicProduceData(r, v, f) for _ in range(r.count(f, 1))]
+    mirror_source = ""
     if f:
-        r.skip_tags()
-    return ProduceRequest(transactional_id, acks, timeout_ms, topic_data)
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000 and v >= 9:
+                mirror_source = r.string(f)
+            else:
+                r.pos = stop
+            r.end_tag(stop)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topic_data, mirror_source)
 
 
 def _write_ProduceRequest(w: Writer, m: ProduceRequest, v: int, f: bool) -> None:
@@ -103,7 +111,15 @@ def _write_ProduceRequest(w: Writer, m: ProduceRequest, v: int, f: bool) -> None
     for x in m.topic_data:
         _write_TopicProduceData(w, x, v, f)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if v >= 9 and m.mirror_source != "":
+            b = Writer()
+            b.string(m.mirror_source, f)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 def decode_request(r: Reader, version: int) -> ProduceRequest:
