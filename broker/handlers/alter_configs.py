@@ -3,8 +3,8 @@ subscriptions to metrics of clients at the controller. Levels of loggers are a m
 broker.
 
 AlterConfigs is the older API: the request names all configs of a resource, and those that it does
-not name get their defaults, except the sources of forks and mirrors. The controller decides which ones these
-are, because the metadata of a broker may lag.
+not name get their defaults, except the sources of forks and mirrors. The controller decides which
+ones these are, because the metadata of a broker may lag.
 Invariant: either all changes of one resource are made or none; resources are independent. Appending
 to a list and removing from it are computed from this broker's image: two concurrent clients may
 undo each other's change, as in Kafka.

@@ -205,9 +205,7 @@ class PartitionAppend:
             assert records is not None
             size_bytes = sum(header.size_bytes for _, header in plan)
             entries = log.mirrored_entries(records, plan)
-            self._planned[partition] = _Planned(
-                partition, None, size_bytes, entries, None, outcome
-            )
+            self._planned[partition] = _Planned(partition, None, size_bytes, entries, None, outcome)
 
     def _with_refusal(
         self, plan: BatchHeader | KnownBatch | Refusal

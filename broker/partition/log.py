@@ -200,8 +200,8 @@ class PartitionLog:
         return batch, parse_header(batch)
 
     def plan_mirrored(self, content: MirroredBatches) -> Positions | KnownBatch | Refusal:
-        """Return the batches for `mirrored_entries`, the known batch that they repeat, or a refusal.
-        Changes nothing.
+        """Return the batches for `mirrored_entries`, the known batch that they repeat, or a
+        refusal. Changes nothing.
         """
         return plan_mirrored(content, self.rules, self.data.next_offset)
 

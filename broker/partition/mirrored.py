@@ -1,4 +1,4 @@
-"""Decide what a mirror may append: batches with the offsets that they have in the log of the source.
+"""Decide what a mirror may append: batches with the offsets that they have in the source.
 
 The offset alone makes an append idempotent. What lies below the end of the log is there already,
 because only mirrors of one source write to the partition; what lies above it would leave a hole.
@@ -6,8 +6,8 @@ Thus a mirror that is killed goes on at the end of the log, and a second one doe
 the source (log compaction, markers and aborted records of transactions) is covered by batches
 without records, as log compaction leaves them.
 
-Invariant: the accepted batches continue the log without a hole, and match their CRC32C. They have no
-producer: what the source knew of its producers and transactions is decided before.
+Invariant: the accepted batches continue the log without a hole, and match their CRC32C. They have
+no producer: what the source knew of its producers and transactions is decided before.
 Must not: change the batches, or decompress them.
 """
 

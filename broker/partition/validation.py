@@ -94,8 +94,8 @@ class Refusal:
 def validate_batch(
     records: memoryview | None, rules: TopicRules, now_ms: Millis, *, from_coordinator: bool = False
 ) -> BatchHeader | Refusal:
-    """Return the header of a producer's single batch in `records`, or the refusal. 3 us for a small batch,
-    plus the CRC at 27 GB/s.
+    """Return the header of a producer's single batch in `records`, or the refusal. 3 us for a small
+    batch, plus the CRC at 27 GB/s.
 
     from_coordinator: the batch comes from this broker, which may write in a producer's name without
     its sequence.

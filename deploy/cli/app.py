@@ -30,6 +30,7 @@ class _Commands(LazyCommands):
         "groups": "deploy.cli.groups:app",
         "streams": "deploy.cli.streams:app",
         "top": "deploy.cli.top:top",
+        "mirror": "deploy.cli.mirror:app",
         "console": "deploy.cli.console:console",
         "doctor": "deploy.cli.doctor:doctor",
         "nodes": "deploy.cli.nodes:app",

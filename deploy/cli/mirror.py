@@ -1,0 +1,335 @@
+"""Run `penstock mirror`: copy another cluster, follow it, and end the mirror."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.option_groups import with_option_groups
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
+from deploy.errors import UsageError
+from deploy.output import Format
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from deploy.mirror.plan import TopicPlan
+    from deploy.mirror.session import MirrorSession
+    from deploy.mirror.views import MirrorView
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What is copied from where to where."""
+
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="HOST:PORT",
+            envvar="PENSTOCK_MIRROR_FROM",
+            help="Addresses of brokers of the source, as HOST:PORT,HOST:PORT.",
+            show_default=False,
+        ),
+    ] = ""
+    from_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-config",
+            envvar="PENSTOCK_MIRROR_FROM_CONFIG",
+            help="File of client properties for the source, as --command-config for the target.",
+            show_default=False,
+        ),
+    ] = None
+    topics: Annotated[
+        str,
+        typer.Option(
+            "--topics",
+            metavar="REGEX",
+            help="Topics whose whole name matches this regular expression (RE2).",
+        ),
+    ] = ".*"
+    exclude: Annotated[
+        str,
+        typer.Option(
+            "--exclude", metavar="REGEX", help="No topics that match this.", show_default=False
+        ),
+    ] = ""
+    groups: Annotated[
+        str,
+        typer.Option("--groups", metavar="REGEX", help="Consumer groups whose offsets are copied."),
+    ] = ".*"
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            help="Name of this mirror, where two with translated offsets copy from one source.",
+            show_default="the id of the source",
+        ),
+    ] = ""
+    bootstrap: Bootstrap = BOOTSTRAP
+    output: Output = Format.TABLE
+
+
+Interval = Annotated[float, typer.Option("--interval", help="Seconds between two reports.")]
+
+
+@app.callback(invoke_without_command=True)
+@with_option_groups
+def mirror(
+    context: typer.Context,
+    *,
+    what: _Source,
+    append: Annotated[
+        bool,
+        typer.Option(
+            "--append",
+            help="Copy also to topics that have records at the target, behind them.",
+        ),
+    ] = False,
+    no_acls: Annotated[bool, typer.Option("--no-acls", help="Copy no ACLs.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Copy what is there at the start, then exit.")
+    ] = False,
+    interval: Interval = 5.0,
+    dry_run: DryRun = False,
+) -> None:
+    """Copy topics, groups and ACLs of another cluster, and follow it until Ctrl-C. What was copied
+    stays copied: run it again to go on.
+
+    Missing topics and partitions are created, with their configs. At Penstock records keep their
+    offsets; at Apache Kafka they get others, and the offsets of groups are translated. With --json
+    each report is one line.
+
+    For example: penstock mirror --from kafka:9092 --topics "orders.*"
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = what
+        return
+    if not 0.1 <= interval <= 3_600:
+        raise UsageError(f"--interval {interval} is not allowed: 0.1 to 3600 seconds")
+    from deploy.mirror.running import run
+
+    with _session(what, append=append, copies_acls=not no_acls) as session:
+        if dry_run:
+            _print_plan(session, what.output)
+            return
+        try:
+            with _reports(what.output) as show:
+                run(session, interval, show, once=once)
+        except KeyboardInterrupt:
+            print("stopped; run the same command to go on", file=sys.stderr)
+
+
+@app.command("status")
+@with_option_groups
+def status(context: typer.Context, *, what: _Source) -> None:
+    """Show how far a mirror is, without copying.
+
+    For example: penstock mirror status --from kafka:9092
+    """
+    from deploy.output import print_document
+
+    with _session(_inherited(context, what)) as session:
+        session.observe()
+        view = session.view()
+    if what.output is not Format.TABLE:
+        print_document(what.output, view)
+    else:
+        _print(_page(view))
+
+
+@app.command("finish")
+@with_option_groups
+def finish(
+    context: typer.Context,
+    *,
+    what: _Source,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds to wait until everything is copied.")
+    ] = 600.0,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="End the mirror although the source still gets records, which are not copied.",
+        ),
+    ] = False,
+    interval: Interval = 5.0,
+) -> None:
+    """End a mirror, so that clients move to the target. Stop the producers of the source first.
+
+    It copies what is left, sets the offsets of groups a last time, and lets producers write to the
+    topics at the target. It can run beside `penstock mirror`, which then ends.
+
+    For example: penstock mirror finish --from kafka:9092 --topics "orders.*"
+    """
+    from deploy.mirror.running import finish as finished
+    from deploy.output import print_document
+
+    with _session(_inherited(context, what), copies_acls=False) as session:
+        with _reports(Format.TABLE if what.output is Format.TABLE else None) as show:
+            names = finished(session, interval, show, timeout_s=timeout, force=force)
+        target = session.target.where.bootstrap
+    if what.output is not Format.TABLE:
+        print_document(what.output, {"finished": names})
+        return
+    print(f"finished: {', '.join(names)}")
+    print(f"now let producers and consumers use {target}; groups go on where they were")
+
+
+def _inherited(context: typer.Context, what: _Source) -> _Source:
+    """Return the options of the command, or those before it: `penstock mirror --from A finish`."""
+    before = context.obj
+    return before if isinstance(before, _Source) and not what.source else what
+
+
+@contextmanager
+def _session(
+    what: _Source, *, append: bool = False, copies_acls: bool = True
+) -> "Iterator[MirrorSession]":
+    """Connect to both clusters. Raises UsageError."""
+    if not what.source:
+        raise UsageError("--from is missing: name brokers of the source, as HOST:PORT")
+    from deploy.clients.security import PLAINTEXT, current_security, read_file
+    from deploy.clients.target import find_brokers
+    from deploy.mirror.cluster import Where
+    from deploy.mirror.plan import Selection
+    from deploy.mirror.session import MirrorOptions, MirrorSession
+
+    selection = Selection(what.topics, what.exclude, what.groups)
+    selection.check()
+    options = MirrorOptions(
+        selection=selection, name=what.name, append=append, copies_acls=copies_acls
+    )
+    security = PLAINTEXT if what.from_config is None else read_file(what.from_config)
+    target = find_brokers(what.bootstrap)
+    with MirrorSession(
+        Where(what.source, security, is_source=True),
+        Where(target.bootstrap, current_security()),
+        options,
+        lambda text: print(f"warning: {text}", file=sys.stderr),
+    ) as session:
+        yield session
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _reports(output: Format | None) -> "Iterator[Callable[[MirrorView], None]]":
+    """Yield what prints a view: a live table on a terminal, else lines; nothing for None."""
+    if output is None:
+        yield lambda _: None
+    elif output is not Format.TABLE:
+        yield lambda view: _print_line(view, output)
+    elif not sys.stdout.isatty():
+        yield _print_text
+    else:
+        from rich.live import Live
+
+        with Live(auto_refresh=False, transient=False) as live:
+            yield lambda view: live.update(_page(view), refresh=True)
+
+
+def _print_line(view: "MirrorView", output: Format) -> None:
+    from deploy.output import json_text, print_document
+
+    if output is not Format.JSON:
+        print_document(output, view)
+        return
+    import msgspec
+
+    print(json_text(msgspec.json.encode(view)), flush=True)
+
+
+def _print_text(view: "MirrorView") -> None:
+    from base.printable import printable
+    from deploy.output import size
+
+    lag = "not known" if view.lag is None else f"{view.lag:,}"
+    failed = [topic.topic for topic in view.topics if topic.state == "failed"]
+    parts = [
+        time.strftime("%H:%M:%S"),
+        f"lag {lag}",
+        f"copied {view.records:,} records, {size(view.bytes)}",
+        f"{len(view.topics)} topics",
+        f"{view.groups} groups",
+    ]
+    parts += [f"failed: {', '.join(failed)}"] if failed else []
+    parts += [f"retrying: {text}" for text in view.trouble]
+    print(printable("  ".join(parts)), flush=True)
+
+
+def _page(view: "MirrorView") -> "RenderableType":
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from deploy.output import cell, size
+
+    table = Table(header_style="bold", caption=None if view.topics else "(nothing)")
+    for column, side in (
+        ("topic", "left"),
+        ("state", "left"),
+        ("offsets", "left"),
+        ("partitions", "right"),
+        ("lag", "right"),
+        ("records", "right"),
+        ("size", "right"),
+    ):
+        table.add_column(column, justify="right" if side == "right" else "left", overflow="fold")
+    for topic in view.topics:
+        table.add_row(
+            cell(topic.topic),
+            topic.state,
+            topic.mode or "-",
+            f"{topic.partitions:,}",
+            "-" if topic.lag is None else f"{topic.lag:,}",
+            f"{topic.records:,}",
+            size(topic.bytes),
+        )
+    errors = [f"{topic.topic}: {topic.error}" for topic in view.topics if topic.error]
+    lines = [*errors, *(f"retrying: {text}" for text in view.trouble)]
+    head = f"{view.source} to {view.target}, {view.groups} groups"
+    return Group(Text(head), table, *(cell(line) for line in lines))
+
+
+def _print(page: "RenderableType") -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(page)
+
+
+def _print_plan(session: "MirrorSession", output: Format) -> None:
+    from deploy.output import print_document, print_table
+
+    plan = session.look()
+    if output is not Format.TABLE:
+        print_document(output, plan)
+        return
+    rows: list[tuple[str, str, str, int, str]] = [
+        (topic.name, topic.action, topic.mode, topic.partition_count, _changes(topic))
+        for topic in plan.topics
+    ]
+    rows += [(name, "finished", "-", session.partition_count(name), "") for name in plan.finished]
+    rows += [
+        (name, "refused", "-", session.partition_count(name), reason)
+        for name, reason in plan.refused.items()
+    ]
+    columns = ("topic", "action", "offsets", "partitions", "configs")
+    print_table("", columns, sorted(rows))
+
+
+def _changes(topic: "TopicPlan") -> str:
+    configs = topic.configs if topic.action == "create" else topic.changes
+    return " ".join(
+        name if value is None else f"{name}={value}" for name, value in sorted(configs.items())
+    )

@@ -1,0 +1,1 @@
+"""Copy topics, groups and ACLs of another cluster: `penstock mirror`."""

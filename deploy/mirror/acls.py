@@ -1,0 +1,73 @@
+"""Copy ACLs."""
+
+from typing import NamedTuple
+
+from base.acls import Operation, PatternType, Permission, ResourceType
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode, explain
+from broker.wire.gen import create_acls, describe_acls
+from deploy.mirror.cluster import Cluster
+
+
+class Acl(NamedTuple):
+    """An ACL, with the codes of Kafka."""
+
+    resource: int
+    name: str
+    pattern: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+    def __str__(self) -> str:
+        return (
+            f"{Permission(self.permission).name.lower()} {self.principal} from {self.host}:"
+            f" {Operation(self.operation).name.lower()} on"
+            f" {ResourceType(self.resource).name.lower()} {self.name}"
+            f" ({PatternType(self.pattern).name.lower()})"
+        )
+
+
+def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
+    """Return all ACLs; None if the cluster has no authorizer."""
+    answer = cluster.ask(
+        apis.DESCRIBE_ACLS,
+        describe_acls.DescribeAclsRequest(
+            ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
+        ),
+        describe_acls.encode_request,
+        describe_acls.decode_response,
+    )
+    if answer.error_code == ErrorCode.SECURITY_DISABLED:
+        return None
+    cluster.check(answer.error_code, answer.error_message, "the ACLs cannot be read")
+    return frozenset(
+        Acl(
+            item.resource_type,
+            item.resource_name,
+            item.pattern_type,
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission_type,
+        )
+        for item in answer.resources
+        for acl in item.acls
+    )
+
+
+def create(cluster: Cluster, wanted: frozenset[Acl]) -> list[str]:
+    """Add ACLs. Return why some were refused."""
+    ordered = sorted(wanted)
+    answer = cluster.ask(
+        apis.CREATE_ACLS,
+        create_acls.CreateAclsRequest([create_acls.AclCreation(*acl) for acl in ordered]),
+        create_acls.encode_request,
+        create_acls.decode_response,
+    )
+    return [
+        f"{acl}: {explain(result.error_code, result.error_message)}"
+        for acl, result in zip(ordered, answer.results, strict=True)
+        if result.error_code
+    ]

@@ -1,0 +1,144 @@
+"""Describe, create and change the topics of a cluster."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import uuid4
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import (
+    create_partitions,
+    create_topics,
+    describe_configs,
+    incremental_alter_configs,
+)
+from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.topic_configs import MIRROR_SOURCE
+from deploy.mirror.cluster import Cluster, Refused
+
+_TOPIC_CONFIG: Final = 1
+"""Source of a value that was set for the topic."""
+_SET: Final = 0
+_DELETE: Final = 1
+_TIMEOUT_MS: Final = 30_000
+_AT_ONCE: Final = 500
+"""Topics in one request."""
+
+
+def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return what was set for each topic; topics that are gone are left out."""
+    found: dict[str, dict[str, str]] = {}
+    for start in range(0, len(names), _AT_ONCE):
+        answer = cluster.ask(
+            apis.DESCRIBE_CONFIGS,
+            describe_configs.DescribeConfigsRequest(
+                [
+                    describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, name, None)
+                    for name in names[start : start + _AT_ONCE]
+                ]
+            ),
+            describe_configs.encode_request,
+            describe_configs.decode_response,
+        )
+        for result in answer.results:
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            what = f"the configs of topic {result.resource_name!r} cannot be read"
+            cluster.check(result.error_code, result.error_message, what)
+            found[result.resource_name] = {
+                item.name: item.value or ""
+                for item in result.configs
+                if item.config_source == _TOPIC_CONFIG
+            }
+    return found
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    partitions: int,
+    configs: Mapping[str, str],
+    *,
+    validates: bool = False,
+) -> None:
+    """Create a topic, with as many replicas as the cluster has by default. Raises Refused. A topic
+    that is there is no error.
+    """
+    topic = create_topics.CreatableTopic(
+        name,
+        partitions,
+        -1,
+        configs=[create_topics.CreatableTopicConfig(*item) for item in configs.items()],
+    )
+    answer = cluster.ask(
+        apis.CREATE_TOPICS,
+        create_topics.CreateTopicsRequest([topic], _TIMEOUT_MS, validates),
+        create_topics.encode_request,
+        create_topics.decode_response,
+    )
+    for result in answer.topics:
+        if result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+            what = f"topic {name!r} was not created"
+            cluster.check(result.error_code, result.error_message, what)
+
+
+def has_mirror_topics(cluster: Cluster) -> bool:
+    """Return whether the brokers append at given offsets, as those of Penstock do."""
+    probe = f"penstock-mirror-probe-{uuid4()}"
+    try:
+        create_topic(cluster, probe, 1, {MIRROR_SOURCE: "probe"}, validates=True)
+    except Refused as refused:
+        if refused.code == ErrorCode.INVALID_CONFIG:
+            return False
+        raise
+    return True
+
+
+def unknown_configs(cluster: Cluster, configs: Mapping[str, str]) -> set[str]:
+    """Return the configs that the cluster does not take for a topic. One request each."""
+    probe = f"penstock-mirror-probe-{uuid4()}"
+    found: set[str] = set()
+    for name, value in configs.items():
+        try:
+            create_topic(cluster, probe, 1, {name: value}, validates=True)
+        except Refused as refused:
+            if refused.code != ErrorCode.INVALID_CONFIG:
+                raise
+            found.add(name)
+    return found
+
+
+def add_partitions(cluster: Cluster, name: str, total: int) -> None:
+    topic = create_partitions.CreatePartitionsTopic(name, total, None)
+    answer = cluster.ask(
+        apis.CREATE_PARTITIONS,
+        create_partitions.CreatePartitionsRequest([topic], _TIMEOUT_MS),
+        create_partitions.encode_request,
+        create_partitions.decode_response,
+    )
+    for result in answer.results:
+        what = f"topic {name!r} got no partitions"
+        cluster.check(result.error_code, result.error_message, what)
+
+
+def alter_topic(cluster: Cluster, name: str, changes: Mapping[str, str | None]) -> None:
+    """Set configs of a topic, or delete those with None. Either all change or none."""
+    resource = incremental_alter_configs.AlterConfigsResource(
+        TOPIC_RESOURCE,
+        name,
+        [
+            incremental_alter_configs.AlterableConfig(
+                config, _DELETE if value is None else _SET, value
+            )
+            for config, value in changes.items()
+        ],
+    )
+    answer = cluster.ask(
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        incremental_alter_configs.IncrementalAlterConfigsRequest([resource], False),
+        incremental_alter_configs.encode_request,
+        incremental_alter_configs.decode_response,
+    )
+    for result in answer.responses:
+        what = f"the configs of topic {name!r} were not changed"
+        cluster.check(result.error_code, result.error_message, what)

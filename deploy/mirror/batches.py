@@ -1,0 +1,261 @@
+"""Turn what a Fetch of committed records returned into what a mirror appends.
+
+Invariant: markers and records of aborted transactions are left out, and every other record is kept
+with key, value, headers and timestamp. Batches stay as they are, compression included, except where
+the target cannot take them. Pure.
+Source: Kafka `CompletedFetch`, `LogValidator`; KIP-98.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+from msgspec import Struct
+
+from base.buffers import Buffer
+from base.ids import Offset
+from stream.batch.compression import Compression
+from stream.batch.control import decode_marker
+from stream.batch.header import (
+    BATCH_OVERHEAD,
+    CRC_START,
+    DELETE_HORIZON_MASK,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    TIMESTAMP_LOG_APPEND_TIME,
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    parse_header,
+)
+from stream.batch.records import Record, decode_records, encode_batch
+from stream.cleaning.batches import fillers
+
+_LENGTH: Final = struct.Struct(">8xi4xb")
+JOINED_BYTES_MAX: Final = 256 * 1024
+"""Bytes of keys and values up to which small batches are joined into one."""
+_WHOLE_BYTES_MIN: Final = 16 * 1024
+"""Batches from this size on are not joined: joining decodes them, 5 us for each record."""
+_RECORD_OVERHEAD_BYTES: Final = 32
+
+
+class SourceBatch(NamedTuple):
+    """A batch of the source with committed records."""
+
+    header: BatchHeader
+    data: memoryview
+
+
+class Aborted(NamedTuple):
+    """A transaction that was aborted, as Fetch lists them."""
+
+    producer_id: int
+    first_offset: int
+
+
+class Fetched(NamedTuple):
+    """The batches at an offset and behind it that are to be copied, and where the next fetch
+    begins.
+    """
+
+    batches: list[SourceBatch]
+    next_offset: int
+
+
+class OldFormat(Exception):
+    """Raised for batches of the message formats 0 and 1, which Kafka 4 does not read either."""
+
+
+def committed_batches(records: Buffer | None, offset: int, aborted: Iterable[Aborted]) -> Fetched:
+    """Return the batches with records at `offset` or later. A partial batch at the end is left for
+    the next fetch. A batch that begins below `offset` is cut, which decodes it.
+
+    aborted: those of the answer. Raises OldFormat and BatchCorrupt.
+    """
+    found: list[SourceBatch] = []
+    waiting = sorted(aborted, key=lambda item: item.first_offset, reverse=True)
+    open_aborted: set[int] = set()
+    for header, data in _whole_batches(records):
+        while waiting and waiting[-1].first_offset <= header.last_offset:
+            open_aborted.add(waiting.pop().producer_id)
+        if header.is_control:
+            marker = decode_marker(data, header.producer_id, header.producer_epoch)
+            if not marker.committed:
+                open_aborted.discard(header.producer_id)
+        is_aborted = header.is_transactional and header.producer_id in open_aborted
+        if header.next_offset <= offset:
+            continue
+        if not header.is_control and not is_aborted and header.record_count:
+            batch = SourceBatch(header, data)
+            found += [batch] if header.base_offset >= offset else _cut(batch, offset)
+        offset = header.next_offset
+    return Fetched(found, offset)
+
+
+def _whole_batches(records: Buffer | None) -> Iterator[tuple[BatchHeader, memoryview]]:
+    view = memoryview(records or b"")
+    at = 0
+    while len(view) - at >= HEADER_BYTES:
+        length, magic = _LENGTH.unpack_from(view, at)
+        if magic != MAGIC:
+            raise OldFormat(
+                f"the source has batches of message format {magic}, which ended with Kafka 4:"
+                " rewrite the topic with a newer client"
+            )
+        if length + BATCH_OVERHEAD > len(view) - at:
+            return
+        header = parse_header(view, at)
+        yield header, view[at : at + header.size_bytes]
+        at += header.size_bytes
+
+
+def _cut(batch: SourceBatch, offset: int) -> list[SourceBatch]:
+    header = batch.header
+    kept = [record for record in decode_records(batch.data) if record.offset >= offset]
+    if not kept:
+        return []
+    data = encode_batch(
+        kept,
+        base_offset=offset,
+        last_offset=header.last_offset,
+        compression=Compression(header.compression),
+    )
+    return [SourceBatch(parse_header(data), memoryview(data))]
+
+
+# --- the offsets of the source --------------------------------------------------------------------
+
+
+def at_source_offsets(batches: Iterable[SourceBatch], start: int, end: int) -> list[Buffer]:
+    """Return batches that cover [start, end) without a hole: those of the source without their
+    producers, and batches without records in the gaps.
+    """
+    parts: list[Buffer] = []
+    for header, data in batches:
+        parts += gap(start, header.base_offset)
+        parts.append(_without_producer(header, data))
+        start = header.next_offset
+    return parts + gap(start, end)
+
+
+def gap(start: int, end: int) -> list[Buffer]:
+    """Return batches without records for [start, end)."""
+    return [filler for _, filler in fillers(Offset(start), Offset(end), -1)]
+
+
+def _without_producer(header: BatchHeader, data: memoryview) -> Buffer:
+    if header.producer_id < 0 and not header.is_transactional:
+        return data
+    return _with_header(
+        data,
+        header._replace(
+            attributes=header.attributes & ~TRANSACTIONAL_MASK,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+        ),
+    )
+
+
+def _with_header(data: memoryview, header: BatchHeader) -> bytearray:
+    """Return a copy of the batch with this header and its CRC."""
+    batch = bytearray(data)
+    HEADER.pack_into(batch, 0, *header)
+    crc = crc32c(memoryview(batch)[CRC_START:])
+    HEADER.pack_into(batch, 0, *header._replace(crc=crc))
+    return batch
+
+
+# --- other offsets --------------------------------------------------------------------------------
+
+
+class Run(Struct, frozen=True):
+    """Consecutive offsets of the source: `count` records from `source` on."""
+
+    source: int
+    count: int
+
+
+class NewBatch(NamedTuple):
+    """A batch for `in_transaction`. runs: the offsets of its records in the source."""
+
+    data: Buffer
+    runs: tuple[Run, ...]
+
+    @property
+    def record_count(self) -> int:
+        return sum(run.count for run in self.runs)
+
+
+def for_producer(batches: Sequence[SourceBatch]) -> Iterator[NewBatch]:
+    """Yield batches that any Kafka broker takes from a producer: offsets without gaps, and
+    timestamps of records. Small ones are joined.
+    """
+    joined: list[Record] = []
+    size_bytes = 0
+    compression = Compression.NONE
+    for batch in batches:
+        if _is_taken(batch.header) and batch.header.size_bytes >= _WHOLE_BYTES_MIN:
+            yield from _encoded(joined, compression)
+            joined, size_bytes = [], 0
+            yield NewBatch(batch.data, (Run(batch.header.base_offset, batch.header.record_count),))
+            continue
+        for record in decode_records(batch.data):
+            record_bytes = _size_of(record)
+            if joined and size_bytes + record_bytes > JOINED_BYTES_MAX:
+                yield from _encoded(joined, compression)
+                joined, size_bytes = [], 0
+            joined.append(record)
+            size_bytes += record_bytes
+            compression = Compression(batch.header.compression)
+    yield from _encoded(joined, compression)
+
+
+def _is_taken(header: BatchHeader) -> bool:
+    return (
+        header.record_count == header.last_offset_delta + 1
+        and header.timestamp_type != TIMESTAMP_LOG_APPEND_TIME
+        and not header.attributes & DELETE_HORIZON_MASK
+    )
+
+
+def _size_of(record: Record) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + _RECORD_OVERHEAD_BYTES
+
+
+def _encoded(records: Sequence[Record], compression: Compression) -> Iterator[NewBatch]:
+    if records:
+        dense = [record._replace(offset=at) for at, record in enumerate(records)]
+        yield NewBatch(encode_batch(dense, compression=compression), tuple(_runs(records)))
+
+
+def _runs(records: Sequence[Record]) -> Iterator[Run]:
+    start = count = 0
+    for record in records:
+        if count and record.offset == start + count:
+            count += 1
+            continue
+        if count:
+            yield Run(start, count)
+        start, count = record.offset, 1
+    if count:
+        yield Run(start, count)
+
+
+def in_transaction(batch: Buffer, producer_id: int, epoch: int, sequence: int) -> bytearray:
+    """Return the batch as that of a transactional producer."""
+    view = memoryview(batch)
+    header = parse_header(view)
+    return _with_header(
+        view,
+        header._replace(
+            base_offset=0,
+            partition_leader_epoch=-1,
+            attributes=header.attributes | TRANSACTIONAL_MASK,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        ),
+    )

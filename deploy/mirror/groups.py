@@ -1,0 +1,146 @@
+"""Keep the offsets of consumer groups in step.
+
+Invariant: the offset of a group at the target only grows, unless this process set it: a group whose
+consumers have moved already keeps its place. A group with members is left alone.
+Source: KIP-545 (MirrorMaker's offset sync), which translates less exactly.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import list_groups, offset_commit, offset_fetch
+from deploy.clients.brokers import Partition
+from deploy.mirror.cluster import GROUP, Cluster, Outdated, grouped
+
+_WITH_OFFSETS: Final = frozenset({"", "consumer"})
+"""Protocol types of groups that commit offsets; consumers without a group protocol have none."""
+_ACTIVE: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group has committed."""
+
+    offset: int
+    metadata: str
+
+
+@dataclass(slots=True)
+class GroupSync:
+    """What this process has set, by group."""
+
+    set_offsets: dict[str, dict[Partition, int]] = field(
+        default_factory=dict[str, dict[Partition, int]]
+    )
+
+
+def to_commit(
+    source: Mapping[Partition, Committed],
+    target: Mapping[Partition, Committed],
+    own: Mapping[Partition, int],
+    translated: Callable[[Partition, int], int | None],
+) -> dict[Partition, Committed]:
+    """Return the offsets to set at the target.
+
+    own: what this process has set. translated: None for what is not copied, or not yet.
+    """
+    found: dict[Partition, Committed] = {}
+    for key, committed in source.items():
+        offset = translated(key, committed.offset)
+        if offset is None:
+            continue
+        present = target.get(key)
+        if present is not None and present.offset == offset:
+            continue
+        if present is None or present.offset < offset or present.offset == own.get(key):
+            found[key] = Committed(offset, committed.metadata)
+    return found
+
+
+def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
+    """Return the groups that commit offsets, and the brokers that could not be asked: one that died
+    is named for a while, and others coordinate its groups. Raises KafkaFailed.
+    """
+    found: set[str] = set()
+    silent: list[int] = []
+    for node in cluster.retried(cluster.nodes):
+        try:
+            answer = cluster.ask(
+                apis.LIST_GROUPS,
+                list_groups.ListGroupsRequest(),
+                list_groups.encode_request,
+                list_groups.decode_response,
+                node=node,
+            )
+            cluster.check(answer.error_code, None, f"broker {node} cannot list groups")
+        except Outdated:
+            silent.append(node)
+            continue
+        found |= {
+            item.group_id
+            for item in answer.groups
+            if item.protocol_type in _WITH_OFFSETS and item.group_type.lower() != "share"
+        }
+    return sorted(found), silent
+
+
+def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, Committed]:
+    """Return what a group has committed. Raises KafkaFailed."""
+    return cluster.retried(lambda: _committed_offsets(cluster, group))
+
+
+def _committed_offsets(cluster: Cluster, group: str) -> dict[Partition, Committed]:
+    answer = cluster.ask(
+        apis.OFFSET_FETCH,
+        offset_fetch.OffsetFetchRequest(group_id=group, topics=None),
+        offset_fetch.encode_request,
+        offset_fetch.decode_response,
+        node=cluster.coordinator(GROUP, group),
+    )
+    cluster.check(answer.error_code, None, f"the offsets of group {group!r} cannot be read")
+    return {
+        (topic.name, part.partition_index): Committed(part.committed_offset, part.metadata or "")
+        for topic in answer.topics
+        for part in topic.partitions
+        if part.committed_offset >= 0 and not part.error_code
+    }
+
+
+def commit(cluster: Cluster, group: str, offsets: Mapping[Partition, Committed]) -> bool:
+    """Set offsets of a group without members. Return False if it has members. Raises
+    KafkaFailed.
+    """
+    return cluster.retried(lambda: _commit(cluster, group, offsets))
+
+
+def _commit(cluster: Cluster, group: str, offsets: Mapping[Partition, Committed]) -> bool:
+    topics = [
+        offset_commit.OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                offset_commit.OffsetCommitRequestPartition(
+                    index, item.offset, committed_metadata=item.metadata
+                )
+                for index, item in items
+            ],
+        )
+        for topic, items in grouped(offsets).items()
+    ]
+    answer = cluster.ask(
+        apis.OFFSET_COMMIT,
+        offset_commit.OffsetCommitRequest(group, topics=topics),
+        offset_commit.encode_request,
+        offset_commit.decode_response,
+        node=cluster.coordinator(GROUP, group),
+    )
+    codes = {part.error_code for topic in answer.topics for part in topic.partitions}
+    if codes & _ACTIVE:
+        return False
+    for code in codes:
+        cluster.check(code, None, f"the offsets of group {group!r} were not set")
+    return True

@@ -1,0 +1,239 @@
+"""Decide what a mirror creates, changes and copies.
+
+Invariant: a topic of the target that has records of others is never written to without `append`.
+Pure.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from base.regular_expressions import RegexInvalid, compiled
+from controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
+from deploy.errors import UsageError
+
+PROGRESS_PREFIX: Final = "penstock-mirror-"
+"""Begins the names of topics in which mirrors keep how far they came."""
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_OWN: Final = frozenset({FORK_SOURCE, MIRROR_SOURCE, MIRROR_FINISHED})
+_OWN_PREFIX: Final = "penstock."
+_OF_BROKERS: Final = frozenset(
+    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+"""Name brokers of the source, so they mean nothing at the target."""
+
+
+class Mode(StrEnum):
+    """How offsets relate. same: those of the source. translated: others, with an exact map."""
+
+    SAME = "same"
+    TRANSLATED = "translated"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to copy: names that match as a whole, and none that `exclude` matches. Texts are regular
+    expressions of RE2; an empty `exclude` matches nothing.
+    """
+
+    topics: str = ".*"
+    exclude: str = ""
+    groups: str = ".*"
+
+    def check(self) -> None:
+        """Raises UsageError."""
+        for option, text in (
+            ("--topics", self.topics),
+            ("--exclude", self.exclude),
+            ("--groups", self.groups),
+        ):
+            try:
+                compiled(text)
+            except RegexInvalid as error:
+                raise UsageError(
+                    f"{option} {text!r} is no regular expression of RE2: {error}"
+                ) from None
+
+    def has_topic(self, name: str) -> bool:
+        if name in _INTERNAL or name.startswith(PROGRESS_PREFIX):
+            return False
+        if self.exclude and compiled(self.exclude).fullmatch(name):
+            return False
+        return compiled(self.topics).fullmatch(name) is not None
+
+    def has_group(self, name: str) -> bool:
+        return compiled(self.groups).fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTopic:
+    """A topic of the source. configs: those that were set."""
+
+    name: str
+    topic_id: str
+    partition_count: int
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic of the target. is_empty: nothing was ever appended. mirrored_id: the topic of the
+    source of which this mirror has copied records with other offsets; empty if none.
+    """
+
+    partition_count: int
+    configs: Mapping[str, str]
+    is_empty: bool
+    mirrored_id: str = ""
+    is_finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What to do with one topic. action: create it, adopt or begin an empty one, append to one with
+    records, or continue. changes: configs to set, None to reset.
+    """
+
+    name: str
+    action: str
+    mode: Mode
+    partition_count: int
+    added_partitions: int = 0
+    configs: dict[str, str] = field(default_factory=dict[str, str])
+    changes: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
+
+
+@dataclass(slots=True)
+class MirrorPlan:
+    """What to do. refused: topics that are not copied, with the reason. finished: topics whose
+    mirror has ended.
+    """
+
+    topics: list[TopicPlan] = field(default_factory=list[TopicPlan])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    finished: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """has_same_offsets: the target appends at given offsets, as Penstock does. append: topics with
+    records of others are allowed. unknown: configs that the target refused before.
+    """
+
+    source_cluster: str
+    has_same_offsets: bool
+    append: bool = False
+    unknown: Collection[str] = frozenset()
+
+    def mirror_source(self, topic: SourceTopic) -> str:
+        """Return the value of `penstock.mirror.source`."""
+        return f"{self.source_cluster}/{topic.topic_id or topic.name}"
+
+
+def plan_topics(
+    source: Mapping[str, SourceTopic], target: Mapping[str, TargetTopic], abilities: Abilities
+) -> MirrorPlan:
+    """Return what to do with each topic of the source, by name."""
+    plan = MirrorPlan()
+    for name in sorted(source):
+        _plan_topic(plan, source[name], target.get(name), abilities)
+    return plan
+
+
+def _plan_topic(
+    plan: MirrorPlan, topic: SourceTopic, known: TargetTopic | None, abilities: Abilities
+) -> None:
+    wanted = abilities.mirror_source(topic)
+    configs = copied_configs(topic.configs, abilities)
+    if known is None:
+        mode = Mode.SAME if abilities.has_same_offsets else Mode.TRANSLATED
+        if mode is Mode.SAME:
+            configs[MIRROR_SOURCE] = wanted
+        plan.topics.append(
+            TopicPlan(topic.name, "create", mode, topic.partition_count, configs=configs)
+        )
+        return
+    mirrored = known.configs.get(MIRROR_SOURCE, "")
+    if known.is_finished or (mirrored == wanted and known.configs.get(MIRROR_FINISHED) == "true"):
+        plan.finished.append(topic.name)
+        return
+    if known.partition_count > topic.partition_count:
+        plan.refused[topic.name] = (
+            f"the target has {known.partition_count} partitions, the source"
+            f" {topic.partition_count}: delete or rename the topic at the target"
+        )
+        return
+    action, mode, reason = _relation(known, mirrored, wanted, topic, abilities)
+    if reason:
+        plan.refused[topic.name] = reason
+        return
+    changes = config_changes(configs, known.configs, resets=mode is Mode.SAME)
+    if action == "adopt":
+        changes[MIRROR_SOURCE] = wanted
+    added = topic.partition_count - known.partition_count
+    plan.topics.append(
+        TopicPlan(topic.name, action, mode, topic.partition_count, added, configs, changes)
+    )
+
+
+def _relation(
+    known: TargetTopic, mirrored: str, wanted: str, topic: SourceTopic, abilities: Abilities
+) -> tuple[str, Mode, str]:
+    """Return action and mode of a topic that is there, or why it is not copied."""
+    if mirrored == wanted:
+        return "continue", Mode.SAME, ""
+    if mirrored and known.configs.get(MIRROR_FINISHED) != "true":
+        reason = (
+            f"it is a mirror of {mirrored}, and the source is {wanted} now (another cluster, or the"
+            " topic was created again): finish or delete the topic at the target"
+        )
+        return "", Mode.SAME, reason
+    if known.mirrored_id:
+        if known.mirrored_id == topic.topic_id:
+            return "continue", Mode.TRANSLATED, ""
+        reason = "the topic was created again at the source: delete the topic at the target"
+        return "", Mode.TRANSLATED, reason
+    if known.is_empty:
+        if abilities.has_same_offsets:
+            return "adopt", Mode.SAME, ""
+        return "begin", Mode.TRANSLATED, ""
+    if abilities.append:
+        return "append", Mode.TRANSLATED, ""
+    reason = (
+        "the topic has records at the target: delete or rename it there, or use --append to add"
+        " the records behind them, with translated offsets"
+    )
+    return "", Mode.TRANSLATED, reason
+
+
+def copied_configs(configs: Mapping[str, str], abilities: Abilities) -> dict[str, str]:
+    """Return the configs to set at the target. Where the target would give records its own time, it
+    must not during the copy.
+    """
+    left_out = _OWN | _OF_BROKERS | set(abilities.unknown)
+    if not abilities.has_same_offsets:
+        left_out |= {_TIMESTAMP_TYPE}
+    return {name: value for name, value in configs.items() if name not in left_out}
+
+
+def left_out_configs(configs: Mapping[str, str], abilities: Abilities) -> set[str]:
+    """Return configs that users should know are not copied."""
+    return set(configs) - set(copied_configs(configs, abilities)) - _OWN - _OF_BROKERS
+
+
+def config_changes(
+    wanted: Mapping[str, str], present: Mapping[str, str], *, resets: bool
+) -> dict[str, str | None]:
+    """Return what to set. resets: configs that the source does not have get their defaults."""
+    changes: dict[str, str | None] = {
+        name: value for name, value in wanted.items() if present.get(name) != value
+    }
+    if resets:
+        changes |= {
+            name: None
+            for name in present
+            if name not in wanted and not name.startswith(_OWN_PREFIX)
+        }
+    return changes

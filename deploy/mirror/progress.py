@@ -1,0 +1,101 @@
+"""The records in which a mirror keeps what it copied with other offsets than the source has.
+
+They are in a compacted topic of the target, in the transactions that append the records. Each
+segment of the map of a partition is a record of its own: every offset can be translated for as long
+as the topic is there.
+Invariant: fields are only ever added at the end, with defaults. Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from deploy.clients.brokers import Partition
+from deploy.mirror.translation import OffsetMap, Segment
+from stream.batch.records import Record
+
+_BEGUN: Final = -2
+_FINISHED: Final = -1
+"""Take the place of the partition in the keys that say that a topic has begun or finished."""
+
+
+class SegmentKey(msgspec.Struct, frozen=True):
+    topic: str
+    id: str
+    partition: int
+    source: int
+
+
+class SegmentValue(msgspec.Struct, frozen=True):
+    target: int
+    count: int
+    next_source: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """What was copied: the map of each partition, the id of each topic at the source, and the
+    topics whose mirror has ended.
+    """
+
+    maps: dict[Partition, OffsetMap] = field(default_factory=dict[Partition, OffsetMap])
+    topic_ids: dict[str, str] = field(default_factory=dict[str, str])
+    finished: set[str] = field(default_factory=set[str])
+
+    def map_of(self, key: Partition) -> OffsetMap:
+        return self.maps.setdefault(key, OffsetMap())
+
+
+def segment_record(key: Partition, topic_id: str, segment: Segment, now_ms: int) -> Record:
+    return _record(
+        SegmentKey(key[0], topic_id, key[1], segment.source),
+        SegmentValue(segment.target, segment.count, segment.next_source),
+        now_ms,
+    )
+
+
+def finished_record(topic: str, topic_id: str, now_ms: int) -> Record:
+    return _record(SegmentKey(topic, topic_id, _FINISHED, 0), SegmentValue(0, 0, 0), now_ms)
+
+
+def begun_record(topic: str, topic_id: str, now_ms: int) -> Record:
+    return _record(SegmentKey(topic, topic_id, _BEGUN, 0), SegmentValue(0, 0, 0), now_ms)
+
+
+def _record(key: SegmentKey, value: SegmentValue, now_ms: int) -> Record:
+    return Record(0, now_ms, msgspec.json.encode(key), msgspec.json.encode(value))
+
+
+def read_progress(records: Iterable[Record]) -> Progress:
+    """Return what the records of a progress topic say. Raises ValueError if they are not those of a
+    mirror.
+    """
+    found = Progress()
+    segments: dict[Partition, dict[int, Segment]] = {}
+    for record in records:
+        key, value = _decoded(record)
+        found.topic_ids[key.topic] = key.id
+        if key.partition == _FINISHED:
+            found.finished.add(key.topic)
+        if key.partition < 0:
+            continue
+        segments.setdefault((key.topic, key.partition), {})[key.source] = Segment(
+            key.source, value.target, value.count, value.next_source
+        )
+    for partition, items in segments.items():
+        found.maps[partition] = OffsetMap(items[source] for source in sorted(items))
+    return found
+
+
+def _decoded(record: Record) -> tuple[SegmentKey, SegmentValue]:
+    try:
+        return (
+            msgspec.json.decode(record.key or b"", type=SegmentKey),
+            msgspec.json.decode(record.value or b"", type=SegmentValue),
+        )
+    except msgspec.DecodeError as error:
+        raise ValueError(
+            f"the record at offset {record.offset} is none of a mirror: {error}"
+        ) from None

@@ -1,0 +1,129 @@
+"""Append at a Penstock cluster with the offsets of the source.
+
+The end of the log of the target is how far the mirror came, so nothing else has to be remembered:
+what an append repeats is in the log already, see `broker.partition.mirrored`.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import delete_records, produce
+from deploy.mirror.batches import at_source_offsets
+from deploy.mirror.cluster import EARLIEST, LATEST, Cluster
+from deploy.mirror.source import Copy
+from deploy.mirror.state import UNKNOWN, PartitionState
+
+_TIMEOUT_MS: Final = 30_000
+_ACKS_ALL: Final = -1
+
+
+class SameOffsets:
+    """Implements `Sink` for topics that are mirrors."""
+
+    def __init__(self, target: Cluster) -> None:
+        self._target = target
+
+    def start(self) -> None:
+        """Do nothing: any number of mirrors may append."""
+
+    def find_positions(self, states: Sequence[PartitionState]) -> None:
+        keys = [state.key for state in states]
+        ends, starts = self._target.offsets(keys, LATEST), self._target.offsets(keys, EARLIEST)
+        for state in states:
+            state.position, state.target_start = ends[state.key], starts[state.key]
+
+    def append(self, copies: Sequence[Copy]) -> None:
+        """Append what was fetched; return when it is durable. Raises KafkaFailed."""
+        by_key = {copy.state.key: copy for copy in copies}
+        by_source = groupby(
+            sorted(copies, key=lambda copy: copy.state.mirror_source),
+            lambda copy: copy.state.mirror_source,
+        )
+        for mirror_source, group in by_source:
+            keys = [copy.state.key for copy in group]
+            for leader, led in self._target.by_leader(keys).items():
+                self._append(mirror_source, leader, [by_key[key] for key in led])
+
+    def _append(self, mirror_source: str, leader: int, copies: Sequence[Copy]) -> None:
+        data: dict[str, list[produce.PartitionProduceData]] = {}
+        for copy in copies:
+            state = copy.state
+            parts = at_source_offsets(copy.batches, state.position, copy.next_offset)
+            topic, index = state.key
+            data.setdefault(topic, []).append(produce.PartitionProduceData(index, b"".join(parts)))
+        answer = self._target.ask(
+            apis.PRODUCE,
+            produce.ProduceRequest(
+                acks=_ACKS_ALL,
+                timeout_ms=_TIMEOUT_MS,
+                topic_data=[
+                    produce.TopicProduceData(name=topic, partition_data=items)
+                    for topic, items in data.items()
+                ],
+                mirror_source=mirror_source,
+            ),
+            produce.encode_request,
+            produce.decode_response,
+            node=leader,
+        )
+        by_key = {copy.state.key: copy for copy in copies}
+        results = [
+            (by_key[topic.name, part.index], part)
+            for topic in answer.responses
+            for part in topic.partition_responses
+        ]
+        for copy, part in results:
+            _settle(copy, part)
+        for copy, part in results:
+            if part.error_code and not copy.state.error and copy.state.position != UNKNOWN:
+                what = f"{copy.state.name} cannot be appended to at the target"
+                self._target.check(part.error_code, part.error_message, what)
+
+    def follow_starts(self, states: Sequence[PartitionState]) -> None:
+        """Delete at the target what the source has deleted at the beginning of its logs. Raises
+        KafkaFailed.
+        """
+        behind = {
+            state.key: state
+            for state in states
+            if state.target_start < state.source_start <= state.position
+        }
+        for leader, led in self._target.by_leader(behind).items():
+            topics: dict[str, list[delete_records.DeleteRecordsPartition]] = {}
+            for topic, index in led:
+                offset = behind[topic, index].source_start
+                topics.setdefault(topic, []).append(
+                    delete_records.DeleteRecordsPartition(index, offset)
+                )
+            answer = self._target.ask(
+                apis.DELETE_RECORDS,
+                delete_records.DeleteRecordsRequest(
+                    [delete_records.DeleteRecordsTopic(*item) for item in topics.items()],
+                    _TIMEOUT_MS,
+                ),
+                delete_records.encode_request,
+                delete_records.decode_response,
+                node=leader,
+            )
+            for result in answer.topics:
+                for part in result.partitions:
+                    state = behind[result.name, part.partition_index]
+                    what = f"the log start of {state.name} cannot be moved at the target"
+                    self._target.check(part.error_code, None, what)
+                    state.target_start = part.low_watermark
+
+
+def _settle(copy: Copy, part: produce.PartitionProduceResponse) -> None:
+    state = copy.state
+    if not part.error_code:
+        state.position = copy.next_offset
+        state.records += sum(header.record_count for header, _ in copy.batches)
+        state.size_bytes += sum(header.size_bytes for header, _ in copy.batches)
+    elif part.error_code == ErrorCode.POLICY_VIOLATION:
+        state.error = part.error_message or "its mirror has ended"
+    elif part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        # Another mirror of the same source is behind or ahead.
+        state.position = UNKNOWN

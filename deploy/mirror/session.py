@@ -1,0 +1,471 @@
+"""One mirror between two clusters: what is to be copied, by which workers, and how far it is.
+
+Invariant: the thread that owns a session is the only one that plans, creates topics, and copies
+groups and ACLs; workers only copy records. A failure of one topic leaves the others alone.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
+from deploy.clients.brokers import Partition
+from deploy.errors import DeployError, KafkaFailed
+from deploy.mirror import acls, admin, groups
+from deploy.mirror.cluster import EARLIEST, LATEST, Cluster, Outdated, Refused, Where
+from deploy.mirror.plan import (
+    PROGRESS_PREFIX,
+    Abilities,
+    MirrorPlan,
+    Mode,
+    Selection,
+    SourceTopic,
+    TargetTopic,
+    TopicPlan,
+    left_out_configs,
+    plan_topics,
+)
+from deploy.mirror.progress import Progress
+from deploy.mirror.same_offsets import SameOffsets
+from deploy.mirror.state import UNKNOWN, PartitionState
+from deploy.mirror.translated import TranslatedOffsets, load_progress
+from deploy.mirror.views import MirrorView, TopicView, mirror_view, topic_view
+from deploy.mirror.worker import Worker
+
+WORKERS: Final = 4
+"""Threads that copy with the offsets of the source: each waits for one request at a time."""
+_JOIN_S: Final = 40.0
+_PROGRESS_CONFIGS: Final = {"cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorOptions:
+    """name: of this mirror among those of one source with translated offsets, which take turns;
+    empty for the id of the source. append: copy also to topics that have records.
+    """
+
+    selection: Selection
+    name: str = ""
+    append: bool = False
+    copies_acls: bool = True
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the last look at both clusters found."""
+
+    plan: MirrorPlan = field(default_factory=MirrorPlan)
+    source_topics: dict[str, SourceTopic] = field(default_factory=dict[str, SourceTopic])
+    target_topics: dict[str, TargetTopic] = field(default_factory=dict[str, TargetTopic])
+
+
+class MirrorSession:
+    """Use as a context manager, which stops the workers."""
+
+    def __init__(
+        self, source: Where, target: Where, options: MirrorOptions, warn: Callable[[str], None]
+    ) -> None:
+        """warn: called once for each text."""
+        self.source, self.target = Cluster(source), Cluster(target)
+        self.options = options
+        self.states: dict[Partition, PartitionState] = {}
+        self._warn, self._warned = warn, set[str]()
+        self._abilities = Abilities("", has_same_offsets=False)
+        self._found = _Found()
+        self._unknown: set[str] = set()
+        self._workers: list[Worker] = []
+        self._translating: Worker | None = None
+        self._sink: TranslatedOffsets | None = None
+        self._loaded = Progress()
+        self._sync = groups.GroupSync()
+        self._group_count = 0
+        self._trouble = ""
+        self._only_continues = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.source.reset()
+        self.target.reset()
+
+    @property
+    def plan(self) -> MirrorPlan:
+        return self._found.plan
+
+    @property
+    def progress_topic(self) -> str:
+        return PROGRESS_PREFIX + (self.options.name or self._abilities.source_cluster)
+
+    @property
+    def progress(self) -> Progress:
+        """Return what was copied with translated offsets."""
+        return self._loaded if self._sink is None else self._sink.progress
+
+    # --- what is there ----------------------------------------------------------------------------
+
+    def look(self) -> MirrorPlan:
+        """Read both clusters, and plan. Changes nothing. Raises KafkaFailed."""
+        return self.source.retried(self._look)
+
+    def _look(self) -> MirrorPlan:
+        source_id, source_topics = self.source.topics()
+        target_id, target_topics = self.target.topics()
+        if source_id == target_id:
+            raise DeployError(
+                f"source and target are the same cluster ({source_id}): name the source with --from"
+                " and the target with --bootstrap"
+            )
+        if not self._abilities.source_cluster:
+            self._abilities = Abilities(
+                source_id, admin.has_mirror_topics(self.target), self.options.append, self._unknown
+            )
+        wanted = {
+            name: topic
+            for name, topic in source_topics.items()
+            if not topic.is_internal and self.options.selection.has_topic(name)
+        }
+        configs = admin.topic_configs(self.source, sorted(wanted))
+        found = _Found()
+        found.source_topics = {
+            name: SourceTopic(name, topic.topic_id, topic.partition_count, configs[name])
+            for name, topic in wanted.items()
+            if name in configs
+        }
+        if self._sink is None and self.progress_topic in target_topics:
+            self._loaded = load_progress(self.target, self.progress_topic)
+        counts = {
+            name: target_topics[name].partition_count for name in wanted if name in target_topics
+        }
+        found.target_topics = self._target_topics(counts)
+        found.plan = plan_topics(found.source_topics, found.target_topics, self._abilities)
+        self._found = found
+        return found.plan
+
+    def _target_topics(self, counts: Mapping[str, int]) -> dict[str, TargetTopic]:
+        configs = admin.topic_configs(self.target, sorted(counts))
+        progress = self.progress
+        doubtful = {
+            name
+            for name in configs
+            if MIRROR_SOURCE not in configs[name] and name not in progress.topic_ids
+        }
+        ends = self.target.offsets(
+            [(name, index) for name in doubtful for index in range(counts[name])], LATEST
+        )
+        written = {name for (name, _), end in ends.items() if end > 0}
+        return {
+            name: TargetTopic(
+                counts[name],
+                configs[name],
+                name in doubtful and name not in written,
+                progress.topic_ids.get(name, ""),
+                name in progress.finished,
+            )
+            for name in configs
+        }
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Plan, create and change topics, and give the workers what they copy. Raises
+        KafkaFailed.
+        """
+        self.source.retried(self._refresh)
+
+    def _refresh(self) -> None:
+        self._look()
+        for name, reason in self.plan.refused.items():
+            self.warn(f"topic {name!r} is not copied: {reason}")
+        planned = [topic for topic in self.plan.topics if self._may_copy(topic)]
+        for topic in planned:
+            try:
+                self._prepare(topic)
+            except Outdated:
+                raise
+            except Refused as refused:
+                self.warn(f"topic {topic.name!r} is not copied: {refused}")
+            else:
+                self._add_states(topic)
+        names = {topic.name for topic in planned}
+        for key in [key for key in self.states if key[0] not in names]:
+            del self.states[key]
+        self._assign()
+
+    def finish_only(self) -> None:
+        """Begin no topic from now on."""
+        self._only_continues = True
+
+    def _may_copy(self, topic: TopicPlan) -> bool:
+        return topic.action == "continue" or not self._only_continues
+
+    def observe(self) -> None:
+        """Find out how far the mirror is, without copying. Raises KafkaFailed."""
+        self.look()
+        for topic in self.plan.topics:
+            if topic.action == "continue":
+                self._add_states(topic)
+        same = [state for state in self.states.values() if state.mode is Mode.SAME]
+        SameOffsets(self.target).find_positions(same)
+        other = [state for state in self.states.values() if state.mode is Mode.TRANSLATED]
+        starts = self.source.offsets([state.key for state in other], EARLIEST)
+        for state in other:
+            found = self.progress.map_of(state.key).next_source
+            state.position = starts[state.key] if found is None else found
+        for key, end in self.source_ends(committed=False).items():
+            self.states[key].end = end
+
+    def _prepare(self, topic: TopicPlan) -> None:
+        source = self._found.source_topics[topic.name]
+        for config in sorted(left_out_configs(source.configs, self._abilities)):
+            self.warn(
+                f"config {config} is not copied: the target does not know it, or not this way"
+            )
+        if topic.action == "create":
+            self._create(topic)
+            return
+        if topic.added_partitions:
+            admin.add_partitions(self.target, topic.name, topic.partition_count)
+        if topic.changes:
+            try:
+                admin.alter_topic(self.target, topic.name, topic.changes)
+            except Refused:
+                self._learn(topic.configs)
+                known = {
+                    name: value
+                    for name, value in topic.changes.items()
+                    if name not in self._unknown
+                }
+                if known:
+                    admin.alter_topic(self.target, topic.name, known)
+        if topic.action == "adopt":
+            self._check_adopted(topic)
+
+    def _create(self, topic: TopicPlan) -> None:
+        configs = topic.configs
+        try:
+            admin.create_topic(self.target, topic.name, topic.partition_count, configs)
+        except Refused:
+            self._learn(configs)
+            configs = {name: value for name, value in configs.items() if name not in self._unknown}
+            admin.create_topic(self.target, topic.name, topic.partition_count, configs)
+
+    def _learn(self, configs: Mapping[str, str]) -> None:
+        """Find out which configs the target does not know."""
+        found = admin.unknown_configs(self.target, configs) - {MIRROR_SOURCE}
+        self._unknown |= found
+        for config in sorted(found):
+            self.warn(
+                f"config {config} is not copied: the target does not know it, or not this way"
+            )
+
+    def _check_adopted(self, topic: TopicPlan) -> None:
+        """A producer may have written after the plan, before the topic became a mirror."""
+        keys = [(topic.name, index) for index in range(topic.partition_count)]
+        if any(self.target.offsets(keys, LATEST).values()):
+            admin.alter_topic(self.target, topic.name, {MIRROR_SOURCE: None})
+            raise KafkaFailed(
+                f"topic {topic.name!r} got records at the target while it became a mirror"
+            )
+
+    def _add_states(self, topic: TopicPlan) -> None:
+        source = self._found.source_topics[topic.name]
+        for index in range(topic.partition_count):
+            key = topic.name, index
+            known = self.states.get(key)
+            if known is not None and (known.topic_id, known.mode) == (source.topic_id, topic.mode):
+                continue
+            self.states[key] = PartitionState(
+                key, topic.mode, self._abilities.mirror_source(source), source.topic_id
+            )
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def _assign(self) -> None:
+        by_worker: list[list[PartitionState]] = [[] for _ in range(WORKERS)]
+        translated: list[PartitionState] = []
+        for key, state in self.states.items():
+            if state.mode is Mode.TRANSLATED:
+                translated.append(state)
+            else:
+                at = zlib.crc32(f"{key[0]}\0{key[1]}".encode()) % WORKERS
+                by_worker[at].append(state)
+        if not self._workers and any(by_worker):
+            self._workers = [
+                Worker(self.source.where, self.target.where, lambda target, _: SameOffsets(target))
+                for _ in range(WORKERS)
+            ]
+            self._started(self._workers)
+        for worker, states in zip(self._workers, by_worker, strict=False):
+            worker.assign(states)
+        if translated and self._translating is None:
+            admin.create_topic(self.target, self.progress_topic, 1, _PROGRESS_CONFIGS)
+            self._translating = Worker(self.source.where, self.target.where, self._make_translated)
+            self._started([self._translating])
+        if self._translating is not None:
+            self._translating.assign(translated)
+
+    def _make_translated(self, target: Cluster, source: Cluster) -> TranslatedOffsets:
+        self._sink = TranslatedOffsets(target, source, self.progress_topic, self._loaded)
+        return self._sink
+
+    def _started(self, workers: Iterable[Worker]) -> None:
+        for worker in workers:
+            worker.start()
+
+    def stop(self) -> None:
+        """Stop the workers, and wait for the requests that they have sent."""
+        workers = self._all_workers()
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            worker.join(_JOIN_S)
+        self._workers, self._translating = [], None
+
+    def check_workers(self) -> None:
+        """Raise what ended a worker: KafkaFailed if another mirror took its place."""
+        for worker in self._all_workers():
+            if worker.crash is not None:
+                raise worker.crash
+            if worker.ended:
+                raise KafkaFailed(f"this mirror has ended: {worker.ended}")
+
+    def _all_workers(self) -> list[Worker]:
+        return [*self._workers, *([self._translating] if self._translating else [])]
+
+    # --- groups and ACLs --------------------------------------------------------------------------
+
+    def translated(self, key: Partition, offset: int) -> int | None:
+        """Return the offset of the target; None for what is not copied, or not yet."""
+        state = self.states.get(key)
+        if state is None:
+            return None
+        if state.mode is Mode.TRANSLATED:
+            return self.progress.map_of(key).translated(offset)
+        return None if state.position == UNKNOWN else min(offset, state.position)
+
+    def sync_groups(self) -> None:
+        """Set the offsets of groups at the target. Raises KafkaFailed."""
+        names, silent = groups.group_names(self.source)
+        for node in silent:
+            self.warn(f"broker {node} of the source does not answer: its groups are not copied now")
+        selected = [name for name in names if self.options.selection.has_group(name)]
+        count = 0
+        for name in selected:
+            source = {
+                key: item
+                for key, item in groups.committed_offsets(self.source, name).items()
+                if key in self.states
+            }
+            if not source:
+                continue
+            count += 1
+            own = self._sync.set_offsets.setdefault(name, {})
+            present = groups.committed_offsets(self.target, name)
+            wanted = groups.to_commit(source, present, own, self.translated)
+            if not wanted:
+                continue
+            if groups.commit(self.target, name, wanted):
+                own |= {key: item.offset for key, item in wanted.items()}
+            else:
+                self.warn(
+                    f"the offsets of group {name!r} are not copied while it has members at the"
+                    " target"
+                )
+        self._group_count = count
+
+    def sync_acls(self) -> None:
+        """Add ACLs of the source that the target lacks. Raises KafkaFailed."""
+        if not self.options.copies_acls:
+            return
+        source, target = self.missing_acls()
+        if source is None:
+            self.warn("no ACLs are copied: the source has no authorizer")
+        elif target is None:
+            if source:
+                self.warn(f"{len(source)} ACLs are not copied: the target has no authorizer")
+        elif source - target:
+            for refused in acls.create(self.target, source - target):
+                self.warn(f"an ACL is not copied: {refused}")
+
+    def missing_acls(self) -> tuple[frozenset[acls.Acl] | None, frozenset[acls.Acl] | None]:
+        """Return the ACLs of the source and of the target; None without an authorizer."""
+        return acls.acls_of(self.source), acls.acls_of(self.target)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def source_ends(self, *, committed: bool) -> dict[Partition, int]:
+        """Return the ends of what is copied; committed: the last stable offsets."""
+        return self.source.offsets(self.states, LATEST, committed=committed)
+
+    def has_reached(self, ends: Mapping[Partition, int]) -> bool:
+        """Return whether everything before these offsets is copied. Raises KafkaFailed if a
+        partition cannot be.
+        """
+        for key in ends:
+            state = self.states.get(key)
+            if state is not None and state.error:
+                raise KafkaFailed(f"{state.name} is not copied: {state.error}")
+        return all(
+            self.states[key].position >= end for key, end in ends.items() if key in self.states
+        )
+
+    def mark_finished(self) -> list[str]:
+        """End the mirror of all topics that are copied. Workers have stopped. Returns the topics.
+        Raises KafkaFailed.
+        """
+        names = sorted({key[0] for key in self.states})
+        modes = {key[0]: state.mode for key, state in self.states.items()}
+        translated = {
+            name: self._found.source_topics[name].topic_id
+            for name in names
+            if modes[name] is Mode.TRANSLATED
+        }
+        if translated:
+            sink = TranslatedOffsets(self.target, self.source, self.progress_topic)
+            sink.start()
+            sink.finish(translated)
+        for name in names:
+            if modes[name] is Mode.SAME:
+                admin.alter_topic(self.target, name, {MIRROR_FINISHED: "true"})
+        return names
+
+    def partition_count(self, name: str) -> int:
+        """Return how many partitions a topic has at the source."""
+        return self._found.source_topics[name].partition_count
+
+    # --- reports ----------------------------------------------------------------------------------
+
+    def warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._warn(text)
+
+    def note_trouble(self, text: str) -> None:
+        """Remember what this thread failed to do; empty once it works."""
+        self._trouble = text
+
+    def view(self) -> MirrorView:
+        by_topic: dict[str, list[PartitionState]] = {}
+        for key in sorted(self.states):
+            by_topic.setdefault(key[0], []).append(self.states[key])
+        topics = [topic_view(name, states) for name, states in by_topic.items()]
+        sources = self._found.source_topics
+        topics += [
+            TopicView(name, "finished", None, sources[name].partition_count, None, 0, 0)
+            for name in self.plan.finished
+        ]
+        topics += [
+            TopicView(name, "failed", None, sources[name].partition_count, None, 0, 0, reason)
+            for name, reason in self.plan.refused.items()
+        ]
+        trouble = {worker.trouble for worker in self._all_workers()} | {self._trouble}
+        return mirror_view(
+            self.source.where.bootstrap,
+            self.target.where.bootstrap,
+            sorted(topics, key=lambda topic: topic.topic),
+            self._group_count,
+            sorted(trouble - {""}),
+        )

@@ -1,0 +1,124 @@
+"""Fetch committed records from the leaders of the source.
+
+Limits: an answer has at most FETCH_BYTES_MAX, or one batch if that is larger.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import fetch
+from deploy.clients.brokers import Partition, by_topic
+from deploy.mirror.batches import Aborted, OldFormat, SourceBatch, committed_batches
+from deploy.mirror.cluster import EARLIEST, LATEST, Cluster
+from deploy.mirror.state import PartitionState
+from stream.errors import BatchCorrupt
+
+FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
+PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+_COMMITTED: Final = 1
+"""Isolation level: no records of transactions that are open or aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What follows the position of a partition: batches, and where the next fetch begins. They may
+    begin behind the position if the source has deleted what was there.
+    """
+
+    state: PartitionState
+    batches: Sequence[SourceBatch]
+    next_offset: int
+
+
+def fetched(
+    source: Cluster, leader: int, states: Sequence[PartitionState], max_wait_ms: int
+) -> list[Copy]:
+    """Return what the partitions have that this broker of the source leads. Waits for records for
+    at most `max_wait_ms`. Sets the ends in the states.
+
+    Raises KafkaFailed. What cannot be read is an error of the partition.
+    """
+    by_key = {state.key: state for state in states}
+    answer = source.ask(
+        apis.FETCH,
+        _request(by_key, max_wait_ms),
+        fetch.encode_request,
+        fetch.decode_response,
+        node=leader,
+    )
+    source.check(answer.error_code, None, "records cannot be fetched from the source")
+    found: list[Copy] = []
+    lost: list[PartitionState] = []
+    for topic in answer.responses:
+        for part in topic.partitions:
+            state = by_key[topic.topic, part.partition_index]
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                lost.append(state)
+                continue
+            source.check(part.error_code, None, f"{state.name} cannot be fetched from the source")
+            copy = _copy(state, part)
+            if copy.next_offset > state.position:
+                found.append(copy)
+    return found + _behind_deleted(source, lost)
+
+
+def _request(states: Mapping[Partition, PartitionState], max_wait_ms: int) -> fetch.FetchRequest:
+    topics = [
+        fetch.FetchTopic(
+            topic=topic,
+            partitions=[
+                fetch.FetchPartition(
+                    partition=index,
+                    fetch_offset=states[topic, index].position,
+                    partition_max_bytes=PARTITION_BYTES_MAX,
+                )
+                for index in indexes
+            ],
+        )
+        for topic, indexes in by_topic(states).items()
+    ]
+    return fetch.FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES_MAX,
+        isolation_level=_COMMITTED,
+        topics=topics,
+    )
+
+
+def _copy(state: PartitionState, part: fetch.PartitionData) -> Copy:
+    state.end, state.source_start = part.high_watermark, part.log_start_offset
+    stable = part.last_stable_offset
+    state.stable_end = part.high_watermark if stable < 0 else stable
+    aborted = [
+        Aborted(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()
+    ]
+    try:
+        batches, next_offset = committed_batches(part.records, state.position, aborted)
+    except (OldFormat, BatchCorrupt) as error:
+        state.error = str(error)
+        return Copy(state, (), state.position)
+    return Copy(state, batches, next_offset)
+
+
+def _behind_deleted(source: Cluster, lost: Sequence[PartitionState]) -> list[Copy]:
+    """Return the way to the log start of partitions whose position the source has deleted. A
+    position behind the end is an error of the partition.
+    """
+    found: list[Copy] = []
+    keys = [state.key for state in lost]
+    starts, ends = source.offsets(keys, EARLIEST), source.offsets(keys, LATEST)
+    for state in lost:
+        start, end = starts[state.key], ends[state.key]
+        state.source_start, state.end, state.stable_end = start, end, end
+        if state.position < start:
+            found.append(Copy(state, (), start))
+        elif state.position > end:
+            state.error = (
+                f"the target has offset {state.position}, but the source ends at {end}: the source"
+                " lost records, or the topic is another one; delete it at the target to begin again"
+            )
+    return found

@@ -1,0 +1,54 @@
+"""What a mirror knows of the partitions that it copies.
+
+One worker writes a state, and the thread that reports reads it: each field is one number or text.
+"""
+
+from dataclasses import dataclass
+
+from deploy.clients.brokers import Partition
+from deploy.mirror.plan import Mode
+
+UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """A partition. mirror_source: what it is a mirror of, for a topic with the offsets of the
+    source. topic_id: of the topic of the source.
+    """
+
+    key: Partition
+    mode: Mode
+    mirror_source: str
+    topic_id: str
+    position: int = UNKNOWN
+    """The next offset of the source."""
+    end: int = UNKNOWN
+    """The high watermark of the source, as the last fetch told."""
+    stable_end: int = UNKNOWN
+    """The last stable offset of the source."""
+    source_start: int = UNKNOWN
+    """The log start of the source."""
+    target_start: int = 0
+    """The log start that the target has at least."""
+    records: int = 0
+    """Records that this process copied."""
+    size_bytes: int = 0
+    """Bytes that this process copied."""
+    error: str = ""
+    """Why the partition is not copied any more; empty while it is."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.key[0]}-{self.key[1]}"
+
+    @property
+    def lag(self) -> int | None:
+        """Return how many offsets are left to copy; None if not known yet."""
+        if self.position < 0 or self.end < 0:
+            return None
+        return max(0, self.end - self.position)
+
+
+class Ended(Exception):
+    """Raised when this mirror must stop: another one took its place."""

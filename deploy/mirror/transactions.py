@@ -1,0 +1,169 @@
+"""One transactional producer, request by request: what confluent-kafka cannot do is send batches as
+they are.
+
+Invariant: everything between `begin` and `commit` becomes visible as one, or not at all. A newer
+producer with the same id fences this one: then `Ended` is raised, and nothing more is sent.
+Source: KIP-98; Kafka `TransactionManager`.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from base.buffers import Buffer
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import add_partitions_to_txn, end_txn, init_producer_id, produce
+from deploy.clients.brokers import Partition, by_topic
+from deploy.errors import KafkaFailed
+from deploy.mirror.batches import in_transaction
+from deploy.mirror.cluster import TRANSACTION, Cluster, Outdated
+from deploy.mirror.state import Ended
+
+TIMEOUT_MS: Final = 60_000
+"""How long a transaction may take before its coordinator aborts it."""
+_WAIT_S: Final = 30.0
+_PAUSE_S: Final = 0.05
+_SEQUENCES: Final = 1 << 31
+_FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_ACKS_ALL: Final = -1
+
+
+class TransactionalProducer:
+    """Appends batches in transactions. One batch for each partition and request."""
+
+    def __init__(self, target: Cluster, transactional_id: str) -> None:
+        self._target = target
+        self._id = transactional_id
+        self._producer_id = self._epoch = -1
+        self._sequences: dict[Partition, int] = {}
+        self._added: set[Partition] = set()
+
+    def start(self) -> None:
+        """Take the next epoch: this fences earlier producers, and aborts what they left open."""
+
+        def ask() -> int:
+            answer = self._target.ask(
+                apis.INIT_PRODUCER_ID,
+                init_producer_id.InitProducerIdRequest(self._id, TIMEOUT_MS),
+                init_producer_id.encode_request,
+                init_producer_id.decode_response,
+                node=self._target.coordinator(TRANSACTION, self._id),
+            )
+            if not answer.error_code:
+                self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+            return answer.error_code
+
+        self._repeated(ask, f"no producer id for {self._id}")
+        self._sequences, self._added = {}, set()
+
+    def add(self, partitions: Iterable[Partition]) -> None:
+        """Begin the transaction in these partitions."""
+        missing = sorted(set(partitions) - self._added)
+        if not missing:
+            return
+        topics = [
+            add_partitions_to_txn.AddPartitionsToTxnTopic(topic, indexes)
+            for topic, indexes in by_topic(missing).items()
+        ]
+        request = add_partitions_to_txn.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._id,
+            v3_and_below_producer_id=self._producer_id,
+            v3_and_below_producer_epoch=self._epoch,
+            v3_and_below_topics=topics,
+        )
+
+        def ask() -> int:
+            answer = self._target.ask(
+                apis.ADD_PARTITIONS_TO_TXN,
+                request,
+                add_partitions_to_txn.encode_request,
+                add_partitions_to_txn.decode_response,
+                node=self._target.coordinator(TRANSACTION, self._id),
+            )
+            codes = {
+                part.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for part in topic.results_by_partition
+            }
+            return next(iter(sorted(codes - {0, ErrorCode.OPERATION_NOT_ATTEMPTED})), 0)
+
+        self._repeated(ask, f"partitions cannot be added to the transaction of {self._id}")
+        self._added |= set(missing)
+
+    def append(self, batches: Mapping[Partition, tuple[Buffer, int]]) -> dict[Partition, int]:
+        """Append a batch to each partition. Returns their base offsets.
+
+        batches: each with its number of records.
+        """
+        found: dict[Partition, int] = {}
+        for leader, led in self._target.by_leader(batches).items():
+            data: dict[str, list[produce.PartitionProduceData]] = {}
+            for key in led:
+                batch = in_transaction(
+                    batches[key][0], self._producer_id, self._epoch, self._sequences.get(key, 0)
+                )
+                data.setdefault(key[0], []).append(produce.PartitionProduceData(key[1], batch))
+            answer = self._target.ask(
+                apis.PRODUCE,
+                produce.ProduceRequest(
+                    self._id,
+                    _ACKS_ALL,
+                    TIMEOUT_MS // 2,
+                    [
+                        produce.TopicProduceData(name=topic, partition_data=items)
+                        for topic, items in data.items()
+                    ],
+                ),
+                produce.encode_request,
+                produce.decode_response,
+                node=leader,
+            )
+            for topic in answer.responses:
+                for part in topic.partition_responses:
+                    key = topic.name, part.index
+                    what = f"{key[0]}-{key[1]} cannot be appended to at the target"
+                    self._check(part.error_code, part.error_message, what)
+                    count = batches[key][1]
+                    self._sequences[key] = (self._sequences.get(key, 0) + count) % _SEQUENCES
+                    found[key] = part.base_offset
+        return found
+
+    def commit(self) -> None:
+        """End the transaction; when this returns, its records are visible, or will be soon."""
+        request = end_txn.EndTxnRequest(self._id, self._producer_id, self._epoch, True)
+
+        def ask() -> int:
+            return self._target.ask(
+                apis.END_TXN,
+                request,
+                end_txn.encode_request,
+                end_txn.decode_response,
+                node=self._target.coordinator(TRANSACTION, self._id),
+            ).error_code
+
+        self._repeated(ask, f"the transaction of {self._id} cannot be committed")
+        self._added = set()
+
+    def _repeated(self, ask: Callable[[], int], failed: str) -> None:
+        """Ask again while the coordinator moves, loads, or ends the last transaction."""
+        ends_at = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                code = ask()
+                if code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                    self._check(code, None, failed)
+                    return
+                if time.monotonic() >= ends_at:
+                    raise KafkaFailed(f"{failed}: the last transaction is still ending")
+            except Outdated:
+                if time.monotonic() >= ends_at:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def _check(self, code: int, message: str | None, failed: str) -> None:
+        if code in _FENCED:
+            raise Ended(
+                f"another mirror or `penstock mirror finish` with the name {self._id!r} has started"
+            )
+        self._target.check(code, message, failed)

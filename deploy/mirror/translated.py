@@ -1,0 +1,192 @@
+"""Append with other offsets than the source has: to Apache Kafka, or behind records of others.
+
+Each fetch is copied by one transaction, which also holds what it adds to the maps of offsets. So
+after a crash the maps end where the records do.
+Limits: a transaction has what one fetch returned (`source.FETCH_BYTES_MAX`).
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.gen import fetch
+from deploy.clients.brokers import Partition
+from deploy.errors import KafkaFailed
+from deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
+from deploy.mirror.cluster import EARLIEST, LATEST, Cluster
+from deploy.mirror.progress import (
+    Progress,
+    begun_record,
+    finished_record,
+    read_progress,
+    segment_record,
+)
+from deploy.mirror.source import PARTITION_BYTES_MAX, Copy
+from deploy.mirror.state import PartitionState
+from deploy.mirror.transactions import TransactionalProducer
+from deploy.mirror.translation import Segment, segments_of
+from stream.batch.records import Record, decode_records, encode_batch
+
+_RECORDS_MAX: Final = 2_000
+"""Segments in one batch of a progress topic, 200 bytes each."""
+
+
+class TranslatedOffsets:
+    """Implements `Sink` for topics with other offsets than the source. Of those with one name only
+    the newest appends.
+    """
+
+    def __init__(
+        self,
+        target: Cluster,
+        source: Cluster,
+        progress_topic: str,
+        progress: Progress | None = None,
+    ) -> None:
+        """progress: what is known until `start` has read it."""
+        self._target = target
+        self._source = source
+        self._topic = progress_topic
+        self._producer = TransactionalProducer(target, progress_topic)
+        self.progress = progress or Progress()
+
+    def start(self) -> None:
+        """Fence other mirrors of this name, and read what they did."""
+        self._producer.start()
+        self.progress = load_progress(self._target, self._topic)
+
+    def find_positions(self, states: Sequence[PartitionState]) -> None:
+        self._begin({state.key[0]: state.topic_id for state in states})
+        fresh: list[PartitionState] = []
+        for state in states:
+            found = self.progress.map_of(state.key).next_source
+            if found is None:
+                fresh.append(state)
+            else:
+                state.position = found
+        starts = self._source.offsets([state.key for state in fresh], EARLIEST)
+        for state in fresh:
+            state.position = starts[state.key]
+
+    def _begin(self, topics: Mapping[str, str]) -> None:
+        """Note that records in these topics are those of this mirror, before there are any."""
+        fresh = {name: id_ for name, id_ in topics.items() if name not in self.progress.topic_ids}
+        if fresh:
+            now_ms = _now_ms()
+            self._producer.add([(self._topic, 0)])
+            self._append_progress([begun_record(*item, now_ms) for item in fresh.items()])
+            self._producer.commit()
+            self.progress.topic_ids |= fresh
+
+    def append(self, copies: Sequence[Copy]) -> None:
+        """Append what was fetched in one transaction. Raises KafkaFailed and Ended; then nothing of
+        it is visible, or all, and `start` tells which.
+        """
+        batches = {copy.state.key: list(for_producer(copy.batches)) for copy in copies}
+        batches = {key: items for key, items in batches.items() if items}
+        segments: dict[Partition, list[Segment]] = {}
+        if batches:
+            segments = self._append(batches, {copy.state.key: copy for copy in copies})
+        for copy in copies:
+            state = copy.state
+            self.progress.map_of(state.key).extend(segments.get(state.key, ()))
+            state.position = copy.next_offset
+            state.records += sum(header.record_count for header, _ in copy.batches)
+            state.size_bytes += sum(header.size_bytes for header, _ in copy.batches)
+
+    def _append(
+        self, batches: Mapping[Partition, Sequence[NewBatch]], copies: Mapping[Partition, Copy]
+    ) -> dict[Partition, list[Segment]]:
+        progress_key = self._topic, 0
+        self._producer.add([*batches, progress_key])
+        segments: dict[Partition, list[Segment]] = {key: [] for key in batches}
+        for number in range(max(map(len, batches.values()))):
+            wave = {key: items[number] for key, items in batches.items() if number < len(items)}
+            bases = self._producer.append(
+                {key: (batch.data, batch.record_count) for key, batch in wave.items()}
+            )
+            for key, batch in wave.items():
+                is_last = number + 1 == len(batches[key])
+                behind = (
+                    copies[key].next_offset if is_last else batches[key][number + 1].runs[0].source
+                )
+                segments[key] += segments_of(batch.runs, bases[key], behind)
+        now_ms = _now_ms()
+        records = [
+            segment_record(key, copies[key].state.topic_id, segment, now_ms)
+            for key, items in segments.items()
+            for segment in items
+        ]
+        self._append_progress(records)
+        self._producer.commit()
+        return segments
+
+    def finish(self, topics: Mapping[str, str]) -> None:
+        """Note that the mirror of these topics has ended. topics: their ids at the source."""
+        now_ms = _now_ms()
+        self._producer.add([(self._topic, 0)])
+        self._append_progress([finished_record(*item, now_ms) for item in topics.items()])
+        self._producer.commit()
+
+    def follow_starts(self, states: Sequence[PartitionState]) -> None:
+        """Do nothing: the retention of the target deletes its records."""
+
+    def _append_progress(self, records: Sequence[Record]) -> None:
+        for start in range(0, len(records), _RECORDS_MAX):
+            part = [
+                record._replace(offset=at)
+                for at, record in enumerate(records[start : start + _RECORDS_MAX])
+            ]
+            self._producer.append({(self._topic, 0): (encode_batch(part), len(part))})
+
+
+def load_progress(target: Cluster, topic: str) -> Progress:
+    """Return what the mirror of this progress topic has done. Costs reading the topic. Raises
+    KafkaFailed.
+    """
+    return target.retried(lambda: _load_progress(target, topic))
+
+
+def _load_progress(target: Cluster, topic: str) -> Progress:
+    key = topic, 0
+    offset = target.offsets([key], EARLIEST)[key]
+    end = target.offsets([key], LATEST, committed=True)[key]
+    records: list[Record] = []
+    while offset < end:
+        ((leader, _),) = target.by_leader([key]).items()
+        wanted = fetch.FetchPartition(
+            partition=0, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES_MAX
+        )
+        answer = target.ask(
+            apis.FETCH,
+            fetch.FetchRequest(
+                max_wait_ms=500,
+                min_bytes=1,
+                max_bytes=PARTITION_BYTES_MAX,
+                isolation_level=1,
+                topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
+            ),
+            fetch.encode_request,
+            fetch.decode_response,
+            node=leader,
+        )
+        part = answer.responses[0].partitions[0]
+        target.check(part.error_code, None, f"{topic} cannot be read")
+        aborted = [
+            Aborted(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()
+        ]
+        batches, next_offset = committed_batches(part.records, offset, aborted)
+        for batch in batches:
+            records += decode_records(batch.data)
+        if next_offset == offset and not part.records:
+            continue
+        offset = next_offset
+    try:
+        return read_progress(records)
+    except ValueError as error:
+        raise KafkaFailed(f"topic {topic!r}: {error}; delete the topic to begin again") from None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,101 @@
+"""Translate the offsets of a source to those of a target, exactly.
+
+Invariant: the translation of an offset is the offset in the target of the first record that has
+this offset or a later one in the source. So a group that goes on at the target reads every record
+that it has not read, and none again. Pure.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from deploy.mirror.batches import Run
+
+
+class Segment(Struct, frozen=True):
+    """`count` records at consecutive offsets, from `source` in the source and from `target` in the
+    target. next_source: where the mirror went on, behind a gap if there is one.
+    """
+
+    source: int
+    target: int
+    count: int
+    next_source: int
+
+
+class OffsetMap:
+    """What a mirror copied of one partition, in the order of the offsets."""
+
+    __slots__ = ("_segments", "_starts")
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        self._segments: list[Segment] = []
+        self._starts: list[int] = []
+        self.extend(segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @property
+    def next_source(self) -> int | None:
+        """Return where to go on in the source; None before the first record."""
+        return self._segments[-1].next_source if self._segments else None
+
+    @property
+    def target_end(self) -> int:
+        """Return the offset behind the last record in the target."""
+        return self._segments[-1].target + self._segments[-1].count if self._segments else 0
+
+    def extend(self, segments: Iterable[Segment]) -> None:
+        """Add segments. Raises ValueError for one that is not behind the last."""
+        for item in segments:
+            last = self._segments[-1] if self._segments else None
+            if last is not None and (
+                item.source < last.next_source or item.target < last.target + last.count
+            ):
+                raise ValueError(f"segment {item} is not behind {last}")
+            if (
+                last is not None
+                and item.source == last.source + last.count
+                and item.target == last.target + last.count
+            ):
+                last = Segment(last.source, last.target, last.count + item.count, item.next_source)
+                self._segments[-1] = last
+            else:
+                self._segments.append(item)
+                self._starts.append(item.source)
+
+    def translated(self, source: int) -> int | None:
+        """Return the offset in the target; None before the first record is copied.
+
+        An offset that is not copied yet becomes the end of what is copied.
+        """
+        if not self._segments:
+            return None
+        at = bisect_right(self._starts, source) - 1
+        if at < 0:
+            return self._segments[0].target
+        found = self._segments[at]
+        if source < found.source + found.count:
+            return found.target + source - found.source
+        if at + 1 < len(self._segments):
+            return self._segments[at + 1].target
+        return found.target + found.count
+
+
+def segments_of(runs: Iterable[Run], target: int, next_source: int) -> list[Segment]:
+    """Return the segments of records that were appended from `target` on, without a gap there.
+
+    next_source: where the mirror goes on.
+    """
+    found: list[Segment] = []
+    for run in runs:
+        if found:
+            found[-1] = replace(found[-1], next_source=run.source)
+        found.append(Segment(run.source, target, run.count, run.source + run.count))
+        target += run.count
+    if found:
+        found[-1] = replace(found[-1], next_source=next_source)
+    return found

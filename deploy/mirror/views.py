@@ -1,0 +1,70 @@
+"""What `penstock mirror` shows. Field names are stable: programs read them as JSON."""
+
+from dataclasses import dataclass, field
+
+from deploy.mirror.plan import Mode
+from deploy.mirror.state import PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic. state: copying, in step, finished or failed. lag: offsets that are left to copy,
+    None if not known. records, bytes: what this process copied.
+    """
+
+    topic: str
+    state: str
+    mode: Mode | None
+    partitions: int
+    lag: int | None
+    records: int
+    bytes: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorView:
+    """A mirror at one moment. trouble: what is repeated until it works."""
+
+    source: str
+    target: str
+    lag: int | None
+    records: int
+    bytes: int
+    groups: int
+    topics: list[TopicView] = field(default_factory=list[TopicView])
+    trouble: list[str] = field(default_factory=list[str])
+
+
+def topic_view(name: str, states: list[PartitionState]) -> TopicView:
+    """Return the view of a topic that is copied."""
+    lags = [state.lag for state in states]
+    lag = None if None in lags else sum(lag for lag in lags if lag is not None)
+    errors = [f"{state.name}: {state.error}" for state in states if state.error]
+    word = "failed" if errors else "in step" if lag == 0 else "copying"
+    return TopicView(
+        name,
+        word,
+        states[0].mode,
+        len(states),
+        lag,
+        sum(state.records for state in states),
+        sum(state.size_bytes for state in states),
+        "; ".join(errors) or None,
+    )
+
+
+def mirror_view(
+    source: str, target: str, topics: list[TopicView], groups: int, trouble: list[str]
+) -> MirrorView:
+    lags = [topic.lag for topic in topics if topic.state not in {"finished", "failed"}]
+    return MirrorView(
+        source,
+        target,
+        None if None in lags else sum(lag for lag in lags if lag is not None),
+        sum(topic.records for topic in topics),
+        sum(topic.bytes for topic in topics),
+        groups,
+        topics,
+        trouble,
+    )

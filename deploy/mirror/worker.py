@@ -1,0 +1,129 @@
+"""Copy partitions: fetch, append, go on. Each worker is a thread with connections of its own.
+
+Invariant: how far a partition is copied is asked at the target before the first fetch, and again
+after every failure. So a worker may stop at any point.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, Protocol
+
+from base.backoff import Backoff
+from deploy.errors import KafkaFailed
+from deploy.mirror.cluster import Cluster, Outdated, Where
+from deploy.mirror.source import Copy, fetched
+from deploy.mirror.state import UNKNOWN, Ended, PartitionState
+
+WAIT_MS: Final = 250
+"""How long a fetch waits for records, divided by the number of leaders of the source."""
+_IDLE_S: Final = 0.1
+_FOLLOW_S: Final = 5.0
+
+
+class Sink(Protocol):
+    """The target, as a worker sees it. Every method raises KafkaFailed."""
+
+    def start(self) -> None:
+        """Begin, or begin again after a failure."""
+        ...
+
+    def find_positions(self, states: Sequence[PartitionState]) -> None: ...
+
+    def append(self, copies: Sequence[Copy]) -> None: ...
+
+    def follow_starts(self, states: Sequence[PartitionState]) -> None: ...
+
+
+MakeSink = Callable[[Cluster, Cluster], Sink]
+"""Makes a sink from a target and a source."""
+
+
+class Worker:
+    """Copies the partitions that it is given, until it is stopped."""
+
+    def __init__(self, source: Where, target: Where, make_sink: MakeSink) -> None:
+        self.trouble = ""
+        """Why the last attempt failed, while it is repeated."""
+        self.ended = ""
+        """Why this worker copies nothing any more; empty while it does."""
+        self.crash: BaseException | None = None
+        self._source, self._target, self._make_sink = source, target, make_sink
+        self._states: Sequence[PartitionState] = ()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._followed_at = 0.0
+        self._turn = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def assign(self, states: Sequence[PartitionState]) -> None:
+        """Copy these partitions from the next round on."""
+        self._states = tuple(states)
+
+    def stop(self) -> None:
+        """Ask the worker to end after the current round."""
+        self._stopped.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until it has ended."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            with Cluster(self._source) as source, Cluster(self._target) as target:
+                self._copy_until_stopped(source, target)
+        except Ended as ended:
+            self.ended = str(ended)
+        except BaseException as crash:  # noqa: BLE001 - the thread that reports raises it
+            self.crash = crash
+
+    def _copy_until_stopped(self, source: Cluster, target: Cluster) -> None:
+        sink = self._make_sink(target, source)
+        is_started = False
+        backoff = _backoff()
+        while not self._stopped.is_set():
+            try:
+                if not is_started:
+                    sink.start()
+                    is_started = True
+                self._round(source, sink)
+            except KafkaFailed as error:
+                self.trouble, is_started = str(error), False
+                for state in self._states:
+                    state.position = UNKNOWN
+                if not isinstance(error, Outdated):
+                    source.reset()
+                    target.reset()
+                self._stopped.wait(backoff.next_s())
+            else:
+                self.trouble, backoff = "", _backoff()
+
+    def _round(self, source: Cluster, sink: Sink) -> None:
+        states = {state.key: state for state in self._states if not state.error}
+        if not states:
+            self._stopped.wait(_IDLE_S)
+            return
+        unknown = [state for state in states.values() if state.position == UNKNOWN]
+        if unknown:
+            sink.find_positions(unknown)
+        leaders = source.by_leader(states)
+        for leader, led in leaders.items():
+            # The first partition of a request may fill the answer: each gets its turn.
+            self._turn += 1
+            turn = self._turn % len(led)
+            asked = [states[key] for key in led[turn:] + led[:turn]]
+            copies = fetched(source, leader, asked, WAIT_MS // len(leaders))
+            if copies:
+                sink.append(copies)
+        if time.monotonic() - self._followed_at > _FOLLOW_S:
+            self._followed_at = time.monotonic()
+            known = [state for state in states.values() if state.position != UNKNOWN]
+            sink.follow_starts([state for state in known if not state.error])
+
+
+def _backoff() -> Backoff:
+    return Backoff(100, 5_000, Random())  # noqa: S311 - pauses need no secrets
