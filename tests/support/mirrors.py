@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.clients import TIMEOUT_S
 from tests.support.dev_cluster import PENSTOCK
+from tests.support.waiting import wait_until
 
 
 class Copied(NamedTuple):
@@ -111,10 +112,18 @@ def without_offsets(found: Mapping[int, list[Copied]]) -> dict[int, list[Copied]
 
 
 def commit_offsets(address: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Set the offsets of a group, once there is a coordinator: Kafka makes it when it is asked."""
     admin = AdminClient({"bootstrap.servers": address})
     parts = [TopicPartition(*key, offset) for key, offset in offsets.items()]
-    request = ConsumerGroupTopicPartitions(group, parts)
-    admin.alter_consumer_group_offsets([request])[group].result(TIMEOUT_S)
+
+    def are_set() -> bool:
+        request = ConsumerGroupTopicPartitions(group, parts)
+        with suppress(KafkaException):
+            done = admin.alter_consumer_group_offsets([request])[group].result(TIMEOUT_S)
+            return all(part.error is None for part in done.topic_partitions or [])
+        return False
+
+    wait_until(are_set)
 
 
 def committed(address: str, group: str) -> dict[tuple[str, int], int]:
