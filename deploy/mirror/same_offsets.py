@@ -82,7 +82,7 @@ class SameOffsets:
                 what = f"{copy.state.name} cannot be appended to at the target"
                 self._target.check(part.error_code, part.error_message, what)
 
-    def follow_starts(self, states: Sequence[PartitionState]) -> None:
+    def tend(self, states: Sequence[PartitionState]) -> None:
         """Delete at the target what the source has deleted at the beginning of its logs. Raises
         KafkaFailed.
         """

@@ -50,11 +50,13 @@ class TranslatedOffsets:
         self._topic = progress_topic
         self._producer = TransactionalProducer(target, progress_topic)
         self.progress = progress or Progress()
+        self._read_to = 0
 
     def start(self) -> None:
         """Fence other mirrors of this name, and read what they did."""
         self._producer.start()
-        self.progress = load_progress(self._target, self._topic)
+        records, self._read_to = _records_from(self._target, self._topic, 0)
+        self.progress = _progress_of(records, self._topic)
 
     def find_positions(self, states: Sequence[PartitionState]) -> None:
         self._begin({state.key[0]: state.topic_id for state in states})
@@ -129,8 +131,12 @@ class TranslatedOffsets:
         self._append_progress([finished_record(*item, now_ms) for item in topics.items()])
         self._producer.commit()
 
-    def follow_starts(self, states: Sequence[PartitionState]) -> None:
-        """Do nothing: the retention of the target deletes its records."""
+    def tend(self, states: Sequence[PartitionState]) -> None:
+        """Find out which topics `penstock mirror finish` has ended. The retention of the target
+        deletes its records.
+        """
+        records, self._read_to = _records_from(self._target, self._topic, self._read_to)
+        self.progress.finished |= _progress_of(records, self._topic).finished
 
     def _append_progress(self, records: Sequence[Record]) -> None:
         for start in range(0, len(records), _RECORDS_MAX):
@@ -145,16 +151,22 @@ def load_progress(target: Cluster, topic: str) -> Progress:
     """Return what the mirror of this progress topic has done. Costs reading the topic. Raises
     KafkaFailed.
     """
-    return target.retried(lambda: _load_progress(target, topic))
+    records, _ = _records_from(target, topic, 0)
+    return _progress_of(records, topic)
 
 
-def _load_progress(target: Cluster, topic: str) -> Progress:
+def _records_from(target: Cluster, topic: str, offset: int) -> tuple[list[Record], int]:
+    """Return the committed records at `offset` and behind it, and the end."""
+    return target.retried(lambda: _read(target, topic, offset))
+
+
+def _read(target: Cluster, topic: str, offset: int) -> tuple[list[Record], int]:
     key = topic, 0
-    offset = target.offsets([key], EARLIEST)[key]
+    offset = max(offset, target.offsets([key], EARLIEST)[key])
     end = target.offsets([key], LATEST, committed=True)[key]
     records: list[Record] = []
     while offset < end:
-        ((leader, _),) = target.by_leader([key]).items()
+        (leader,) = target.by_leader([key])
         wanted = fetch.FetchPartition(
             partition=0, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES_MAX
         )
@@ -176,12 +188,13 @@ def _load_progress(target: Cluster, topic: str) -> Progress:
         aborted = [
             Aborted(item.producer_id, item.first_offset) for item in part.aborted_transactions or ()
         ]
-        batches, next_offset = committed_batches(part.records, offset, aborted)
+        batches, offset = committed_batches(part.records, offset, aborted)
         for batch in batches:
             records += decode_records(batch.data)
-        if next_offset == offset and not part.records:
-            continue
-        offset = next_offset
+    return records, offset
+
+
+def _progress_of(records: Sequence[Record], topic: str) -> Progress:
     try:
         return read_progress(records)
     except ValueError as error:

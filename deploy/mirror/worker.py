@@ -19,7 +19,7 @@ from deploy.mirror.state import UNKNOWN, Ended, PartitionState
 WAIT_MS: Final = 250
 """How long a fetch waits for records, divided by the number of leaders of the source."""
 _IDLE_S: Final = 0.1
-_FOLLOW_S: Final = 5.0
+_TEND_S: Final = 5.0
 
 
 class Sink(Protocol):
@@ -33,7 +33,9 @@ class Sink(Protocol):
 
     def append(self, copies: Sequence[Copy]) -> None: ...
 
-    def follow_starts(self, states: Sequence[PartitionState]) -> None: ...
+    def tend(self, states: Sequence[PartitionState]) -> None:
+        """Do what is due every few seconds besides copying."""
+        ...
 
 
 MakeSink = Callable[[Cluster, Cluster], Sink]
@@ -53,7 +55,7 @@ class Worker:
         self._states: Sequence[PartitionState] = ()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._followed_at = 0.0
+        self._tended_at = 0.0
         self._turn = 0
 
     def start(self) -> None:
@@ -119,10 +121,10 @@ class Worker:
             copies = fetched(source, leader, asked, WAIT_MS // len(leaders))
             if copies:
                 sink.append(copies)
-        if time.monotonic() - self._followed_at > _FOLLOW_S:
-            self._followed_at = time.monotonic()
+        if time.monotonic() - self._tended_at > _TEND_S:
+            self._tended_at = time.monotonic()
             known = [state for state in states.values() if state.position != UNKNOWN]
-            sink.follow_starts([state for state in known if not state.error])
+            sink.tend([state for state in known if not state.error])
 
 
 def _backoff() -> Backoff:

@@ -174,3 +174,38 @@ async def test_a_mirror_killed_at_random_copies_each_record_once(tmp_path: Path)
         there, here = [await in_thread(records_of, address, "events", 4) for address in addresses]
         assert sum(map(len, there.values())) == count
         assert here == there
+
+
+async def test_records_are_added_behind_others_by_one_mirror_at_a_time(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        source, target = await two_clusters(stack, tmp_path)
+        addresses = source.bootstrap, target.bootstrap
+        for address, partitions in ((source.bootstrap, 2), (target.bootstrap, 1)):
+            await in_thread(create_topic, address, "log", partitions)
+        await in_thread(produce, source.bootstrap, "log", [b"a%d" % n for n in range(50)], range(2))
+        await in_thread(produce, target.bootstrap, "log", [b"own"])
+        await in_thread(commit_offsets, source.bootstrap, "reads", {("log", 0): 10})
+
+        refused = await in_thread(mirrored, *addresses, "--once")
+        assert "topic 'log' is not copied: the topic has records at the target" in refused.stderr
+        assert await in_thread(watermarks, target.bootstrap, "log", 1) == [(0, 1)]
+
+        first = await in_thread(mirrored, *addresses, "--once", "--append")
+        assert first.returncode == 0, first.stderr
+        assert await in_thread(committed, target.bootstrap, "reads") == {("log", 0): 11}
+        with running_mirror(*addresses, tmp_path / "old.log") as old:
+            await until(lambda: b"lag 0" in (tmp_path / "old.log").read_bytes())
+            await in_thread(
+                produce, source.bootstrap, "log", [b"b%d" % n for n in range(50)], range(2)
+            )
+            done = await in_thread(mirrored, *addresses, "finish")
+            assert done.returncode == 0, done.stderr
+            await until(lambda: old.poll() is not None)
+        assert old.returncode in (0, 1), (tmp_path / "old.log").read_text()
+        there, here = [await in_thread(records_of, address, "log", 2) for address in addresses]
+        values = {index: [record.value for record in found] for index, found in here.items()}
+        expected = {index: [record.value for record in found] for index, found in there.items()}
+        expected[0].insert(0, b"own")
+        assert values == expected
+        late = await in_thread(mirrored, *addresses, "finish")
+        assert "the mirror of these topics has ended already: log" in late.stderr

@@ -1,0 +1,102 @@
+"""`penstock mirror` between clusters with logins and ACLs."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.security.config import STANDARD_AUTHORIZER
+from broker.wire.error_codes import ErrorCode
+from controller.metadata.topic_configs import MIRROR_SOURCE
+from deploy.clients.security import parse
+from deploy.mirror.admin import topic_configs
+from deploy.mirror.batches import SourceBatch
+from deploy.mirror.cluster import Cluster as Brokers
+from deploy.mirror.cluster import Refused, Where
+from deploy.mirror.plan import Mode
+from deploy.mirror.same_offsets import SameOffsets
+from deploy.mirror.source import Copy
+from deploy.mirror.state import PartitionState
+from stream.batch.header import parse_header
+from stream.batch.records import Record, encode_batch
+from tests.support.cluster import Cluster
+from tests.support.dev_cluster import penstock
+from tests.support.mirrors import mirrored
+from tests.support.secure_cluster import (
+    BROKER_PASSWORD,
+    BROKER_USER,
+    SecureFiles,
+    create_user,
+    secure_cluster,
+)
+
+RIGHTS: dict[str, Any] = {"authorizer": STANDARD_AUTHORIZER, "super_users": f"User:{BROKER_USER}"}
+
+
+def properties(files: SecureFiles) -> str:
+    return (
+        "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\n"
+        f"sasl.username={BROKER_USER}\nsasl.password={BROKER_PASSWORD}\n"
+        f"ssl.ca.location={files.truststore}\n"
+    )
+
+
+def configs_of(where: Where, topic: str) -> dict[str, str]:
+    with Brokers(where) as brokers:
+        return topic_configs(brokers, [topic])[topic]
+
+
+def append_as(where: Where, mirror_source: str) -> Refused:
+    """Append as a mirror does; return the refusal."""
+    state = PartitionState(("orders", 0), Mode.SAME, mirror_source, "", position=1)
+    data = memoryview(encode_batch([Record(1, 1, b"k", b"v")], base_offset=1))
+    with Brokers(where) as brokers, pytest.raises(Refused) as refused:
+        SameOffsets(brokers).append([Copy(state, [SourceBatch(parse_header(data), data)], 2)])
+    return refused.value
+
+
+async def test_acls_are_copied_and_only_owners_may_mirror(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        clusters: list[Cluster] = []
+        options: list[str] = []
+        for name in ("source", "target"):
+            files = SecureFiles(tmp_path / name / "security")
+            cluster = secure_cluster(tmp_path / name, "SASL_SSL", security=RIGHTS, files=files)
+            clusters.append(await stack.enter_async_context(cluster))
+            config = tmp_path / f"{name}.properties"
+            config.write_text(properties(files))
+            options.append(str(config))
+        source, target = clusters
+        await create_user(target, "bob", "bob's secret")
+        as_source = ("--bootstrap", source.bootstrap, "--command-config", options[0])
+        write = ("--operation", "write")
+        for arguments in (
+            ("topics", "create", "orders", *as_source),
+            (*("acls", "add", "--topic", "orders", "--principal", "User:bob"), *write, *as_source),
+            ("produce", "orders", "--value", "x", *as_source),
+        ):
+            done = await asyncio.to_thread(penstock, None, *arguments)
+            assert done.returncode == 0, done.stderr
+        more = ("--from-config", options[0], "--command-config", options[1])
+        done = await asyncio.to_thread(
+            mirrored, source.bootstrap, target.bootstrap, "--once", *more
+        )
+        assert done.returncode == 0, done.stderr
+        listed = await asyncio.to_thread(
+            penstock,
+            None,
+            *("acls", "list", "--bootstrap", target.bootstrap, "--command-config", options[1]),
+            "--json",
+        )
+        assert [acl["principal"] for acl in json.loads(listed.stdout)] == ["User:bob"]
+        boss = parse((tmp_path / "target.properties").read_text())
+        given = await asyncio.to_thread(configs_of, Where(target.bootstrap, boss), "orders")
+        text = (tmp_path / "target.properties").read_text()
+        bob = parse(text.replace(BROKER_USER, "bob", 1).replace(BROKER_PASSWORD, "bob's secret"))
+        refused = await asyncio.to_thread(
+            append_as, Where(target.bootstrap, bob), given[MIRROR_SOURCE]
+        )
+        assert refused.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,0 +1,131 @@
+"""What a mirror decides without a cluster: which topics, which configs, which offsets of groups."""
+
+import pytest
+
+from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
+from deploy.clients.brokers import Partition
+from deploy.errors import UsageError
+from deploy.mirror.batches import OldFormat, committed_batches
+from deploy.mirror.groups import Committed, to_commit
+from deploy.mirror.plan import (
+    Abilities,
+    Mode,
+    Selection,
+    SourceTopic,
+    TargetTopic,
+    config_changes,
+    plan_topics,
+)
+from deploy.mirror.progress import begun_record, finished_record, read_progress, segment_record
+from deploy.mirror.translation import OffsetMap, Segment
+from stream.batch.records import Record
+
+PENSTOCK = Abilities("cluster", has_same_offsets=True)
+KAFKA = Abilities("cluster", has_same_offsets=False)
+APPENDING = Abilities("cluster", has_same_offsets=True, append=True)
+TOPIC = SourceTopic("t", "id", 3, {"retention.ms": "5", "message.timestamp.type": "LogAppendTime"})
+MIRROR = {MIRROR_SOURCE: "cluster/id"}
+
+
+@pytest.mark.parametrize(
+    ("known", "abilities", "expected"),
+    [
+        (None, PENSTOCK, ("create", Mode.SAME)),
+        (None, KAFKA, ("create", Mode.TRANSLATED)),
+        (TargetTopic(3, {}, True), PENSTOCK, ("adopt", Mode.SAME)),
+        (TargetTopic(3, {}, True), KAFKA, ("begin", Mode.TRANSLATED)),
+        (TargetTopic(3, MIRROR, False), PENSTOCK, ("continue", Mode.SAME)),
+        (TargetTopic(3, {}, False, "id"), KAFKA, ("continue", Mode.TRANSLATED)),
+        (TargetTopic(3, {}, False), APPENDING, ("append", Mode.TRANSLATED)),
+        (TargetTopic(3, {}, False), PENSTOCK, "has records at the target"),
+        (TargetTopic(4, {}, True), PENSTOCK, "the target has 4 partitions, the source 3"),
+        (TargetTopic(3, {MIRROR_SOURCE: "cluster/old"}, False), PENSTOCK, "created again"),
+        (TargetTopic(3, {}, False, "old"), KAFKA, "created again"),
+        (TargetTopic(3, MIRROR | {MIRROR_FINISHED: "true"}, False), PENSTOCK, "finished"),
+        (TargetTopic(3, {}, False, "id", is_finished=True), KAFKA, "finished"),
+    ],
+)
+def test_each_topic_of_the_target_gets_one_treatment(known, abilities, expected):
+    target = {} if known is None else {"t": known}
+    plan = plan_topics({"t": TOPIC}, target, abilities)
+    if expected == "finished":
+        assert (plan.topics, plan.refused, plan.finished) == ([], {}, ["t"])
+    elif isinstance(expected, str):
+        assert expected in plan.refused["t"]
+        assert plan.topics == []
+    else:
+        (topic,) = plan.topics
+        assert (topic.action, topic.mode) == expected
+
+
+def test_new_partitions_and_changed_configs_follow_the_source():
+    known = TargetTopic(
+        1, MIRROR | {"retention.bytes": "7", "penstock.delete.grace.ms": "1"}, False
+    )
+    (topic,) = plan_topics({"t": TOPIC}, {"t": known}, PENSTOCK).topics
+    assert topic.added_partitions == 2
+    assert topic.changes == {
+        "retention.ms": "5",
+        "message.timestamp.type": "LogAppendTime",
+        "retention.bytes": None,
+    }
+    (created,) = plan_topics({"t": TOPIC}, {}, KAFKA).topics
+    assert created.configs == {"retention.ms": "5"}, "Kafka would give records its own time"
+    assert config_changes({"a": "1"}, {"a": "1", "b": "2"}, resets=False) == {}
+
+
+def test_names_are_matched_as_a_whole_and_internal_topics_are_left_out():
+    selection = Selection("orders.*", "orders-test", "app.*")
+    names = ["orders", "orders-eu", "orders-test", "my-orders", "__consumer_offsets"]
+    assert [name for name in names if selection.has_topic(name)] == ["orders", "orders-eu"]
+    assert not Selection().has_topic("penstock-mirror-x")
+    assert (selection.has_group("app-1"), selection.has_group("my-app")) == (True, False)
+    with pytest.raises(UsageError, match=r"--exclude '\(' is no regular expression of RE2"):
+        Selection(exclude="(").check()
+
+
+def test_groups_only_go_forward_unless_this_mirror_set_them():
+    key, other = ("t", 0), ("t", 1)
+
+    def translated(partition: Partition, offset: int) -> int | None:
+        return None if partition == other else offset + 100
+
+    source = {key: Committed(5, "m"), other: Committed(1, "")}
+    assert to_commit(source, {}, {}, translated) == {key: Committed(105, "m")}
+    assert to_commit(source, {key: Committed(105, "")}, {}, translated) == {}
+    assert to_commit(source, {key: Committed(104, "")}, {}, translated) == {
+        key: Committed(105, "m")
+    }
+    moved_on = {key: Committed(200, "")}
+    assert to_commit(source, moved_on, {}, translated) == {}
+    assert to_commit(source, moved_on, {key: 200}, translated) == {key: Committed(105, "m")}
+
+
+def test_progress_is_read_as_it_was_written():
+    first, second = Segment(0, 10, 5, 7), Segment(7, 16, 2, 9)
+    records = [
+        begun_record("t", "id", 1),
+        segment_record(("t", 1), "id", second, 1),
+        segment_record(("t", 1), "id", first, 1),
+        begun_record("u", "id2", 1),
+        finished_record("u", "id2", 1),
+    ]
+    found = read_progress(records)
+    assert list(found.map_of(("t", 1))) == [first, second]
+    assert found.map_of(("t", 1)).next_source == 9
+    assert (found.topic_ids, found.finished) == ({"t": "id", "u": "id2"}, {"u"})
+    with pytest.raises(ValueError, match="offset 3 is none of a mirror"):
+        read_progress([Record(3, 1, b"{}", b"x")])
+
+
+def test_a_segment_that_is_not_behind_the_last_is_refused():
+    offsets = OffsetMap([Segment(5, 0, 5, 12)])
+    assert [offsets.translated(source) for source in (0, 5, 9, 10, 11, 99)] == [0, 0, 4, 5, 5, 5]
+    for wrong in (Segment(11, 9, 1, 12), Segment(12, 4, 1, 13)):
+        with pytest.raises(ValueError, match="is not behind"):
+            offsets.extend([wrong])
+
+
+def test_old_message_formats_are_named():
+    with pytest.raises(OldFormat, match="message format 1"):
+        committed_batches(bytes(16) + b"\1" + bytes(60), 0, ())
