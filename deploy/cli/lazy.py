@@ -86,13 +86,19 @@ def _prepare(commands: typer.Typer) -> None:
     docstrings, and let commands accept --json.
     """
     for command in commands.registered_commands:
-        text = inspect.getdoc(command.callback) or ""
-        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
+        command.help = _joined(command.callback)
         command.cls = Command
+    group_itself = commands.registered_callback
+    if group_itself is not None and group_itself.invoke_without_command is True:
+        group_itself.help = _joined(group_itself.callback)
     for group in commands.registered_groups:
         group.cls = Group
         if group.typer_instance is not None:
             _prepare(group.typer_instance)
+
+
+def _joined(callback: Callable[..., Any] | None) -> str:
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(callback) or "")
 
 
 def _moved_to_front(arguments: list[str]) -> list[str]:

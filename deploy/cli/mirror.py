@@ -200,7 +200,7 @@ def _session(
         raise UsageError("--from is missing: name brokers of the source, as HOST:PORT")
     from deploy.clients.security import PLAINTEXT, current_security, read_file
     from deploy.clients.target import find_brokers
-    from deploy.mirror.cluster import Where
+    from deploy.mirror.cluster import ClusterAddress
     from deploy.mirror.plan import Selection
     from deploy.mirror.session import MirrorOptions, MirrorSession
 
@@ -212,8 +212,8 @@ def _session(
     security = PLAINTEXT if what.from_config is None else read_file(what.from_config)
     target = find_brokers(what.bootstrap)
     with MirrorSession(
-        Where(what.source, security, is_source=True),
-        Where(target.bootstrap, current_security()),
+        ClusterAddress(what.source, security, is_source=True),
+        ClusterAddress(target.bootstrap, current_security()),
         options,
         lambda text: print(f"warning: {text}", file=sys.stderr),
     ) as session:

@@ -60,8 +60,8 @@ class Refused(KafkaFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where a cluster is."""
+class ClusterAddress:
+    """Where a cluster is, and how to log in there."""
 
     bootstrap: str
     security: ClientSecurity
@@ -117,7 +117,7 @@ class _Connection:
 class Cluster:
     """Connects to the brokers that it needs. Use as a context manager."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: ClusterAddress) -> None:
         self.where = where
         self._known = _Known()
         self._any: _Connection | None = None

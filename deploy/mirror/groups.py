@@ -23,7 +23,7 @@ _ACTIVE: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffset:
     """What a group has committed."""
 
     offset: int
@@ -40,16 +40,16 @@ class GroupSync:
 
 
 def to_commit(
-    source: Mapping[Partition, Committed],
-    target: Mapping[Partition, Committed],
+    source: Mapping[Partition, CommittedOffset],
+    target: Mapping[Partition, CommittedOffset],
     own: Mapping[Partition, int],
     translated: Callable[[Partition, int], int | None],
-) -> dict[Partition, Committed]:
+) -> dict[Partition, CommittedOffset]:
     """Return the offsets to set at the target.
 
     own: what this process has set. translated: None for what is not copied, or not yet.
     """
-    found: dict[Partition, Committed] = {}
+    found: dict[Partition, CommittedOffset] = {}
     for key, committed in source.items():
         offset = translated(key, committed.offset)
         if offset is None:
@@ -58,7 +58,7 @@ def to_commit(
         if present is not None and present.offset == offset:
             continue
         if present is None or present.offset < offset or present.offset == own.get(key):
-            found[key] = Committed(offset, committed.metadata)
+            found[key] = CommittedOffset(offset, committed.metadata)
     return found
 
 
@@ -89,12 +89,12 @@ def group_names(cluster: Cluster) -> tuple[list[str], list[int]]:
     return sorted(found), silent
 
 
-def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, Committed]:
+def committed_offsets(cluster: Cluster, group: str) -> dict[Partition, CommittedOffset]:
     """Return what a group has committed. Raises KafkaFailed."""
     return cluster.retried(lambda: _committed_offsets(cluster, group))
 
 
-def _committed_offsets(cluster: Cluster, group: str) -> dict[Partition, Committed]:
+def _committed_offsets(cluster: Cluster, group: str) -> dict[Partition, CommittedOffset]:
     answer = cluster.ask(
         apis.OFFSET_FETCH,
         offset_fetch.OffsetFetchRequest(group_id=group, topics=None),
@@ -104,21 +104,23 @@ def _committed_offsets(cluster: Cluster, group: str) -> dict[Partition, Committe
     )
     cluster.check(answer.error_code, None, f"the offsets of group {group!r} cannot be read")
     return {
-        (topic.name, part.partition_index): Committed(part.committed_offset, part.metadata or "")
+        (topic.name, part.partition_index): CommittedOffset(
+            part.committed_offset, part.metadata or ""
+        )
         for topic in answer.topics
         for part in topic.partitions
         if part.committed_offset >= 0 and not part.error_code
     }
 
 
-def commit(cluster: Cluster, group: str, offsets: Mapping[Partition, Committed]) -> bool:
+def commit(cluster: Cluster, group: str, offsets: Mapping[Partition, CommittedOffset]) -> bool:
     """Set offsets of a group without members. Return False if it has members. Raises
     KafkaFailed.
     """
     return cluster.retried(lambda: _commit(cluster, group, offsets))
 
 
-def _commit(cluster: Cluster, group: str, offsets: Mapping[Partition, Committed]) -> bool:
+def _commit(cluster: Cluster, group: str, offsets: Mapping[Partition, CommittedOffset]) -> bool:
     topics = [
         offset_commit.OffsetCommitRequestTopic(
             name=topic,

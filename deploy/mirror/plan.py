@@ -25,7 +25,7 @@ _OF_BROKERS: Final = frozenset(
 """Name brokers of the source, so they mean nothing at the target."""
 
 
-class Mode(StrEnum):
+class OffsetKind(StrEnum):
     """How offsets relate. same: those of the source. translated: others, with an exact map."""
 
     SAME = "same"
@@ -98,7 +98,7 @@ class TopicPlan:
 
     name: str
     action: str
-    mode: Mode
+    mode: OffsetKind
     partition_count: int
     added_partitions: int = 0
     configs: dict[str, str] = field(default_factory=dict[str, str])
@@ -117,7 +117,7 @@ class MirrorPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
+class MirrorContext:
     """has_same_offsets: the target appends at given offsets, as Penstock does. append: topics with
     records of others are allowed. unknown: configs that the target refused before.
     """
@@ -133,23 +133,23 @@ class Abilities:
 
 
 def plan_topics(
-    source: Mapping[str, SourceTopic], target: Mapping[str, TargetTopic], abilities: Abilities
+    source: Mapping[str, SourceTopic], target: Mapping[str, TargetTopic], context: MirrorContext
 ) -> MirrorPlan:
     """Return what to do with each topic of the source, by name."""
     plan = MirrorPlan()
     for name in sorted(source):
-        _plan_topic(plan, source[name], target.get(name), abilities)
+        _plan_topic(plan, source[name], target.get(name), context)
     return plan
 
 
 def _plan_topic(
-    plan: MirrorPlan, topic: SourceTopic, known: TargetTopic | None, abilities: Abilities
+    plan: MirrorPlan, topic: SourceTopic, known: TargetTopic | None, context: MirrorContext
 ) -> None:
-    wanted = abilities.mirror_source(topic)
-    configs = copied_configs(topic.configs, abilities)
+    wanted = context.mirror_source(topic)
+    configs = copied_configs(topic.configs, context)
     if known is None:
-        mode = Mode.SAME if abilities.has_same_offsets else Mode.TRANSLATED
-        if mode is Mode.SAME:
+        mode = OffsetKind.SAME if context.has_same_offsets else OffsetKind.TRANSLATED
+        if mode is OffsetKind.SAME:
             configs[MIRROR_SOURCE] = wanted
         plan.topics.append(
             TopicPlan(topic.name, "create", mode, topic.partition_count, configs=configs)
@@ -165,11 +165,11 @@ def _plan_topic(
             f" {topic.partition_count}: delete or rename the topic at the target"
         )
         return
-    action, mode, reason = _relation(known, mirrored, wanted, topic, abilities)
+    action, mode, reason = _relation(known, mirrored, wanted, topic, context)
     if reason:
         plan.refused[topic.name] = reason
         return
-    changes = config_changes(configs, known.configs, resets=mode is Mode.SAME)
+    changes = config_changes(configs, known.configs, resets=mode is OffsetKind.SAME)
     if action == "adopt":
         changes[MIRROR_SOURCE] = wanted
     added = topic.partition_count - known.partition_count
@@ -179,48 +179,48 @@ def _plan_topic(
 
 
 def _relation(
-    known: TargetTopic, mirrored: str, wanted: str, topic: SourceTopic, abilities: Abilities
-) -> tuple[str, Mode, str]:
+    known: TargetTopic, mirrored: str, wanted: str, topic: SourceTopic, context: MirrorContext
+) -> tuple[str, OffsetKind, str]:
     """Return action and mode of a topic that is there, or why it is not copied."""
     if mirrored == wanted:
-        return "continue", Mode.SAME, ""
+        return "continue", OffsetKind.SAME, ""
     if mirrored and known.configs.get(MIRROR_FINISHED) != "true":
         reason = (
             f"it is a mirror of {mirrored}, and the source is {wanted} now (another cluster, or the"
             " topic was created again): finish or delete the topic at the target"
         )
-        return "", Mode.SAME, reason
+        return "", OffsetKind.SAME, reason
     if known.mirrored_id:
         if known.mirrored_id == topic.topic_id:
-            return "continue", Mode.TRANSLATED, ""
+            return "continue", OffsetKind.TRANSLATED, ""
         reason = "the topic was created again at the source: delete the topic at the target"
-        return "", Mode.TRANSLATED, reason
+        return "", OffsetKind.TRANSLATED, reason
     if known.is_empty:
-        if abilities.has_same_offsets:
-            return "adopt", Mode.SAME, ""
-        return "begin", Mode.TRANSLATED, ""
-    if abilities.append:
-        return "append", Mode.TRANSLATED, ""
+        if context.has_same_offsets:
+            return "adopt", OffsetKind.SAME, ""
+        return "begin", OffsetKind.TRANSLATED, ""
+    if context.append:
+        return "append", OffsetKind.TRANSLATED, ""
     reason = (
         "the topic has records at the target: delete or rename it there, or use --append to add"
         " the records behind them, with translated offsets"
     )
-    return "", Mode.TRANSLATED, reason
+    return "", OffsetKind.TRANSLATED, reason
 
 
-def copied_configs(configs: Mapping[str, str], abilities: Abilities) -> dict[str, str]:
-    """Return the configs to set at the target. Where the target would give records its own time, it
-    must not during the copy.
+def copied_configs(configs: Mapping[str, str], context: MirrorContext) -> dict[str, str]:
+    """Return the configs to set at the target. A target that gives records its own time must not do
+    so during the copy.
     """
-    left_out = _OWN | _OF_BROKERS | set(abilities.unknown)
-    if not abilities.has_same_offsets:
+    left_out = _OWN | _OF_BROKERS | set(context.unknown)
+    if not context.has_same_offsets:
         left_out |= {_TIMESTAMP_TYPE}
     return {name: value for name, value in configs.items() if name not in left_out}
 
 
-def left_out_configs(configs: Mapping[str, str], abilities: Abilities) -> set[str]:
+def left_out_configs(configs: Mapping[str, str], context: MirrorContext) -> set[str]:
     """Return configs that users should know are not copied."""
-    return set(configs) - set(copied_configs(configs, abilities)) - _OWN - _OF_BROKERS
+    return set(configs) - set(copied_configs(configs, context)) - _OWN - _OF_BROKERS
 
 
 def config_changes(

@@ -21,7 +21,7 @@ _ACKS_ALL: Final = -1
 
 
 class SameOffsets:
-    """Implements `Sink` for topics that are mirrors."""
+    """Implements `TargetWriter` for topics that are mirrors."""
 
     def __init__(self, target: Cluster) -> None:
         self._target = target

@@ -13,12 +13,12 @@ from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
 from deploy.clients.brokers import Partition
 from deploy.errors import DeployError, KafkaFailed
 from deploy.mirror import acls, admin, groups
-from deploy.mirror.cluster import EARLIEST, LATEST, Cluster, Outdated, Refused, Where
+from deploy.mirror.cluster import EARLIEST, LATEST, Cluster, ClusterAddress, Outdated, Refused
 from deploy.mirror.plan import (
     PROGRESS_PREFIX,
-    Abilities,
+    MirrorContext,
     MirrorPlan,
-    Mode,
+    OffsetKind,
     Selection,
     SourceTopic,
     TargetTopic,
@@ -31,7 +31,7 @@ from deploy.mirror.same_offsets import SameOffsets
 from deploy.mirror.state import UNKNOWN, PartitionState
 from deploy.mirror.translated import TranslatedOffsets, load_progress
 from deploy.mirror.views import MirrorView, TopicView, mirror_view, topic_view
-from deploy.mirror.worker import Worker
+from deploy.mirror.worker import CopyTask
 
 WORKERS: Final = 4
 """Threads that copy with the offsets of the source: each waits for one request at a time."""
@@ -64,18 +64,22 @@ class MirrorSession:
     """Use as a context manager, which stops the workers."""
 
     def __init__(
-        self, source: Where, target: Where, options: MirrorOptions, warn: Callable[[str], None]
+        self,
+        source: ClusterAddress,
+        target: ClusterAddress,
+        options: MirrorOptions,
+        warn: Callable[[str], None],
     ) -> None:
         """warn: called once for each text."""
         self.source, self.target = Cluster(source), Cluster(target)
         self.options = options
         self.states: dict[Partition, PartitionState] = {}
         self._warn, self._warned = warn, set[str]()
-        self._abilities = Abilities("", has_same_offsets=False)
+        self._context = MirrorContext("", has_same_offsets=False)
         self._found = _Found()
         self._unknown: set[str] = set()
-        self._workers: list[Worker] = []
-        self._translating: Worker | None = None
+        self._workers: list[CopyTask] = []
+        self._translating: CopyTask | None = None
         self._sink: TranslatedOffsets | None = None
         self._loaded = Progress()
         self._sync = groups.GroupSync()
@@ -97,7 +101,7 @@ class MirrorSession:
 
     @property
     def progress_topic(self) -> str:
-        return PROGRESS_PREFIX + (self.options.name or self._abilities.source_cluster)
+        return PROGRESS_PREFIX + (self.options.name or self._context.source_cluster)
 
     @property
     def progress(self) -> Progress:
@@ -118,8 +122,8 @@ class MirrorSession:
                 f"source and target are the same cluster ({source_id}): name the source with --from"
                 " and the target with --bootstrap"
             )
-        if not self._abilities.source_cluster:
-            self._abilities = Abilities(
+        if not self._context.source_cluster:
+            self._context = MirrorContext(
                 source_id, admin.has_mirror_topics(self.target), self.options.append, self._unknown
             )
         wanted = {
@@ -140,7 +144,7 @@ class MirrorSession:
             name: target_topics[name].partition_count for name in wanted if name in target_topics
         }
         found.target_topics = self._target_topics(counts)
-        found.plan = plan_topics(found.source_topics, found.target_topics, self._abilities)
+        found.plan = plan_topics(found.source_topics, found.target_topics, self._context)
         self._found = found
         return found.plan
 
@@ -207,9 +211,9 @@ class MirrorSession:
         for topic in self.plan.topics:
             if topic.action == "continue":
                 self._add_states(topic)
-        same = [state for state in self.states.values() if state.mode is Mode.SAME]
+        same = [state for state in self.states.values() if state.mode is OffsetKind.SAME]
         SameOffsets(self.target).find_positions(same)
-        other = [state for state in self.states.values() if state.mode is Mode.TRANSLATED]
+        other = [state for state in self.states.values() if state.mode is OffsetKind.TRANSLATED]
         starts = self.source.offsets([state.key for state in other], EARLIEST)
         for state in other:
             found = self.progress.map_of(state.key).next_source
@@ -219,7 +223,7 @@ class MirrorSession:
 
     def _prepare(self, topic: TopicPlan) -> None:
         source = self._found.source_topics[topic.name]
-        for config in sorted(left_out_configs(source.configs, self._abilities)):
+        for config in sorted(left_out_configs(source.configs, self._context)):
             self.warn(
                 f"config {config} is not copied: the target does not know it, or not this way"
             )
@@ -278,7 +282,7 @@ class MirrorSession:
             if known is not None and (known.topic_id, known.mode) == (source.topic_id, topic.mode):
                 continue
             self.states[key] = PartitionState(
-                key, topic.mode, self._abilities.mirror_source(source), source.topic_id
+                key, topic.mode, self._context.mirror_source(source), source.topic_id
             )
 
     # --- workers ----------------------------------------------------------------------------------
@@ -287,14 +291,16 @@ class MirrorSession:
         by_worker: list[list[PartitionState]] = [[] for _ in range(WORKERS)]
         translated: list[PartitionState] = []
         for key, state in self.states.items():
-            if state.mode is Mode.TRANSLATED:
+            if state.mode is OffsetKind.TRANSLATED:
                 translated.append(state)
             else:
                 at = zlib.crc32(f"{key[0]}\0{key[1]}".encode()) % WORKERS
                 by_worker[at].append(state)
         if not self._workers and any(by_worker):
             self._workers = [
-                Worker(self.source.where, self.target.where, lambda target, _: SameOffsets(target))
+                CopyTask(
+                    self.source.where, self.target.where, lambda target, _: SameOffsets(target)
+                )
                 for _ in range(WORKERS)
             ]
             self._started(self._workers)
@@ -302,7 +308,9 @@ class MirrorSession:
             worker.assign(states)
         if translated and self._translating is None:
             admin.create_topic(self.target, self.progress_topic, 1, _PROGRESS_CONFIGS)
-            self._translating = Worker(self.source.where, self.target.where, self._make_translated)
+            self._translating = CopyTask(
+                self.source.where, self.target.where, self._make_translated
+            )
             self._started([self._translating])
         if self._translating is not None:
             self._translating.assign(translated)
@@ -311,7 +319,7 @@ class MirrorSession:
         self._sink = TranslatedOffsets(target, source, self.progress_topic, self._loaded)
         return self._sink
 
-    def _started(self, workers: Iterable[Worker]) -> None:
+    def _started(self, workers: Iterable[CopyTask]) -> None:
         for worker in workers:
             worker.start()
 
@@ -332,7 +340,7 @@ class MirrorSession:
             if worker.ended:
                 raise KafkaFailed(f"this mirror has ended: {worker.ended}")
 
-    def _all_workers(self) -> list[Worker]:
+    def _all_workers(self) -> list[CopyTask]:
         return [*self._workers, *([self._translating] if self._translating else [])]
 
     # --- groups and ACLs --------------------------------------------------------------------------
@@ -342,7 +350,7 @@ class MirrorSession:
         state = self.states.get(key)
         if state is None:
             return None
-        if state.mode is Mode.TRANSLATED:
+        if state.mode is OffsetKind.TRANSLATED:
             return self.progress.map_of(key).translated(offset)
         return None if state.position == UNKNOWN else min(offset, state.position)
 
@@ -421,14 +429,14 @@ class MirrorSession:
         translated = {
             name: self._found.source_topics[name].topic_id
             for name in names
-            if modes[name] is Mode.TRANSLATED
+            if modes[name] is OffsetKind.TRANSLATED
         }
         if translated:
             sink = TranslatedOffsets(self.target, self.source, self.progress_topic)
             sink.start()
             sink.finish(translated)
         for name in names:
-            if modes[name] is Mode.SAME:
+            if modes[name] is OffsetKind.SAME:
                 admin.alter_topic(self.target, name, {MIRROR_FINISHED: "true"})
         return names
 

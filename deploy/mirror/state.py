@@ -6,7 +6,7 @@ One worker writes a state, and the thread that reports reads it: each field is o
 from dataclasses import dataclass
 
 from deploy.clients.brokers import Partition
-from deploy.mirror.plan import Mode
+from deploy.mirror.plan import OffsetKind
 
 UNKNOWN = -1
 
@@ -18,7 +18,7 @@ class PartitionState:
     """
 
     key: Partition
-    mode: Mode
+    mode: OffsetKind
     mirror_source: str
     topic_id: str
     position: int = UNKNOWN

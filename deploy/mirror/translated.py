@@ -33,8 +33,8 @@ _RECORDS_MAX: Final = 2_000
 
 
 class TranslatedOffsets:
-    """Implements `Sink` for topics with other offsets than the source. Of those with one name only
-    the newest appends.
+    """Implements `TargetWriter` for topics with other offsets than the source. Of those with one
+    name only the newest appends.
     """
 
     def __init__(

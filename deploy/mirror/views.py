@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from deploy.mirror.plan import Mode
+from deploy.mirror.plan import OffsetKind
 from deploy.mirror.state import PartitionState
 
 
@@ -14,7 +14,7 @@ class TopicView:
 
     topic: str
     state: str
-    mode: Mode | None
+    mode: OffsetKind | None
     partitions: int
     lag: int | None
     records: int

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from base.backoff import Backoff
 from deploy.errors import KafkaFailed
-from deploy.mirror.cluster import Cluster, Outdated, Where
+from deploy.mirror.cluster import Cluster, ClusterAddress, Outdated
 from deploy.mirror.source import Copy, fetched
 from deploy.mirror.state import UNKNOWN, Ended, PartitionState
 
@@ -22,7 +22,7 @@ _IDLE_S: Final = 0.1
 _TEND_S: Final = 5.0
 
 
-class Sink(Protocol):
+class TargetWriter(Protocol):
     """The target, as a worker sees it. Every method raises KafkaFailed."""
 
     def start(self) -> None:
@@ -38,14 +38,16 @@ class Sink(Protocol):
         ...
 
 
-MakeSink = Callable[[Cluster, Cluster], Sink]
+MakeWriter = Callable[[Cluster, Cluster], TargetWriter]
 """Makes a sink from a target and a source."""
 
 
-class Worker:
+class CopyTask:
     """Copies the partitions that it is given, until it is stopped."""
 
-    def __init__(self, source: Where, target: Where, make_sink: MakeSink) -> None:
+    def __init__(
+        self, source: ClusterAddress, target: ClusterAddress, make_sink: MakeWriter
+    ) -> None:
         self.trouble = ""
         """Why the last attempt failed, while it is repeated."""
         self.ended = ""
@@ -104,7 +106,7 @@ class Worker:
             else:
                 self.trouble, backoff = "", _backoff()
 
-    def _round(self, source: Cluster, sink: Sink) -> None:
+    def _round(self, source: Cluster, sink: TargetWriter) -> None:
         states = {state.key: state for state in self._states if not state.error}
         if not states:
             self._stopped.wait(_IDLE_S)

@@ -43,7 +43,7 @@ _ABSENT_HEAD: Final = """
 Produce is announced from version 0 because older versions of librdkafka stop compressing otherwise (KAFKA-18659).
 Brokers serve it from version 3.
 
-Two APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip: 10000 in the markers of WriteTxnMarkers (the serial), and 10000 to 10002 in the partitions of DescribeLogDirs (the number of objects, the bytes that are in WAL objects, and the bytes that a fork, a snapshot, a deleted topic or deleted records count too).
+Some APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip: 10000 in Produce (the source of a [mirror](../how-to/mirror-clusters.md)), 10000 in the markers of WriteTxnMarkers (the serial), and 10000 to 10002 in the partitions of DescribeLogDirs (the number of objects, the bytes that are in WAL objects, and the bytes that a fork, a snapshot, a deleted topic or deleted records count too).
 
 Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from deploy.mirror.plan import Mode
+from deploy.mirror.plan import OffsetKind
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.mirrors import (
@@ -94,7 +94,7 @@ async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
         view = json.loads(done.stdout.splitlines()[-1])
         assert (view["lag"], view["groups"]) == (0, 1)
         assert {topic["topic"]: topic["mode"] for topic in view["topics"]} == dict.fromkeys(
-            ("orders", "payments", "empty"), Mode.SAME
+            ("orders", "payments", "empty"), OffsetKind.SAME
         )
         for topic, partitions in (("orders", 3), ("payments", 1), ("empty", 2)):
             there, here = [

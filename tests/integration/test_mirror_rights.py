@@ -15,8 +15,8 @@ from deploy.clients.security import parse
 from deploy.mirror.admin import topic_configs
 from deploy.mirror.batches import SourceBatch
 from deploy.mirror.cluster import Cluster as Brokers
-from deploy.mirror.cluster import Refused, Where
-from deploy.mirror.plan import Mode
+from deploy.mirror.cluster import ClusterAddress, Refused
+from deploy.mirror.plan import OffsetKind
 from deploy.mirror.same_offsets import SameOffsets
 from deploy.mirror.source import Copy
 from deploy.mirror.state import PartitionState
@@ -44,14 +44,14 @@ def properties(files: SecureFiles) -> str:
     )
 
 
-def configs_of(where: Where, topic: str) -> dict[str, str]:
+def configs_of(where: ClusterAddress, topic: str) -> dict[str, str]:
     with Brokers(where) as brokers:
         return topic_configs(brokers, [topic])[topic]
 
 
-def append_as(where: Where, mirror_source: str) -> Refused:
+def append_as(where: ClusterAddress, mirror_source: str) -> Refused:
     """Append as a mirror does; return the refusal."""
-    state = PartitionState(("orders", 0), Mode.SAME, mirror_source, "", position=1)
+    state = PartitionState(("orders", 0), OffsetKind.SAME, mirror_source, "", position=1)
     data = memoryview(encode_batch([Record(1, 1, b"k", b"v")], base_offset=1))
     with Brokers(where) as brokers, pytest.raises(Refused) as refused:
         SameOffsets(brokers).append([Copy(state, [SourceBatch(parse_header(data), data)], 2)])
@@ -93,10 +93,12 @@ async def test_acls_are_copied_and_only_owners_may_mirror(tmp_path: Path) -> Non
         )
         assert [acl["principal"] for acl in json.loads(listed.stdout)] == ["User:bob"]
         boss = parse((tmp_path / "target.properties").read_text())
-        given = await asyncio.to_thread(configs_of, Where(target.bootstrap, boss), "orders")
+        given = await asyncio.to_thread(
+            configs_of, ClusterAddress(target.bootstrap, boss), "orders"
+        )
         text = (tmp_path / "target.properties").read_text()
         bob = parse(text.replace(BROKER_USER, "bob", 1).replace(BROKER_PASSWORD, "bob's secret"))
         refused = await asyncio.to_thread(
-            append_as, Where(target.bootstrap, bob), given[MIRROR_SOURCE]
+            append_as, ClusterAddress(target.bootstrap, bob), given[MIRROR_SOURCE]
         )
         assert refused.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

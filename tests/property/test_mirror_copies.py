@@ -1,5 +1,5 @@
-"""Check that a mirror copies what consumers of committed records see, with the offsets of its source
-or with an exact translation, for logs with gaps, transactions and joined batches.
+"""Check that a mirror copies what consumers of committed records see, with the offsets of the
+source or with an exact translation, for logs with gaps, transactions and joined batches.
 """
 
 from dataclasses import dataclass, field

@@ -46,6 +46,8 @@ NO_MODULES = {
     "penstock.fork.deleted.records": "an option of CreateTopics",
     "penstock.fork.offsets": "an option of CreateTopics",
     "penstock.fork.timestamp.ms": "an option of CreateTopics",
+    "penstock.mirror.finished": "a topic config",
+    "penstock.mirror.source": "a topic config",
     "penstock.node": "an attribute of spans",
     "penstock.offsets": "a property of Iceberg tables",
     "penstock.streams.svc.cluster.local": "a host name in Kubernetes",

@@ -6,10 +6,10 @@ from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
 from deploy.clients.brokers import Partition
 from deploy.errors import UsageError
 from deploy.mirror.batches import OldFormat, committed_batches
-from deploy.mirror.groups import Committed, to_commit
+from deploy.mirror.groups import CommittedOffset, to_commit
 from deploy.mirror.plan import (
-    Abilities,
-    Mode,
+    MirrorContext,
+    OffsetKind,
     Selection,
     SourceTopic,
     TargetTopic,
@@ -20,23 +20,23 @@ from deploy.mirror.progress import begun_record, finished_record, read_progress,
 from deploy.mirror.translation import OffsetMap, Segment
 from stream.batch.records import Record
 
-PENSTOCK = Abilities("cluster", has_same_offsets=True)
-KAFKA = Abilities("cluster", has_same_offsets=False)
-APPENDING = Abilities("cluster", has_same_offsets=True, append=True)
+PENSTOCK = MirrorContext("cluster", has_same_offsets=True)
+KAFKA = MirrorContext("cluster", has_same_offsets=False)
+APPENDING = MirrorContext("cluster", has_same_offsets=True, append=True)
 TOPIC = SourceTopic("t", "id", 3, {"retention.ms": "5", "message.timestamp.type": "LogAppendTime"})
 MIRROR = {MIRROR_SOURCE: "cluster/id"}
 
 
 @pytest.mark.parametrize(
-    ("known", "abilities", "expected"),
+    ("known", "context", "expected"),
     [
-        (None, PENSTOCK, ("create", Mode.SAME)),
-        (None, KAFKA, ("create", Mode.TRANSLATED)),
-        (TargetTopic(3, {}, True), PENSTOCK, ("adopt", Mode.SAME)),
-        (TargetTopic(3, {}, True), KAFKA, ("begin", Mode.TRANSLATED)),
-        (TargetTopic(3, MIRROR, False), PENSTOCK, ("continue", Mode.SAME)),
-        (TargetTopic(3, {}, False, "id"), KAFKA, ("continue", Mode.TRANSLATED)),
-        (TargetTopic(3, {}, False), APPENDING, ("append", Mode.TRANSLATED)),
+        (None, PENSTOCK, ("create", OffsetKind.SAME)),
+        (None, KAFKA, ("create", OffsetKind.TRANSLATED)),
+        (TargetTopic(3, {}, True), PENSTOCK, ("adopt", OffsetKind.SAME)),
+        (TargetTopic(3, {}, True), KAFKA, ("begin", OffsetKind.TRANSLATED)),
+        (TargetTopic(3, MIRROR, False), PENSTOCK, ("continue", OffsetKind.SAME)),
+        (TargetTopic(3, {}, False, "id"), KAFKA, ("continue", OffsetKind.TRANSLATED)),
+        (TargetTopic(3, {}, False), APPENDING, ("append", OffsetKind.TRANSLATED)),
         (TargetTopic(3, {}, False), PENSTOCK, "has records at the target"),
         (TargetTopic(4, {}, True), PENSTOCK, "the target has 4 partitions, the source 3"),
         (TargetTopic(3, {MIRROR_SOURCE: "cluster/old"}, False), PENSTOCK, "created again"),
@@ -45,9 +45,9 @@ MIRROR = {MIRROR_SOURCE: "cluster/id"}
         (TargetTopic(3, {}, False, "id", is_finished=True), KAFKA, "finished"),
     ],
 )
-def test_each_topic_of_the_target_gets_one_treatment(known, abilities, expected):
+def test_each_topic_of_the_target_gets_one_treatment(known, context, expected):
     target = {} if known is None else {"t": known}
-    plan = plan_topics({"t": TOPIC}, target, abilities)
+    plan = plan_topics({"t": TOPIC}, target, context)
     if expected == "finished":
         assert (plan.topics, plan.refused, plan.finished) == ([], {}, ["t"])
     elif isinstance(expected, str):
@@ -90,15 +90,15 @@ def test_groups_only_go_forward_unless_this_mirror_set_them():
     def translated(partition: Partition, offset: int) -> int | None:
         return None if partition == other else offset + 100
 
-    source = {key: Committed(5, "m"), other: Committed(1, "")}
-    assert to_commit(source, {}, {}, translated) == {key: Committed(105, "m")}
-    assert to_commit(source, {key: Committed(105, "")}, {}, translated) == {}
-    assert to_commit(source, {key: Committed(104, "")}, {}, translated) == {
-        key: Committed(105, "m")
+    source = {key: CommittedOffset(5, "m"), other: CommittedOffset(1, "")}
+    assert to_commit(source, {}, {}, translated) == {key: CommittedOffset(105, "m")}
+    assert to_commit(source, {key: CommittedOffset(105, "")}, {}, translated) == {}
+    assert to_commit(source, {key: CommittedOffset(104, "")}, {}, translated) == {
+        key: CommittedOffset(105, "m")
     }
-    moved_on = {key: Committed(200, "")}
+    moved_on = {key: CommittedOffset(200, "")}
     assert to_commit(source, moved_on, {}, translated) == {}
-    assert to_commit(source, moved_on, {key: 200}, translated) == {key: Committed(105, "m")}
+    assert to_commit(source, moved_on, {key: 200}, translated) == {key: CommittedOffset(105, "m")}
 
 
 def test_progress_is_read_as_it_was_written():
