@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,7 +194,7 @@ def _inherited(context: typer.Context, what: _Source) -> _Source:
 @contextmanager
 def _session(
     what: _Source, *, append: bool = False, copies_acls: bool = True
-) -> "Iterator[MirrorSession]":
+) -> "Generator[MirrorSession]":
     """Connect to both clusters. Raises UsageError."""
     if not what.source:
         raise UsageError("--from is missing: name brokers of the source, as HOST:PORT")
@@ -224,7 +224,7 @@ def _session(
 
 
 @contextmanager
-def _reports(output: Format | None) -> "Iterator[Callable[[MirrorView], None]]":
+def _reports(output: Format | None) -> "Generator[Callable[[MirrorView], None]]":
     """Yield what prints a view: a live table on a terminal, else lines; nothing for None."""
     if output is None:
         yield lambda _: None

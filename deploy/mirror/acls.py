@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from base.acls import Operation, PatternType, Permission, ResourceType
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, explain
+from broker.wire.error_codes import ErrorCode, explain, known_code
 from broker.wire.gen import create_acls, describe_acls
 from deploy.mirror.cluster import Cluster
 
@@ -39,7 +39,7 @@ def acls_of(cluster: Cluster) -> frozenset[Acl] | None:
         describe_acls.encode_request,
         describe_acls.decode_response,
     )
-    if answer.error_code == ErrorCode.SECURITY_DISABLED:
+    if known_code(answer.error_code) is ErrorCode.SECURITY_DISABLED:
         return None
     cluster.check(answer.error_code, answer.error_message, "the ACLs cannot be read")
     return frozenset(

@@ -5,7 +5,7 @@ from typing import Final
 from uuid import uuid4
 
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import ErrorCode, known_code
 from broker.wire.gen import (
     create_partitions,
     create_topics,
@@ -41,7 +41,7 @@ def topic_configs(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[str,
             describe_configs.decode_response,
         )
         for result in answer.results:
-            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if known_code(result.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             what = f"the configs of topic {result.resource_name!r} cannot be read"
             cluster.check(result.error_code, result.error_message, what)
@@ -77,7 +77,7 @@ def create_topic(
         create_topics.decode_response,
     )
     for result in answer.topics:
-        if result.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        if known_code(result.error_code) is not ErrorCode.TOPIC_ALREADY_EXISTS:
             what = f"topic {name!r} was not created"
             cluster.check(result.error_code, result.error_message, what)
 
@@ -88,7 +88,7 @@ def has_mirror_topics(cluster: Cluster) -> bool:
     try:
         create_topic(cluster, probe, 1, {MIRROR_SOURCE: "probe"}, validates=True)
     except Refused as refused:
-        if refused.code == ErrorCode.INVALID_CONFIG:
+        if known_code(refused.code) is ErrorCode.INVALID_CONFIG:
             return False
         raise
     return True
@@ -102,7 +102,7 @@ def unknown_configs(cluster: Cluster, configs: Mapping[str, str]) -> set[str]:
         try:
             create_topic(cluster, probe, 1, {name: value}, validates=True)
         except Refused as refused:
-            if refused.code != ErrorCode.INVALID_CONFIG:
+            if known_code(refused.code) is not ErrorCode.INVALID_CONFIG:
                 raise
             found.add(name)
     return found

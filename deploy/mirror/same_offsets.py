@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Final
 
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import ErrorCode, known_code
 from broker.wire.gen import delete_records, produce
 from deploy.mirror.batches import at_source_offsets
 from deploy.mirror.cluster import EARLIEST, LATEST, Cluster
@@ -122,8 +122,8 @@ def _settle(copy: Copy, part: produce.PartitionProduceResponse) -> None:
         state.position = copy.next_offset
         state.records += sum(header.record_count for header, _ in copy.batches)
         state.size_bytes += sum(header.size_bytes for header, _ in copy.batches)
-    elif part.error_code == ErrorCode.POLICY_VIOLATION:
+    elif known_code(part.error_code) is ErrorCode.POLICY_VIOLATION:
         state.error = part.error_message or "its mirror has ended"
-    elif part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+    elif known_code(part.error_code) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
         # Another mirror of the same source is behind or ahead.
         state.position = UNKNOWN

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import ErrorCode, known_code
 from broker.wire.gen import fetch
 from deploy.clients.brokers import Partition, by_topic
 from deploy.mirror.batches import Aborted, OldFormat, SourceBatch, committed_batches
@@ -55,7 +55,7 @@ def fetched(
     for topic in answer.responses:
         for part in topic.partitions:
             state = by_key[topic.topic, part.partition_index]
-            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if known_code(part.error_code) is ErrorCode.OFFSET_OUT_OF_RANGE:
                 lost.append(state)
                 continue
             source.check(part.error_code, None, f"{state.name} cannot be fetched from the source")

@@ -12,7 +12,7 @@ from typing import Final
 
 from base.buffers import Buffer
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import ErrorCode, known_code
 from broker.wire.gen import add_partitions_to_txn, end_txn, init_producer_id, produce
 from deploy.clients.brokers import Partition, by_topic
 from deploy.errors import KafkaFailed
@@ -151,7 +151,7 @@ class TransactionalProducer:
         while True:
             try:
                 code = ask()
-                if code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                if known_code(code) is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._check(code, None, failed)
                     return
                 if time.monotonic() >= ends_at:

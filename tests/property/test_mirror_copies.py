@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from deploy.mirror.batches import (
     Aborted,
+    SourceBatch,
     at_source_offsets,
     committed_batches,
     for_producer,
@@ -30,8 +31,13 @@ class Log:
 
     batches: list[bytes] = field(default_factory=list)
     committed: list[Record] = field(default_factory=list)
-    aborted: list[Aborted] = field(default_factory=list)
+    aborted: list[tuple[Aborted, int]] = field(default_factory=list)
+    """Aborted transactions with the offsets of their markers."""
     end: int = 0
+
+    def aborted_from(self, start: int) -> list[Aborted]:
+        """Return those that a fetch from there lists."""
+        return [item for item, marker in self.aborted if marker >= start]
 
     def data(self, start: int = 0) -> bytes:
         return b"".join(
@@ -88,23 +94,23 @@ def logs(draw: st.DrawFn) -> Log:
 def _end(log: Log, producer: int, records: list[Record], *, committed: bool) -> None:
     marker = encode_marker(Marker(producer, 0, committed, 0), 5, base_offset=log.end)
     log.batches.append(bytes(marker))
-    log.end += 1
     if committed:
         log.committed += records
     else:
-        log.aborted.append(Aborted(producer, records[0].offset))
+        log.aborted.append((Aborted(producer, records[0].offset), log.end))
+    log.end += 1
 
 
-def copied_parts(log: Log, data: st.DataObject) -> list[tuple[int, list, int]]:
+def copied_parts(log: Log, data: st.DataObject) -> list[tuple[int, list[SourceBatch], int]]:
     """Fetch as a mirror does, each time as many bytes as drawn, from wherever it is."""
     position = 0
-    parts = []
+    parts: list[tuple[int, list[SourceBatch], int]] = []
     while position < log.end:
         found = log.data(position)
         cut = data.draw(st.integers(len(found) // 2, len(found)))
-        batches, behind = committed_batches(found[:cut], position, log.aborted)
+        batches, behind = committed_batches(found[:cut], position, log.aborted_from(position))
         if behind == position:
-            batches, behind = committed_batches(found, position, log.aborted)
+            batches, behind = committed_batches(found, position, log.aborted_from(position))
             behind = max(behind, position)
             if behind == position:
                 break
@@ -177,7 +183,7 @@ def test_a_fetch_that_begins_inside_of_a_batch_copies_the_rest(
     log: Log, data: st.DataObject
 ) -> None:
     start = data.draw(st.integers(0, log.end))
-    batches, behind = committed_batches(log.data(start), start, log.aborted)
+    batches, behind = committed_batches(log.data(start), start, log.aborted_from(start))
     payload = b"".join(at_source_offsets(batches, start, behind))
     records = [record for at, _ in iter_headers(payload) for record in decode_records(payload[at:])]
     assert records == [record for record in log.committed if record.offset >= start]

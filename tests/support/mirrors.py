@@ -2,12 +2,18 @@
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from tests.support.clients import TIMEOUT_S
@@ -22,7 +28,7 @@ class Copied(NamedTuple):
     timestamp: tuple[int, int]
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+    headers: tuple[tuple[str, str | bytes | None], ...]
 
 
 def mirror_command(source: str, target: str, *arguments: str) -> list[str]:
@@ -43,7 +49,7 @@ def mirrored(source: str, target: str, *arguments: str) -> "subprocess.Completed
 @contextmanager
 def running_mirror(
     source: str, target: str, log: Path, *arguments: str
-) -> Iterator["subprocess.Popen[bytes]"]:
+) -> Generator["subprocess.Popen[bytes]"]:
     """Run a mirror until the block ends; then it is killed. log: gets its output."""
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -81,11 +87,12 @@ def _records(address: str, topic: str, index: int) -> Iterator[Copied]:
         while True:
             message = consumer.poll(TIMEOUT_S)
             assert message is not None, f"no end of {topic}-{index} after {TIMEOUT_S} s"
-            if message.error() is not None:
-                if message.error().name() == "_PARTITION_EOF":
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
                     return
-                raise KafkaException(message.error())
-            headers = tuple((name, value) for name, value in message.headers() or ())
+                raise KafkaException(error)
+            headers = tuple(message.headers() or ())
             offset = message.offset()
             assert offset is not None
             yield Copied(offset, message.timestamp(), message.key(), message.value(), headers)
@@ -113,7 +120,7 @@ def without_offsets(found: Mapping[int, list[Copied]]) -> dict[int, list[Copied]
 
 def commit_offsets(address: str, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
     """Set the offsets of a group, once there is a coordinator: Kafka makes it when it is asked."""
-    admin = AdminClient({"bootstrap.servers": address})
+    admin: Any = AdminClient({"bootstrap.servers": address})
     parts = [TopicPartition(*key, offset) for key, offset in offsets.items()]
 
     def are_set() -> bool:
@@ -127,7 +134,7 @@ def commit_offsets(address: str, group: str, offsets: Mapping[tuple[str, int], i
 
 
 def committed(address: str, group: str) -> dict[tuple[str, int], int]:
-    admin = AdminClient({"bootstrap.servers": address})
+    admin: Any = AdminClient({"bootstrap.servers": address})
     request = ConsumerGroupTopicPartitions(group)
     found = admin.list_consumer_group_offsets([request])[group].result(TIMEOUT_S)
     return {(part.topic, part.partition): part.offset for part in found.topic_partitions or []}
