@@ -16,8 +16,8 @@ from deploy.mirror.cluster import EARLIEST, LATEST, Cluster
 from deploy.mirror.state import PartitionState
 from stream.errors import BatchCorrupt
 
-FETCH_BYTES_MAX: Final = 16 * 1024 * 1024
-PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
+FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
+PARTITION_BYTES_MAX: Final = 2 * 1024 * 1024
 _COMMITTED: Final = 1
 """Isolation level: no records of transactions that are open or aborted."""
 

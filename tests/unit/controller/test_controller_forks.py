@@ -19,7 +19,7 @@ from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.objects import ObjectPhase
 from controller.metadata.records import PartitionRecord, RangeEntry
 from controller.metadata.shared_ranges import SharedRanges
-from controller.metadata.topic_configs import FORK_SOURCE
+from controller.metadata.topic_configs import FORK_SOURCE, MIRROR_SOURCE, open_mirror
 from stream.ports import NO_OBJECT, OWN_STREAM, BrokerIncarnation
 from tests.support.managers_cluster import (
     ManagersCluster,
@@ -221,6 +221,16 @@ def test_configs_of_the_source_are_taken_over(cluster: Forking) -> None:
     assert value is not None
     assert value.items[0].status == Status.INVALID_CONFIG
     assert "cannot be changed" in value.items[0].detail
+
+
+def test_a_fork_of_a_mirror_takes_records_of_producers(cluster: Forking) -> None:
+    change = ConfigChange(
+        resource_type=TOPIC_RESOURCE, resource_name="t", name=MIRROR_SOURCE, value="cluster/id"
+    )
+    cluster.run(configs.alter_configs(cluster.image, AlterConfigs(changes=[change])))
+    assert open_mirror(cluster.image.configs.topic("t")) == "cluster/id"
+    cluster.create(cluster.request(30, configs={FORK_SOURCE: "t"}))
+    assert open_mirror(cluster.image.configs.topic("f")) == ""
 
 
 @pytest.mark.parametrize(
