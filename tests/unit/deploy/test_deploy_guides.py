@@ -114,7 +114,8 @@ def check_command(words: list[str]) -> None:
         return
     command: Any = get_command(app)
     for word in words:
-        if not hasattr(command, "list_commands"):
+        is_group = hasattr(command, "list_commands")
+        if not is_group or (word.startswith("-") and command.invoke_without_command):
             break
         if not word.startswith("-"):
             assert word in command.list_commands(None), f"there is no command {word}"
