@@ -309,11 +309,14 @@ def _print(page: "RenderableType") -> None:
 
 
 def _print_plan(session: "MirrorSession", output: Format) -> None:
+    from deploy.mirror.views import PlanView
     from deploy.output import print_document, print_table
 
     plan = session.look()
+    groups, acls = session.selected_groups(), sorted(map(str, session.missing_acls()))
     if output is not Format.TABLE:
-        print_document(output, plan)
+        view = PlanView(plan.topics, plan.refused, plan.finished, groups, acls)
+        print_document(output, view)
         return
     rows: list[tuple[str, str, str, int, str]] = [
         (topic.name, topic.action, topic.mode, topic.partition_count, _changes(topic))
@@ -326,6 +329,9 @@ def _print_plan(session: "MirrorSession", output: Format) -> None:
     ]
     columns = ("topic", "action", "offsets", "partitions", "configs")
     print_table("", columns, sorted(rows))
+    print_table("", ("group",), [(name,) for name in groups])
+    if acls:
+        print_table("", ("ACL to add",), [(text,) for text in acls])
 
 
 def _changes(topic: "TopicPlan") -> str:

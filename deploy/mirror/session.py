@@ -356,12 +356,8 @@ class MirrorSession:
 
     def sync_groups(self) -> None:
         """Set the offsets of groups at the target. Raises KafkaFailed."""
-        names, silent = groups.group_names(self.source)
-        for node in silent:
-            self.warn(f"broker {node} of the source does not answer: its groups are not copied now")
-        selected = [name for name in names if self.options.selection.has_group(name)]
         count = 0
-        for name in selected:
+        for name in self.selected_groups():
             source = {
                 key: item
                 for key, item in groups.committed_offsets(self.source, name).items()
@@ -384,23 +380,36 @@ class MirrorSession:
                 )
         self._group_count = count
 
+    def selected_groups(self) -> list[str]:
+        """Return the groups of the source whose offsets are copied. Raises KafkaFailed."""
+        names, silent = groups.group_names(self.source)
+        for node in silent:
+            self.warn(f"broker {node} of the source does not answer: its groups are not copied now")
+        return [name for name in names if self.options.selection.has_group(name)]
+
     def sync_acls(self) -> None:
         """Add ACLs of the source that the target lacks. Raises KafkaFailed."""
-        if not self.options.copies_acls:
-            return
-        source, target = self.missing_acls()
-        if source is None:
-            self.warn("no ACLs are copied: the source has no authorizer")
-        elif target is None:
-            if source:
-                self.warn(f"{len(source)} ACLs are not copied: the target has no authorizer")
-        elif source - target:
-            for refused in acls.create(self.target, source - target):
+        missing = self.missing_acls()
+        if missing:
+            for refused in acls.create(self.target, missing):
                 self.warn(f"an ACL is not copied: {refused}")
 
-    def missing_acls(self) -> tuple[frozenset[acls.Acl] | None, frozenset[acls.Acl] | None]:
-        """Return the ACLs of the source and of the target; None without an authorizer."""
-        return acls.acls_of(self.source), acls.acls_of(self.target)
+    def missing_acls(self) -> frozenset[acls.Acl]:
+        """Return the ACLs of the source that the target lacks; none if they are not copied. Raises
+        KafkaFailed.
+        """
+        if not self.options.copies_acls:
+            return frozenset()
+        source = acls.acls_of(self.source)
+        if source is None:
+            self.warn("no ACLs are copied: the source has no authorizer")
+            return frozenset()
+        target = acls.acls_of(self.target)
+        if target is None:
+            if source:
+                self.warn(f"{len(source)} ACLs are not copied: the target has no authorizer")
+            return frozenset()
+        return source - target
 
     # --- ends -------------------------------------------------------------------------------------
 

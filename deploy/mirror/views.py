@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from deploy.mirror.plan import OffsetKind
+from deploy.mirror.plan import OffsetKind, TopicPlan
 from deploy.mirror.state import PartitionState
 
 
@@ -34,6 +34,19 @@ class MirrorView:
     groups: int
     topics: list[TopicView] = field(default_factory=list[TopicView])
     trouble: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """What a mirror would do: topics to create or continue, topics that are refused with the
+    reason, groups whose offsets are copied, and ACLs to add.
+    """
+
+    topics: list[TopicPlan]
+    refused: dict[str, str]
+    finished: list[str]
+    groups: list[str]
+    acls: list[str]
 
 
 def topic_view(name: str, states: list[PartitionState]) -> TopicView:

@@ -87,6 +87,7 @@ async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
         assert planned.returncode == 0, planned.stderr
         assert "retention.ms=-1" in planned.stdout
         assert "private" not in planned.stdout
+        assert "billing" in planned.stdout
 
         done = await in_thread(mirrored, *addresses, "--once", "--exclude", "priv.*", "--json")
         assert done.returncode == 0, done.stderr
