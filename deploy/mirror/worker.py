@@ -11,14 +11,23 @@ from random import Random
 from typing import Final, Protocol
 
 from base.backoff import Backoff
+from broker.wire.error_codes import ErrorCode, known_code
 from deploy.errors import KafkaFailed
-from deploy.mirror.cluster import Cluster, ClusterAddress, Outdated
+from deploy.mirror.cluster import Cluster, ClusterAddress, Outdated, Refused
 from deploy.mirror.source import Copy, fetched
 from deploy.mirror.state import UNKNOWN, Ended, PartitionState
 
 WAIT_MS: Final = 250
 """How long a fetch waits for records, divided by the number of leaders of the source."""
 _IDLE_S: Final = 0.1
+_DENIED: Final = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""What no repetition helps against."""
 _TEND_S: Final = 5.0
 
 
@@ -96,6 +105,8 @@ class CopyTask:
                     is_started = True
                 self._round(source, sink)
             except KafkaFailed as error:
+                if isinstance(error, Refused) and known_code(error.code) in _DENIED:
+                    raise
                 self.trouble, is_started = str(error), False
                 for state in self._states:
                     state.position = UNKNOWN

@@ -102,3 +102,22 @@ async def test_acls_are_copied_and_only_owners_may_mirror(tmp_path: Path) -> Non
             append_as, ClusterAddress(target.bootstrap, bob), given[MIRROR_SOURCE]
         )
         assert refused.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+        # With everything but Alter it ends with the reason, instead of trying for ever.
+        as_target = ("--bootstrap", target.bootstrap, "--command-config", options[1])
+        config = tmp_path / "bob.properties"
+        config.write_text(
+            text.replace(BROKER_USER, "bob", 1).replace(BROKER_PASSWORD, "bob's secret")
+        )
+        who = ("--principal", "User:bob", *as_target)
+        for arguments in (
+            ("acls", "add", "--topic", "orders", "--operation", "describe-configs", *who),
+            ("acls", "add", "--cluster", "--operation", "create", *who),
+            ("produce", "orders", "--value", "y", *as_source),
+        ):
+            done = await asyncio.to_thread(penstock, None, *arguments)
+            assert done.returncode == 0, done.stderr
+        more = ("--once", "--no-acls", "--from-config", options[0], "--command-config", str(config))
+        done = await asyncio.to_thread(mirrored, source.bootstrap, target.bootstrap, *more)
+        assert done.returncode == 1
+        assert "TOPIC_AUTHORIZATION_FAILED" in done.stderr
