@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from broker.partition.validation import TopicRules
 from broker.wire.error_codes import ErrorCode
-from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
+from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE, VALUE_SCHEMA
 from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, iter_headers
 from stream.batch.records import Record, encode_batch
 from stream.cleaning.batches import fillers
@@ -131,3 +132,9 @@ async def test_two_mirrors_at_once_append_each_batch_once():
     await asyncio.gather(mirror(2), mirror(5))
     assert await broker.values("t") == [b"%d" % number for number in range(20)]
     await broker.close()
+
+
+def test_records_of_a_mirror_are_checked_at_their_source_alone() -> None:
+    configs = {VALUE_SCHEMA.schema: '{"type": "integer"}', MIRROR_SOURCE: SOURCE}
+    assert TopicRules.from_configs(configs).schemas is None
+    assert TopicRules.from_configs(configs | {MIRROR_FINISHED: "true"}).schemas is not None
