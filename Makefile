@@ -126,7 +126,7 @@ test-system: venv chaos-clients
 
 .PHONY: test-spark
 test-spark: venv
-	$(BIN)/pytest -q tests/spark $(ARGS)
+	$(BIN)/pytest -q tests/spark -m "not long" $(ARGS)
 	$(BIN)/pytest -q tests/table $(ARGS)
 	$(BIN)/pytest -q tests/console $(ARGS)
 	$(BIN)/pytest -q tests/helm $(ARGS)
@@ -136,6 +136,10 @@ test-spark: venv
 interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs; 5 minutes
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
 	$(BIN)/pytest -q tests/interop $(ARGS)
+
+.PHONY: spark-cluster
+spark-cluster: venv jre ## Spark on a standalone cluster and through Spark Connect, with every way to ship Penstock; 5 minutes
+	$(BIN)/pytest -q tests/spark/test_spark_standalone.py $(ARGS)
 
 .PHONY: stores
 stores: venv jre ## the S3 servers versitygw and MinIO, compiled once if Go is at hand, and a directory: contract, failover, Spark; 3 minutes
