@@ -52,7 +52,7 @@ chromium: ## Chromium, which the tests of the console need: found, or installed 
 	@deploy/ensure-chromium.sh
 
 .PHONY: demo
-demo: venv $(if $(findstring --spark,$(ARGS)),jre) ## real flights in, every broker killed with SIGKILL, every record read back; ARGS=--spark: by Spark, straight from the bucket
+demo: venv $(if $(findstring --spark,$(ARGS)),jre) ## real flights in, every broker killed with SIGKILL, every record read back; ARGS=--spark: by Spark, straight from the bucket, and with --master on a cluster
 	$(BIN)/penstock demo $(ARGS)
 
 .PHONY: dev

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from deploy.errors import UsageError
+
 _ALL = 336_776
 
 
@@ -18,13 +20,29 @@ def demo(
     plot: Annotated[Path, typer.Option(help="With --spark: file for the chart.")] = Path(
         "flights.png"
     ),
+    master: Annotated[
+        str, typer.Option(help="With --spark: local[N], or spark://HOST:PORT of a cluster.")
+    ] = "local[2]",
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --master: a packed environment (venv-pack) for workers without Penstock."
+        ),
+    ] = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            help="With --spark: object store, as of `penstock dev`; workers on other machines need"
+            " one that they reach. Its objects stay there."
+        ),
+    ] = "moto",
 ) -> None:
     """Write the flights of 2013 through two brokers into S3, kill both with SIGKILL, and compare
     everything read back from new brokers.
 
     Starts its own cluster on free ports and stops it again. With --spark no broker runs while Spark
-    computes the average delay of each carrier from the bucket. The last line is `demo: OK N
-    records` if all records came back.
+    computes the average delay of each carrier from the bucket, with --master on a Spark cluster.
+    The last line is `demo: OK N records` if all records came back.
 
     For example: penstock demo
     """
@@ -34,8 +52,13 @@ def demo(
 
     story = Demo(records, Console())
     if spark:
+        from deploy.demo.spark_master import SparkTarget
         from deploy.demo.spark_story import SparkDemo
 
-        story = SparkDemo(records, Console(), plot)
+        if store == "memory":
+            raise UsageError("--store memory is not allowed: Spark runs in other processes")
+        story = SparkDemo(records, Console(), plot, SparkTarget(master, archive).checked(), store)
+    elif (master, archive, store) != ("local[2]", None, "moto"):
+        raise UsageError("--master, --archive and --store need --spark")
     if not story.run():
         raise typer.Exit(1)

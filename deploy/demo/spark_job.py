@@ -5,6 +5,7 @@ and sums are whole numbers, so the answer can be compared exactly. Only this mod
 imports pyspark. Needs Java 17 or newer.
 """
 
+import contextlib
 import os
 import shutil
 import sys
@@ -12,10 +13,12 @@ import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from base.extras import install_hint
 from deploy.demo.delays import Delay
+from deploy.demo.spark_master import SparkTarget, explained
 from deploy.errors import DeployError
 
 if TYPE_CHECKING:
@@ -46,31 +49,61 @@ def check_installed() -> None:
 
 
 @contextmanager
-def spark_session() -> "Generator[SparkSession]":
-    """Run Spark on this machine. `PYSPARK_PYTHON` makes its workers run this Python instead of
-    `python3`.
+def spark_session(master: SparkTarget) -> "Generator[SparkSession]":
+    """Run Spark. `PYSPARK_PYTHON` makes its workers run this Python, or that of the archive,
+    instead of `python3`. Raises DeployError if the master does not answer.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    address = master.local_address()
+    os.environ.setdefault("SPARK_LOCAL_IP", address)
     # PySpark warns that it does not support pandas 3, which the job does not use.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark.sql import SparkSession
 
     builder = (
-        SparkSession.builder.master(f"local[{CORES}]")
+        SparkSession.builder.master(master.url)
         .appName("penstock demo")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", address)
+        .config("spark.driver.bindAddress", address)
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(CORES))
     )
-    session = builder.getOrCreate()
+    if master.archive is not None:
+        builder = builder.config("spark.archives", f"{master.archive.absolute()}#env")
+    with _python_of_workers(master):
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def errors_explained(master: SparkTarget) -> "Generator[None]":
+    """Turn errors of Spark into DeployError."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
     try:
-        yield session
-    finally:
-        session.stop()
+        yield
+    except (Py4JError, PySparkException) as error:
+        raise DeployError(explained(str(error), master)) from None
+
+
+@contextmanager
+def _python_of_workers(master: SparkTarget) -> "Generator[None]":
+    """Run the JVM in a directory where the path of the executors' Python leads to this Python: the
+    driver runs it too, for the plan.
+    """
+    if master.archive is None:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        yield
+        return
+    os.environ["PYSPARK_PYTHON"] = os.path.join(".", "env", "bin", "python")
+    with TemporaryDirectory(prefix="penstock-demo-") as directory, contextlib.chdir(directory):
+        Path("env").symlink_to(sys.prefix)
+        yield
 
 
 def delays_of(spark: "SparkSession", store_url: str, topic: str) -> list[Delay]:

@@ -17,6 +17,7 @@ from deploy.clients.kafka import Kafka
 from deploy.demo import spark_job
 from deploy.demo.delays import Delay, delays_in, difference
 from deploy.demo.flights import read_flights
+from deploy.demo.spark_master import SparkTarget, check_executors
 from deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
 from deploy.errors import DeployError
 from deploy.local.handle import LocalCluster
@@ -25,17 +26,23 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class SparkDemo(Demo):
-    """The demo with Spark. plot: path of the chart."""
+    """The demo with Spark. plot: path of the chart. store: as of `penstock dev`."""
 
-    ARGUMENTS = (*Demo.ARGUMENTS, "--no-restart")
-
-    def __init__(self, limit: int, console: Console, plot: Path) -> None:
+    def __init__(
+        self, limit: int, console: Console, plot: Path, master: SparkTarget, store: str
+    ) -> None:
         super().__init__(limit, console)
-        self._plot = plot
+        self._plot = plot.absolute()
+        self._master = master
+        self._store = store
+
+    def _arguments(self) -> tuple[str, ...]:
+        return (*super()._arguments(), "--no-restart", "--store", self._store)
 
     def _check(self) -> None:
         super()._check()
         spark_job.check_installed()
+        self._master.local_address()
         if not self._plot.absolute().parent.is_dir():
             raise DeployError(f"the directory {self._plot.parent} for the plot does not exist")
 
@@ -47,14 +54,19 @@ class SparkDemo(Demo):
         self._produce(state.bootstrap)
         self._end_brokers(cluster)
         with ExitStack() as stack:
-            with self._step("Starting Spark on this machine"):
-                spark = stack.enter_context(spark_job.spark_session())
+            where = self._master.url if self._master.is_cluster else "this machine"
+            with self._step(f"Starting Spark on {where}"):
+                spark = stack.enter_context(spark_job.spark_session(self._master))
+                with spark_job.errors_explained(self._master):
+                    running = check_executors(spark, self._master, state.store_url)
+            self._note(running)
             with self._step(
                 'spark.read.format("penstock"): average departure delay per carrier, straight from'
                 " the bucket"
             ):
                 began = time.monotonic()
-                found = spark_job.delays_of(spark, state.store_url, TOPIC)
+                with spark_job.errors_explained(self._master):
+                    found = spark_job.delays_of(spark, state.store_url, TOPIC)
                 took_s = time.monotonic() - began
         self._note(
             f"{sum(item.flights for item in found):,} records in {took_s:.1f} s, including"

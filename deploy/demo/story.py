@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from rich.console import Console
 from rich.progress import (
@@ -43,8 +43,6 @@ BROKERS: Final = 2
 class Demo:
     """The demo. limit: number of records to use."""
 
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ("--brokers", str(BROKERS), "--log-level", "error")
-
     def __init__(self, limit: int, console: Console) -> None:
         self._limit = min(limit, RECORDS)
         self._console = console
@@ -57,7 +55,7 @@ class Demo:
                 "Starting an S3 server (moto), a controller and two brokers, each in its"
                 " own process"
             ):
-                cluster = LocalCluster(self.ARGUMENTS).__enter__()
+                cluster = LocalCluster(self._arguments()).__enter__()
             try:
                 problem = self._run_on(cluster)
             finally:
@@ -71,6 +69,10 @@ class Demo:
             markup=False,
         )
         return not problem
+
+    def _arguments(self) -> tuple[str, ...]:
+        """Return the arguments of `penstock dev`."""
+        return ("--brokers", str(BROKERS), "--log-level", "error")
 
     def _check(self) -> None:
         """Check that all packages are installed. Raises DeployError."""

@@ -218,3 +218,34 @@ def test_what_venv_pack_packs_works(
         PYSPARK_DRIVER_PYTHON=python,
     )
     assert said(until_ended(process, driver, LIFE_S)) == {"rows": ROWS}
+
+
+def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = (sys.executable, "-P", "-m", "deploy.cli", "demo", "--spark", "--records", "20000")
+    return subprocess.run(
+        (*command, *arguments),
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        timeout=LIFE_S,
+        check=False,
+    )
+
+
+@pytest.mark.long
+def test_the_demo_runs_on_a_cluster(standalone: Standalone, wheel: Path, tmp_path: Path) -> None:
+    done = demo(tmp_path, "--master", standalone.url, "--archive", str(pack(wheel, tmp_path)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "demo: OK 20000 records" in done.stdout
+
+
+@pytest.mark.long
+def test_the_demo_says_what_executors_lack(standalone: Standalone, tmp_path: Path) -> None:
+    """An archive without Penstock, as after a pack of the wrong environment."""
+    environment = environment_without_penstock(tmp_path / "plain")
+    archive = shutil.make_archive(str(tmp_path / "plain"), "gztar", environment)
+    done = demo(tmp_path, "--master", standalone.url, "--archive", archive)
+    assert done.returncode == 1
+    assert "demo: FAILED executors cannot run Penstock: no Penstock in /" in done.stdout
+    assert "pack the environment again" in done.stdout

@@ -10,7 +10,7 @@ import sys
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +26,7 @@ START_S: Final = 100.0
 """For a JVM on a busy machine."""
 JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MEMORY: Final = "600m"
-"""Of an executor. A worker has a little more, so that it runs one at a time."""
+"""Of drivers and executors. A worker has 1 GiB and one core: it runs one executor at a time."""
 
 
 def clean_environment() -> dict[str, str]:
@@ -83,7 +83,7 @@ class Standalone:
             self._until_logged(f"worker-{number}", "Successfully registered with master")
 
     def add_worker(self, name: str) -> None:
-        size = ("--cores", "1", "--memory", "700m")
+        size = ("--cores", "1", "--memory", "1g")
         self.workers.append(self._run("worker.Worker", name, *size, self.url))
 
     def log(self, name: str) -> str:
@@ -114,8 +114,8 @@ class Standalone:
 
 
 @contextmanager
-def connect_server(master: str, directory: Path, python: Path, *arguments: str) -> Iterator[str]:
-    """Run a Spark Connect server, as PySpark's `start-connect-server.sh` does. Yield its address.
+def connect_server(master: str, directory: Path, python: Path, *arguments: str) -> Generator[str]:
+    """Run a Spark Connect server, as PySpark's script does. Yield its address.
     python: the absolute path of the Python of server and executors.
     """
     port = free_port()

@@ -110,6 +110,7 @@ FOREIGN_FLAGS = {
     "--set-string": "helm",
     "--set-file": "helm",
     "--conf": "spark-submit",
+    "--archives": "spark-submit",
     "--py-files": "spark-submit",
     "--descriptor_set_out": "protoc",
     "--include_imports": "protoc",
@@ -129,6 +130,7 @@ FOREIGN_PORTS = {
     7077: "a Spark master",
     8333: "SeaweedFS",
     9000: "MinIO",
+    15002: "a Spark Connect server",
 }
 EXAMPLE_PORTS = {
     19092: "where docs/tutorials/first-cluster.md begins if 9092 is taken",

@@ -1,11 +1,18 @@
 """The demo's data and its bookkeeping: a lost, repeated or changed record must show."""
 
 import json
+import socket
 import sys
 from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from deploy.demo.flights import read_flights
+from deploy.demo.spark_master import SparkTarget, explained, probe_of
 from deploy.demo.tally import Tally
+from deploy.errors import DeployError, UsageError
+from tests.support.ports import free_port
 
 
 def test_flights_are_read_as_they_lie_in_the_package() -> None:
@@ -50,3 +57,54 @@ def test_tally_tells_what_is_wrong() -> None:
         tally((b"UA", 1, b"one"), (b"UA", 9, b"two"), (b"AA", 3, b"three"))
     )
     assert sent.count_by_key == Counter({"UA": 2, "AA": 1})
+
+
+@pytest.mark.parametrize(("url", "text"), [
+    ("yarn", r"--master 'yarn' is not allowed: local\[N\] or spark://HOST:PORT"),
+    ("local[0]", "is not allowed"),
+    ("spark://host", "'host' is not HOST:PORT; the port is 7077"),
+    ("spark://a:7077,b:x", "'b:x' is not HOST:PORT"),
+])  # fmt: skip
+def test_the_address_of_a_spark_master_is_checked(url: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        SparkTarget(url).checked()
+
+
+def test_an_archive_is_for_a_cluster_and_exists(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="it needs --master"):
+        SparkTarget(archive=tmp_path).checked()
+    with pytest.raises(UsageError, match="there is no such file"):
+        SparkTarget("spark://host:7077", tmp_path / "env.tar.gz").checked()
+
+
+def test_a_silent_spark_master_is_named() -> None:
+    master = SparkTarget(f"spark://127.0.0.1:{free_port()}").checked()
+    with pytest.raises(DeployError, match=rf"--master {master.url}: no connection .* refused"):
+        master.local_address()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert SparkTarget(f"{master.url},127.0.0.1:{port}").local_address() == "127.0.0.1"
+
+
+def test_a_worker_says_what_of_the_store_it_cannot_reach(tmp_path: Path) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    (_, _, has_penstock, problem) = next(probe_of(f"s3://bucket?endpoint={endpoint}")(iter([])))
+    assert has_penstock
+    assert problem == f"{endpoint}: Connection refused"
+    (*_, problem) = next(probe_of(f"file:{tmp_path}/missing")(iter([])))
+    assert problem == f"the directory {tmp_path}/missing does not exist there"
+    (*_, problem) = next(probe_of(f"file:{tmp_path}")(iter([])))
+    assert not problem
+
+
+def test_errors_of_spark_say_what_executors_lack() -> None:
+    master = SparkTarget("spark://host:7077")
+    java = 'java.io.IOException: Cannot run program "./env/bin/python" (in "/x"): error=2\n\tat y'
+    assert explained(java, master).startswith(
+        'executors cannot run Penstock: Cannot run program "./env/bin/python" (in "/x"): error=2;'
+        " install it there"
+    )
+    assert explained("a\nModuleNotFoundError: No module named 'lake'\nb", master).startswith(
+        "executors cannot run Penstock: ModuleNotFoundError: No module named 'lake'; install"
+    )
+    assert explained("disk full\nat z", master) == "Spark failed: disk full"
