@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from tests.spark.test_spark_executors import executor_of, parent_of
@@ -191,12 +192,15 @@ def test_py_files_need_only_pyarrow_on_executors(
 
 @pytest.mark.long
 def test_what_venv_pack_packs_works(
-    standalone: Standalone, wheel: Path, source: ThreadedCluster, tmp_path: Path
+    wheel: Path, source: ThreadedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All steps of docs/how-to/spark-cluster.md, with packages from the index."""
+    """All steps of docs/how-to/spark-cluster.md, with packages from the index. PySpark itself comes
+    from the Spark of the workers.
+    """
+    monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
     built, driver = tmp_path / "built", tmp_path / "driver"
     driver.mkdir()
-    packages = (f"{wheel}[reader]", "pyspark", "venv-pack2", "setuptools")
+    packages = (f"{wheel}[reader]", "venv-pack2")
     uv = Path(sys.executable).with_name("uv")
     for command in (
         (uv, "venv", "--python", sys.executable, built),
@@ -209,15 +213,11 @@ def test_what_venv_pack_packs_works(
     (driver / "job.py").write_text(COUNT)
     archives = ("--archives", f"{tmp_path / 'env.tar.gz'}#env")
     submit = Path(os.environ["SPARK_HOME"], "bin", "spark-submit")
-    begin = (submit, "--master", standalone.url, "--executor-memory", "600m", *archives)
-    python = "./env/bin/python"
-    process = start_job(
-        (*begin, "job.py", source.store_url),
-        driver,
-        PYSPARK_PYTHON=python,
-        PYSPARK_DRIVER_PYTHON=python,
-    )
-    assert said(until_ended(process, driver, LIFE_S)) == {"rows": ROWS}
+    python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), "./env/bin/python")
+    with Standalone(tmp_path / "standalone", workers=1) as standalone:
+        begin = (submit, "--master", standalone.url, "--executor-memory", "600m", *archives)
+        process = start_job((*begin, "job.py", source.store_url), driver, **python)
+        assert said(until_ended(process, driver, LIFE_S)) == {"rows": ROWS}
 
 
 def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -94,7 +94,7 @@ class Standalone:
 
     def _run(self, main: str, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
         home = self.directory / name
-        home.mkdir()
+        home.mkdir(parents=True)
         environment = clean_environment() | {
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": JVM,
