@@ -151,6 +151,11 @@ helm: venv ## the chart, the image's steps and compose; compiles helm once if Go
 	@deploy/ensure-helm.sh --if-possible
 	$(BIN)/pytest -q tests/helm $(ARGS)
 
+.PHONY: image
+image: venv ## build the image with buildah on a base by mmdebstrap, and run penstock dev in it by runc; needs root and Debian; 2 to 5 minutes
+	@deploy/ensure-buildah.sh
+	$(BIN)/python -m tests.image $(ARGS)
+
 .PHONY: kubernetes
 kubernetes: venv ## the chart on a real API server with real controllers; compiles them once, half an hour
 	@deploy/ensure-helm.sh > /dev/null

@@ -114,6 +114,7 @@ FOREIGN_FLAGS = {
     "--py-files": "spark-submit",
     "--descriptor_set_out": "protoc",
     "--include_imports": "protoc",
+    "--build-arg": "docker",
     "--network": "docker",
     "--rm": "docker",
     "--extra-index-url": "pip",

@@ -1,0 +1,123 @@
+"""`make image`: build the image, print what is in it, and run `penstock dev` in it.
+
+Ends with `image: OK`, or with `image: FAILED` and what was refused.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.image import builder as images
+from tests.image.builder import Builder, ImageFailed
+from tests.image.container import Container
+
+_SHOWN = 12
+
+
+@contextmanager
+def step(what: str) -> Generator[None]:
+    began = time.monotonic()
+    say(f"{what} ...")
+    yield
+    say(f"  {time.monotonic() - began:.1f} s")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):8.1f} MiB"
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of all files below the path, without links."""
+    if path.is_symlink() or path.is_file():
+        return path.lstat().st_size
+    return sum(
+        Path(directory, name).lstat().st_size
+        for directory, _, names in os.walk(path)
+        for name in names
+    )
+
+
+def show_contents(builder: Builder, root: Path) -> None:
+    say("layers, compressed:")
+    for layer in images.layers(builder):
+        say(f"  {mib(layer.size_bytes)}  {layer.made_by[:90] or 'the base'}")
+    say("unpacked:")
+    application = root / "opt" / "penstock"
+    for path in (root / "usr", application):
+        say(f"  {mib(size_of(path))}  /{path.relative_to(root)}")
+    (packages,) = application.glob("lib/python*/site-packages")
+    sizes = sorted(((size_of(path), path.name) for path in packages.iterdir()), reverse=True)
+    say(f"largest of {len(sizes)} in {packages.relative_to(root)}:")
+    for size_bytes, name in sizes[:_SHOWN]:
+        say(f"  {mib(size_bytes)}  {name}")
+    if any(name == "pip" for _, name in sizes):
+        raise ImageFailed("the image contains pip")
+
+
+def check_container(root: Path, builder: Builder) -> None:
+    """Produce and consume a record in a cluster in the container."""
+    config = images.config_of(builder)
+    arguments = ("dev", "--store", "file:/var/lib/penstock/dev", "--no-console")
+    with Container(root, config, *arguments) as container:
+        say(f"  {container.until_logged('ready:')}")
+        identity = container.said("id", "-u").strip()
+        if identity != "10001":
+            raise ImageFailed(f"the container runs as user {identity}, not 10001")
+        refused = container.said("sh", "-c", "touch /opt/penstock/x 2>&1 || true").strip()
+        if "Read-only file system" not in refused:
+            raise ImageFailed(f"the root is not read-only: {refused!r}")
+        container.said("penstock", "topics", "create", "orders", "--partitions", "3")
+        container.said("sh", "-c", "echo hello | penstock produce orders")
+        seen = container.said(
+            *("penstock", "consume", "orders", "--from-beginning", "--max-messages", "1")
+        )
+        if "hello" not in seen.splitlines():
+            raise ImageFailed(f"the record did not come back: {seen!r}")
+        say(f"  {container.said('penstock', '--version').strip()}, as user 10001, read-only root")
+        code = container.stop()
+    if code:
+        raise ImageFailed(f"the container ended with exit code {code} after SIGTERM")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.image", description=__doc__)
+    parser.add_argument("--extras", default="traces", help="extras in the image (default: traces)")
+    extras = str(parser.parse_args().extras)
+    if os.geteuid() != 0:
+        raise ImageFailed("make image needs root: buildah and runc set up mounts and namespaces")
+    with step("Making a base by mmdebstrap (kept in build/image for the next time)"):
+        tar = images.debian()
+    with step(f"Importing it as {images.base_name()}, and running Python in it"):
+        builder, refused = images.find_builder(tar)
+    for line in refused:
+        say(f"  refused here: {line}")
+    say(f"  {builder}")
+    with step(f"Building {images.DOCKERFILE.relative_to(images.ROOT)} with the extras {extras}"):
+        images.build(builder, extras)
+    container = builder.buildah("from", "--pull-never", images.TAG).strip()
+    try:
+        root = Path(builder.buildah("mount", container).strip())
+        show_contents(builder, root)
+        with step("Running penstock dev in it by runc: produce, consume, SIGTERM"):
+            check_container(root, builder)
+    finally:
+        builder.buildah("umount", container)
+        builder.buildah("rm", container)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ImageFailed as failure:
+        say(f"image: FAILED {failure}")
+        sys.exit(1)
+    say("image: OK")

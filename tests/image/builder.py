@@ -1,0 +1,166 @@
+"""Build the image of deploy/image/Dockerfile with buildah, on a base that mmdebstrap makes.
+
+The Dockerfile's base comes from a registry. Where there is none, Debian's Python of the same minor
+version takes its place, under the same name. Storage is below build/image, so that the name hides
+no real image of this machine.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+WORK: Final = ROOT / "build" / "image"
+DOCKERFILE: Final = ROOT / "deploy" / "image" / "Dockerfile"
+DEBIAN: Final = "bookworm"
+PACKAGES: Final = ("ca-certificates", "python-is-python3", "python3", "python3-pip", "python3-venv")
+TAG: Final = "localhost/penstock:local-base"
+STEP_TIMEOUT_S: Final = 1_200
+_TAIL_CHARACTERS: Final = 4_000
+
+
+class ImageFailed(Exception):
+    """A step did not do what it should."""
+
+
+def run(*command: str | Path, cwd: Path | None = None, timeout_s: float = STEP_TIMEOUT_S) -> str:
+    """Return the output of the command. Raises ImageFailed with the end of its errors."""
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    if done.returncode:
+        said = (done.stdout + done.stderr)[-_TAIL_CHARACTERS:]
+        raise ImageFailed(f"{' '.join(map(str, command[:6]))}: exit code {done.returncode}\n{said}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Builder:
+    """How this machine can build. driver: of buildah's storage. isolation: of build steps."""
+
+    driver: str
+    isolation: str
+
+    def buildah(self, *arguments: str | Path) -> str:
+        storage = ("--root", WORK / self.driver, "--runroot", WORK / f"{self.driver}-run")
+        return run("buildah", *storage, "--storage-driver", self.driver, *arguments)
+
+    def __str__(self) -> str:
+        return f"storage driver {self.driver}, build steps in {self.isolation}"
+
+
+def base_name() -> str:
+    """Return the only base image that the Dockerfile names."""
+    lines = DOCKERFILE.read_text().splitlines()
+    (name,) = {line.split()[1] for line in lines if line.startswith("FROM ")}
+    return name
+
+
+def debian() -> Path:
+    """Return a tar of a small Debian with Python, which is kept for the next run."""
+    tar = WORK / f"{DEBIAN}.tar"
+    if not tar.exists():
+        WORK.mkdir(parents=True, exist_ok=True)
+        unfinished = tar.with_suffix(".new.tar")
+        packages = f"--include={','.join(PACKAGES)}"
+        run("mmdebstrap", "--variant=minbase", packages, DEBIAN, unfinished)
+        unfinished.rename(tar)
+    return tar
+
+
+def find_builder(tar: Path) -> tuple[Builder, list[str]]:
+    """Put the base into the storage, and run a step in it. Return the first way that works, and
+    what the kernel refused.
+    """
+    refused: list[str] = []
+    for driver in ("overlay", "vfs"):
+        for isolation in ("oci", "chroot"):
+            builder = Builder(driver, isolation)
+            try:
+                _put_base(builder, tar)
+                container = builder.buildah("from", "--pull-never", base_name()).strip()
+                builder.buildah("run", "--isolation", isolation, container, "--", "python", "-V")
+                builder.buildah("rm", container)
+            except ImageFailed as error:
+                refused.append(f"{builder}: {str(error).strip().splitlines()[-1]}")
+            else:
+                return builder, refused
+    raise ImageFailed("buildah can run nothing here:\n" + "\n".join(refused))
+
+
+def _put_base(builder: Builder, tar: Path) -> None:
+    """Import the tar under the name of the Dockerfile's base, unless it is there."""
+    name = f"docker.io/library/{base_name()}"
+    if name in builder.buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
+        return
+    container = builder.buildah("from", "scratch").strip()
+    builder.buildah("add", "--quiet", container, tar, "/")
+    builder.buildah("commit", "--quiet", container, name)
+    builder.buildah("rm", container)
+
+
+def build(builder: Builder, extras: str) -> None:
+    """Run the Dockerfile. Build steps get this machine's way to the package index: pip's settings
+    and certificates, which do not stay in the image.
+    """
+    settings = WORK / "pip.conf"
+    settings.write_text(_pip_settings())
+    mounts = ["--volume", f"{settings}:/etc/pip.conf:ro"]
+    certificates = Path("/etc/ssl/certs/ca-certificates.crt")
+    if certificates.exists():
+        mounts += ["--volume", f"{certificates}:{certificates}:ro"]
+    layers = f"--layers={'true' if builder.driver == 'overlay' else 'false'}"
+    builder.buildah(
+        *("build", "--pull-never", "--isolation", builder.isolation, layers, *mounts),
+        *("--build-arg", f"EXTRAS={extras}", "--file", DOCKERFILE),
+        *("--ignorefile", f"{DOCKERFILE}.dockerignore", "--tag", TAG, ROOT),
+    )
+
+
+def _pip_settings() -> str:
+    """Return the settings of this machine's pip that say where packages are."""
+    wanted = {"index-url", "extra-index-url", "proxy", "trusted-host", "timeout"}
+    lines = ["[global]"]
+    for line in run(sys.executable, "-m", "pip", "config", "list").splitlines():
+        name, _, value = line.partition("=")
+        key = name.rpartition(".")[2]
+        if key in wanted:
+            lines.append(f"{key} = {value.strip(chr(39))}")
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of the image. size_bytes: compressed, as a registry stores it."""
+
+    size_bytes: int
+    made_by: str
+
+
+def layers(builder: Builder) -> list[Layer]:
+    """Return the layers, from the base up."""
+    directory = WORK / "oci"
+    shutil.rmtree(directory, ignore_errors=True)
+    builder.buildah("push", "--quiet", TAG, f"oci:{directory}:penstock")
+
+    def blob(digest: str) -> Any:
+        return json.loads((directory / "blobs" / "sha256" / digest.partition(":")[2]).read_bytes())
+
+    index = json.loads((directory / "index.json").read_bytes())
+    manifest = blob(index["manifests"][0]["digest"])
+    history = blob(manifest["config"]["digest"])["history"]
+    made_by = [step.get("created_by", "") for step in history if not step.get("empty_layer")]
+    found = [
+        Layer(item["size"], made) for item, made in zip(manifest["layers"], made_by, strict=True)
+    ]
+    shutil.rmtree(directory)
+    return found
+
+
+def config_of(builder: Builder) -> Any:
+    """Return the image's config: user, environment, entry point."""
+    return json.loads(builder.buildah("inspect", "--type", "image", TAG))["OCIv1"]["config"]
