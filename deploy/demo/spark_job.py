@@ -9,17 +9,20 @@ import contextlib
 import os
 import shutil
 import sys
+import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from base.extras import install_hint
 from deploy.demo.delays import Delay
-from deploy.demo.spark_master import SparkTarget, explained
+from deploy.demo.spark_master import CONNECT_TIMEOUT_S, SparkTarget, explained
 from deploy.errors import DeployError
+from objectstore.config import DirectoryConfig, S3Config
+from objectstore.url import parse_store_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +31,19 @@ SCHEMA: Final = "carrier string, dep_delay long"
 CORES: Final = 2
 LOGGING: Final = Path(__file__).with_name("log4j2.properties").resolve()
 """Logs errors only."""
+EXECUTORS_TIMEOUT_S: Final = 90.0
+"""For the first executor. Spark gives up on a silent master after 60 s, and never on workers."""
+_POLL_INTERVAL_S: Final = 0.2
+_PROBES_MAX: Final = 64
+
+
+class _Seen(NamedTuple):
+    """What one task found. has_penstock: whether its Python finds the packages."""
+
+    host: str
+    python: str
+    has_penstock: bool
+    problem: str
 
 
 def check_installed() -> None:
@@ -104,6 +120,73 @@ def _python_of_workers(master: SparkTarget) -> "Generator[None]":
     with TemporaryDirectory(prefix="penstock-demo-") as directory, contextlib.chdir(directory):
         Path("env").symlink_to(sys.prefix)
         yield
+
+
+def check_executors(spark: "SparkSession", master: SparkTarget, store_url: str) -> str:
+    """Wait for executors and let tasks check what they need. Return what runs, for people. Raises
+    DeployError, and Spark's errors if tasks cannot run.
+    """
+    context: Any = spark.sparkContext
+    _until_executors(spark, master)
+    tasks = min(max(context.defaultParallelism, 1), _PROBES_MAX)
+    found = context.parallelize(range(tasks), tasks).mapPartitions(probe_of(store_url)).collect()
+    seen = [_Seen(*item) for item in found]
+    for item in seen:
+        if item.problem:
+            raise DeployError(
+                f"the worker on {item.host} cannot reach the store: {item.problem}; give --store an"
+                " address that every worker reaches"
+            )
+        if not item.has_penstock:
+            raise DeployError(explained(f"no Penstock in {item.python} on {item.host}", master))
+    return f"{len({(item.host, item.python) for item in seen})} executors answered"
+
+
+def _until_executors(spark: "SparkSession", master: SparkTarget) -> None:
+    context: Any = spark.sparkContext
+    jvm, deadline = context._jsc.sc(), time.monotonic() + EXECUTORS_TIMEOUT_S
+    while jvm.getExecutorMemoryStatus().size() <= master.is_cluster:  # the driver is one of them
+        if jvm.isStopped():
+            raise DeployError(f"--master {master.url}: what listens there is no Spark master")
+        if time.monotonic() > deadline:
+            raise DeployError(
+                f"--master {master.url}: no executor within {EXECUTORS_TIMEOUT_S:.0f} s; does the"
+                " master's page show workers with a free core and 1 GiB, and can they connect to"
+                f" {context.getConf().get('spark.driver.host')}?"
+            )
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def probe_of(store_url: str) -> Callable[[Iterator[Any]], Iterator[tuple[str, str, bool, str]]]:
+    """Return a function for executors that may lack Penstock. Spark sends nested functions by
+    value.
+    """
+    config = parse_store_url(store_url)
+    endpoint = config.endpoint if isinstance(config, S3Config) else None
+    directory = config.directory if isinstance(config, DirectoryConfig) else None
+    timeout_s = CONNECT_TIMEOUT_S
+
+    def probe(_: Iterator[Any]) -> Iterator[tuple[str, str, bool, str]]:
+        import importlib.util
+        import pathlib
+        import socket
+        import sys
+        import urllib.parse
+
+        problem = ""
+        if directory and not pathlib.Path(directory).is_dir():
+            problem = f"the directory {directory} does not exist there"
+        if endpoint:
+            parts = urllib.parse.urlsplit(endpoint)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            try:
+                socket.create_connection((parts.hostname, port), timeout_s).close()
+            except OSError as error:
+                problem = f"{endpoint}: {error.strerror or error}"
+        has_penstock = importlib.util.find_spec("lake") is not None
+        yield socket.gethostname(), sys.executable, has_penstock, problem
+
+    return probe
 
 
 def delays_of(spark: "SparkSession", store_url: str, topic: str) -> list[Delay]:

@@ -17,7 +17,7 @@ from deploy.clients.kafka import Kafka
 from deploy.demo import spark_job
 from deploy.demo.delays import Delay, delays_in, difference
 from deploy.demo.flights import read_flights
-from deploy.demo.spark_master import SparkTarget, check_executors
+from deploy.demo.spark_master import SparkTarget
 from deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
 from deploy.errors import DeployError
 from deploy.local.handle import LocalCluster
@@ -58,7 +58,7 @@ class SparkDemo(Demo):
             with self._step(f"Starting Spark on {where}"):
                 spark = stack.enter_context(spark_job.spark_session(self._master))
                 with spark_job.errors_explained(self._master):
-                    running = check_executors(spark, self._master, state.store_url)
+                    running = spark_job.check_executors(spark, self._master, state.store_url)
             self._note(running)
             with self._step(
                 'spark.read.format("penstock"): average departure delay per carrier, straight from'

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from deploy.demo.flights import read_flights
-from deploy.demo.spark_master import SparkTarget, explained, probe_of
+from deploy.demo.spark_job import probe_of
+from deploy.demo.spark_master import SparkTarget, explained
 from deploy.demo.tally import Tally
 from deploy.errors import DeployError, UsageError
 from tests.support.ports import free_port
