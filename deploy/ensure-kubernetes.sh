@@ -15,6 +15,11 @@ if ! command -v etcd >/dev/null; then
         || { echo "etcd is missing and could not be installed; install the package etcd-server." >&2; exit 1; }
 fi
 
+# Without these, the servers call themselves v0.0.0, and charts refuse them.
+stamped=k8s.io/component-base/version
+IFS=. read -r major minor _ <<< "${version#v}"
+flags="-s -w -X $stamped.gitVersion=$version -X $stamped.gitMajor=$major -X $stamped.gitMinor=$minor"
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp go.mod "$work"
@@ -23,7 +28,7 @@ for server in kube-apiserver kube-controller-manager kube-scheduler; do
     echo "compiling $server $version, once ..." >&2
     mkdir -p "$bin"
     # Sums are checked by the proxy's database; go.sum is written anew in the copy.
-    (cd "$work" && CGO_ENABLED=0 nice "$go" build -mod=mod -trimpath -ldflags '-s -w' -o "$bin/$server.new" "k8s.io/kubernetes/cmd/$server") >&2
+    (cd "$work" && CGO_ENABLED=0 nice "$go" build -mod=mod -trimpath -ldflags "$flags" -o "$bin/$server.new" "k8s.io/kubernetes/cmd/$server") >&2
     mv "$bin/$server.new" "$bin/$server"
 done
 echo "$bin"

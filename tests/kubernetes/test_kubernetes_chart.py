@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.helm.test_helm_objects import EVERYTHING, SECURE
+from tests.support.chart import of_kind, render
 from tests.support.kubernetes import Kubernetes
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -22,6 +23,7 @@ BUCKET = {
     "security.allowInsecure": True,
 }
 SETS = "apps/v1/statefulsets"
+JOBS = "/apis/batch/v1/namespaces/streams/jobs"
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
 def kubernetes(servers: Kubernetes) -> Iterator[Kubernetes]:
     yield servers
     servers.helm("uninstall", None, "--ignore-not-found")
+    servers.ask("DELETE", f"{JOBS}?propagationPolicy=Background")
     servers.until(lambda: not servers.names("v1/pods") and not servers.names(SETS), "it is gone")
     for claim in servers.names("v1/persistentvolumeclaims"):
         servers.ask("DELETE", f"/api/v1/namespaces/streams/persistentvolumeclaims/{claim}")
@@ -85,8 +88,10 @@ def test_the_api_server_accepts_what_the_chart_renders(
             "nodeTls.brokerSecret": "broker",
             "security.acls": {"enabled": True},
         }
-    kubernetes.helm("install", own)
+    kubernetes.helm("install", own, "--no-hooks")  # helm would wait for their pods to end
     kubernetes.until(lambda: pods_of(kubernetes, "controller") == 3, "3 controllers")
+    for job in of_kind(render(own), "Job"):
+        kubernetes.ask("POST", f"{JOBS}?dryRun=All", job)
 
 
 def test_controllers_are_not_added_to_a_quorum_that_is_being_founded(
