@@ -7,13 +7,19 @@ completely or not at all: CRC, count, lengths and offsets must agree, otherwise 
 Source: Kafka `DefaultRecord`, `DefaultRecordBatch`.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from base.buffers import Buffer
-from stream.batch.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
+from stream.batch.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Compression,
+    ReusingInflater,
+    compress,
+    decompress,
+)
 from stream.batch.header import (
     BATCH_OVERHEAD,
     CRC_START,
@@ -90,18 +96,25 @@ def first_record_at_or_after(
 
 def keyless_records(batch: Buffer, decompressed_bytes_max: int) -> list[int]:
     """Return which records of the batch have no key, counted from 0. Decodes the whole batch, one
-    record at a time. Raises BatchCorrupt.
+    record at a time. Raises BatchCorrupt. Not thread-safe.
     """
-    records = iter_records(batch, decompressed_bytes_max)
+    records = iter_records(batch, decompressed_bytes_max, _inflater.decompress)
     return [at for at, record in enumerate(records) if record.key is None]
 
 
-def iter_records(batch: Buffer, decompressed_bytes_max: int) -> Iterator[Record]:
+_inflater: Final = ReusingInflater()
+
+
+def iter_records(
+    batch: Buffer,
+    decompressed_bytes_max: int,
+    inflate: Callable[[int, Buffer, int], memoryview] = decompress,
+) -> Iterator[Record]:
     """Decode the records of the batch at the start of `batch` one by one. Raises BatchCorrupt."""
     header = parse_header(batch)
     if not check_crc(batch):
         raise BatchCorrupt(f"the batch at offset {header.base_offset} does not match its checksum")
-    data = decompress(
+    data = inflate(
         header.compression,
         memoryview(batch)[HEADER_BYTES : header.size_bytes],
         decompressed_bytes_max,

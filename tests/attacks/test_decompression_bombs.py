@@ -18,8 +18,9 @@ from broker.wire.gen import list_offsets
 from controller.api.messages import CreateTopics, NewTopic
 from stream.batch.compression import Compression, compress
 from stream.batch.header import CRC_START, HEADER, HEADER_BYTES
-from stream.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch
+from stream.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch, keyless_records
 from stream.config import StreamConfig
+from stream.errors import BatchTooLarge
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
@@ -109,6 +110,21 @@ async def test_produce_of_a_bomb_costs_its_limit(cluster: Cluster, codec: Compre
         assert peak_bytes < BOMB_BYTES // 2, answer
         after = await attacker.produce("compacted", encode_batch([Record(0, NOW_MS, b"k", b"v")]))
         assert (after.error_code, after.base_offset) == (0, 0)
+
+
+def test_the_next_bomb_uses_the_memory_of_the_last_one() -> None:
+    """Fresh memory costs five times what decompressing does."""
+    data = bomb(Compression.ZSTD)
+    with pytest.raises(BatchTooLarge):
+        keyless_records(data, BOMB_BYTES // 4)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BatchTooLarge):
+            keyless_records(data, BOMB_BYTES // 4)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < BOMB_BYTES // 64
 
 
 async def test_produce_of_a_bomb_in_xerial_blocks(cluster: Cluster) -> None:
