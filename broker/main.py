@@ -80,6 +80,7 @@ async def serve(
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
 ) -> int:
+    from broker.handlers.long_requests import SWITCH_INTERVAL_S
     from objectstore.errors import ObjectStoreError
     from objectstore.url import location, open_store
 
@@ -111,6 +112,7 @@ async def serve(
             if isinstance(broker, int):
                 return broker
             tune_collector()
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
             return await _run_until_stopped(broker, store, health, stop_requested)
     finally:
         await store.close()

@@ -327,6 +327,7 @@ class Broker:
         dispatcher = RequestDispatcher(
             self, make_handlers(), INLINE, self.server.requests, self.quotas
         )
+        self._cleanup.callback(dispatcher.close)
         await self.server.serve(AuthenticatingDispatcher(self.access, dispatcher))
         await self._check_advertised()
         log.info(

@@ -16,11 +16,11 @@ from broker.errors import ErrorCode, code_of, code_of_status
 from broker.handlers.audit import acl_text
 from broker.handlers.authorization import allows_cluster, note_change
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
-from broker.wire import framing
 from broker.wire.gen import create_acls, delete_acls, describe_acls
 from controller.api.errors import ControllerError
 from controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status
@@ -47,9 +47,7 @@ def _refusal(node: Node, ctx: RequestContext, operation: Operation) -> _Refusal 
 
 
 def handle_describe_acls(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        describe_acls.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, describe_acls.decode_request)
     refusal = _refusal(node, ctx, Operation.DESCRIBE)
     if refusal is _DISABLED:
         refusal = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker"
@@ -84,9 +82,7 @@ def handle_describe_acls(node: Node, ctx: RequestContext) -> Response:
 
 
 async def handle_create_acls(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        create_acls.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, create_acls.decode_request)
     refusal = _refusal(node, ctx, Operation.ALTER)
     acls = await listed(_wanted(creation) for creation in request.creations)
     results = (
@@ -136,9 +132,7 @@ def _problem(item: ItemResult | DeletedAcls) -> tuple[ErrorCode, str | None]:
 
 
 async def handle_delete_acls(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        delete_acls.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, delete_acls.decode_request)
     refusal = _refusal(node, ctx, Operation.ALTER)
     filters = await listed(
         AclFilter(

@@ -29,11 +29,11 @@ from broker.handlers.broker_configs import (
 from broker.handlers.configs import configs_denial
 from broker.handlers.dispatch import encode_response
 from broker.handlers.loggers import LOGGER_RESOURCE, LoggerRefused, alter_loggers
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.schemas.rules import is_schema_config
-from broker.wire import framing
 from broker.wire.gen import alter_configs as replacing
 from broker.wire.gen import incremental_alter_configs as wire
 from controller.api.errors import ControllerError
@@ -86,7 +86,7 @@ class _Refused(Exception):
 
 
 async def handle_incremental_alter_configs(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, wire.decode_request)
     responses: list[wire.AlterConfigsResourceResponse] = []
     named = Counter((item.resource_type, item.resource_name) for item in request.resources)
     async for resource in sliced(request.resources):
@@ -273,9 +273,7 @@ def _outcome(result: ItemResult) -> _Outcome:
 
 async def handle_alter_configs(node: Node, ctx: RequestContext) -> Response:
     """AlterConfigs (33)."""
-    request = framing.decode_body(
-        replacing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, replacing.decode_request)
     named = Counter((item.resource_type, item.resource_name) for item in request.resources)
     outcomes: list[_Outcome | None] = []
     asked: dict[_Resource, Sequence[tuple[str, str | None]]] = {}

@@ -10,9 +10,10 @@ from broker.errors import ErrorCode
 from broker.groups.offsets import TopicPartition
 from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
+from broker.handlers.slices import sliced
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsResponse,
@@ -21,8 +22,8 @@ from broker.wire.gen.alter_replica_log_dirs import (
 )
 
 
-def handle_alter_replica_log_dirs(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+async def handle_alter_replica_log_dirs(node: Node, ctx: RequestContext) -> Response:
+    request = decoded(ctx, decode_request)
     wanted = {
         (topic.name, index): directory.path
         for directory in request.dirs
@@ -31,7 +32,7 @@ def handle_alter_replica_log_dirs(node: Node, ctx: RequestContext) -> Response:
     }
     may_alter = allows_cluster(node, ctx, Operation.ALTER)
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
-    for key, path in wanted.items():
+    async for key, path in sliced(wanted.items()):
         code = _code(node, key, path) if may_alter else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         topics.setdefault(key[0], []).append(AlterReplicaLogDirPartitionResult(key[1], code))
     results = [AlterReplicaLogDirTopicResult(name, found) for name, found in topics.items()]

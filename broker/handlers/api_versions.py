@@ -19,6 +19,7 @@ from broker.handlers.node import Handler, Node
 from broker.network.request import RequestContext, Response
 from broker.wire import apis, framing
 from broker.wire.gen import api_versions
+from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
 from controller.metadata.features import SUPPORTED
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -45,7 +46,11 @@ def make_handler(served_keys: Iterable[int]) -> Handler:
                 api, 0, ctx.correlation_id, api_versions.encode_response, message
             )
         request = framing.decode_body(
-            api_versions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+            api_versions.decode_request,
+            ctx.frame,
+            ctx.body_offset,
+            ctx.api_version,
+            ELEMENTS_AT_ONCE_MAX,
         )
         if ctx.api_version >= _FIRST_WITH_SOFTWARE and not _is_valid(request):
             message = api_versions.ApiVersionsResponse(

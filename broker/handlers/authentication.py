@@ -12,8 +12,8 @@ Source: Kafka's SaslServerAuthenticator; KIP-43, KIP-152, KIP-368.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -38,9 +38,12 @@ from broker.security.oauthbearer import OAuthBearerServer
 from broker.security.sasl import SaslPhase, SaslState
 from broker.wire import apis, framing
 from broker.wire.gen import sasl_authenticate, sasl_handshake
+from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
 
 log = structlog.get_logger(__name__)
 audit_log = structlog.get_logger(AUDIT)
+
+_Message = TypeVar("_Message")
 
 _KEY_BYTES: Final = 2
 _SIZE_BYTES: Final = 4
@@ -49,7 +52,7 @@ _ILLEGAL_STATE: Final = "SaslAuthenticate request received after successful auth
 
 def handle_sasl_handshake(node: Node, ctx: RequestContext) -> Response:
     """Answer a handshake where none is expected."""
-    framing.decode_body(sasl_handshake.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    _decoded(ctx, sasl_handshake.decode_request)
     return encode_response(
         ctx, sasl_handshake.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
     )
@@ -57,14 +60,21 @@ def handle_sasl_handshake(node: Node, ctx: RequestContext) -> Response:
 
 def handle_sasl_authenticate(node: Node, ctx: RequestContext) -> Response:
     """Answer a token where none is expected."""
-    framing.decode_body(
-        sasl_authenticate.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    _decoded(ctx, sasl_authenticate.decode_request)
     return encode_response(
         ctx,
         sasl_authenticate.SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_ILLEGAL_STATE
         ),
+    )
+
+
+def _decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> _Message:
+    """Return the request. Those with many tagged fields are refused: a stranger may not cost much.
+    Raises WireError.
+    """
+    return framing.decode_body(
+        decode, ctx.frame, ctx.body_offset, ctx.api_version, ELEMENTS_AT_ONCE_MAX
     )
 
 
@@ -138,9 +148,7 @@ class AuthenticatingDispatcher:
     def _handshake(
         self, sasl: SaslState, ctx: RequestContext, respond: Respond
     ) -> Coroutine[Any, Any, Response] | None:
-        request = framing.decode_body(
-            sasl_handshake.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-        )
+        request = _decoded(ctx, sasl_handshake.decode_request)
         is_known = sasl.handshake(request.mechanism, ctx.api_version)
         response = sasl_handshake.SaslHandshakeResponse(mechanisms=list(sasl.mechanisms))
         if is_known:
@@ -152,9 +160,7 @@ class AuthenticatingDispatcher:
 
     async def _token(self, sasl: SaslState, ctx: RequestContext) -> Response:
         """Answer a SaslAuthenticate request."""
-        request = framing.decode_body(
-            sasl_authenticate.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-        )
+        request = _decoded(ctx, sasl_authenticate.decode_request)
         try:
             data, lifetime_ms = await self._receive(ctx.connection, sasl, bytes(request.auth_bytes))
         except AuthenticationFailed as error:

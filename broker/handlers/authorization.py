@@ -11,6 +11,7 @@ from typing import Final
 from base.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.errors import ErrorCode, kafka_error
 from broker.handlers.node import Node
+from broker.handlers.slices import each_once
 from broker.network.request import RequestContext
 from broker.security.acls import SUPPORTED
 from stream.format.manifest.model import SNAPSHOT_SEPARATOR
@@ -79,11 +80,11 @@ def check_group(node: Node, ctx: RequestContext, operation: Operation, group_id:
         raise kafka_error(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
-def check_topics(
+async def check_topics(
     node: Node, ctx: RequestContext, operation: Operation, names: Iterable[str]
 ) -> None:
     """Raise KafkaError if the client may not do this with all of the topics."""
-    if denied_topics(node, ctx, operation, names):
+    if await find_denied_topics(node, ctx, operation, names):
         raise kafka_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
@@ -107,6 +108,24 @@ def denied_topics(
     if node.authorizer is None:
         return _NONE
     return {name for name in set(names) if not allows_topic(node, ctx, operation, name, logs=logs)}
+
+
+async def find_denied_topics(
+    node: Node,
+    ctx: RequestContext,
+    operation: Operation,
+    names: Iterable[str],
+    *,
+    logs: bool = True,
+) -> AbstractSet[str]:
+    """Do the same with turns for the event loop in between: a look-up takes up to 40 us."""
+    if node.authorizer is None:
+        return _NONE
+    return {
+        name
+        async for name in each_once(names)
+        if not allows_topic(node, ctx, operation, name, logs=logs)
+    }
 
 
 def operations(node: Node, ctx: RequestContext, resource_type: ResourceType, name: str) -> int:
@@ -133,11 +152,13 @@ def describes_group(node: Node, ctx: RequestContext, group_id: str) -> bool:
     return is_broker(node, ctx) or allows_group(node, ctx, Operation.DESCRIBE, group_id)
 
 
-def undescribed_topics(node: Node, ctx: RequestContext, names: Iterable[str]) -> AbstractSet[str]:
+async def undescribed_topics(
+    node: Node, ctx: RequestContext, names: Iterable[str]
+) -> AbstractSet[str]:
     """Return the topics that the client may not describe. Brokers may describe all."""
     if node.authorizer is None or is_broker(node, ctx):
         return _NONE
-    return denied_topics(node, ctx, Operation.DESCRIBE, names)
+    return await find_denied_topics(node, ctx, Operation.DESCRIBE, names)
 
 
 def note_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:

@@ -14,11 +14,11 @@ from base.acls import Operation
 from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed
 from broker.network.hosts import resolve
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen import alter_client_quotas as altering
 from broker.wire.gen.describe_client_quotas import (
     ComponentData,
@@ -76,7 +76,7 @@ class _Filter:
 
 def handle_describe_client_quotas(node: Node, ctx: RequestContext) -> Response:
     """Answer with the quotas of the entities that match, or say what is wrong with the filter."""
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     try:
         wanted = _filter(request)
@@ -140,9 +140,7 @@ def _check_match(component: ComponentData) -> None:
 
 
 async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        altering.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, altering.decode_request)
     alterations = await listed(_alteration(entry) for entry in request.entries)
     try:
         check_cluster(node, ctx, Operation.ALTER_CONFIGS)

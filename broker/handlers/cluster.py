@@ -11,9 +11,9 @@ from broker.errors import ErrorCode
 from broker.handlers import advertised
 from broker.handlers.authorization import cluster_operations
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import ConnectionInfo, RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterResponse,
@@ -24,7 +24,7 @@ _BROKERS: Final = 1
 
 
 def handle_describe_cluster(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     if request.endpoint_type != _BROKERS:
         message = (
             f"endpoint type {request.endpoint_type} is not served by a broker: request type"

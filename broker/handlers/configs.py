@@ -9,7 +9,6 @@ once, and an answer has at most CONFIGS_MAX configs that are not of topics.
 Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -36,11 +35,11 @@ from broker.handlers.loggers import (
     described_broker_problem,
     logger_entries,
 )
+from broker.handlers.long_requests import decoded
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
-from broker.handlers.slices import SLICE_COUNT
+from broker.handlers.slices import sliced
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -128,10 +127,10 @@ def _set_or_default(
 
 
 async def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     results: list[DescribeConfigsResult] = []
-    count = slice_count = 0
-    for resource in _named_once(request.resources):
+    count = 0
+    async for resource in sliced(_named_once(request.resources)):
         is_bounded = resource.resource_type == TOPIC_RESOURCE
         if count >= CONFIGS_MAX and not is_bounded:
             result = _too_many(resource)
@@ -145,10 +144,6 @@ async def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
             )
             count += 0 if is_bounded else len(result.configs)
         results.append(result)
-        slice_count += 1 + len(result.configs)
-        if slice_count >= SLICE_COUNT:
-            slice_count = 0
-            await asyncio.sleep(0)
     return encode_response(ctx, DescribeConfigsResponse(results=results))
 
 

@@ -17,15 +17,15 @@ from broker.handlers.authorization import (
     allows_topic,
     check_group,
     check_topics,
-    denied_topics,
+    find_denied_topics,
     operations,
 )
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import each_once
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
-from broker.wire.framing import decode_body
 from broker.wire.gen import consumer_group_describe as describing
 from broker.wire.gen import consumer_group_heartbeat as heartbeats
 from controller.metadata.features import GROUP_VERSION
@@ -41,7 +41,7 @@ HIDDEN_TOPICS: Final = (
 
 async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
     """ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group."""
-    request = decode_body(heartbeats.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, heartbeats.decode_request)
     if not _is_on(node):
         return encode_response(
             ctx,
@@ -50,7 +50,7 @@ async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Re
             ),
         )
     check_group(node, ctx, Operation.READ, request.group_id)
-    check_topics(node, ctx, Operation.DESCRIBE, request.subscribed_topic_names or ())
+    await check_topics(node, ctx, Operation.DESCRIBE, request.subscribed_topic_names or ())
     await node.groups.ready(request.group_id)
     result = await node.groups.consumers.heartbeat(
         request.group_id,
@@ -110,7 +110,7 @@ def _assigned(assignment: Assignment) -> heartbeats.Assignment:
 
 async def handle_consumer_group_describe(node: Node, ctx: RequestContext) -> Response:
     """ConsumerGroupDescribe (69)."""
-    request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, describing.decode_request)
     groups: list[describing.DescribedGroup] = []
     if not _is_on(node):
         groups = [
@@ -132,11 +132,11 @@ async def handle_consumer_group_describe(node: Node, ctx: RequestContext) -> Res
         group = _described(node, found)
         if request.include_authorized_operations:
             group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
-        groups.append(_without_hidden_topics(node, ctx, group))
+        groups.append(await _without_hidden_topics(node, ctx, group))
     return encode_response(ctx, describing.ConsumerGroupDescribeResponse(groups=groups))
 
 
-def _without_hidden_topics(
+async def _without_hidden_topics(
     node: Node, ctx: RequestContext, group: describing.DescribedGroup
 ) -> describing.DescribedGroup:
     """Return the group, or an error if it has topics that the client may not describe."""
@@ -146,7 +146,7 @@ def _without_hidden_topics(
         for assignment in (member.assignment, member.target_assignment):
             if assignment is not None:
                 names.update(topic.topic_name for topic in assignment.topic_partitions)
-    if denied_topics(node, ctx, Operation.DESCRIBE, names):
+    if await find_denied_topics(node, ctx, Operation.DESCRIBE, names):
         group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         group.error_message = HIDDEN_TOPICS
         group.members = []

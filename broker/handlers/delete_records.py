@@ -20,15 +20,15 @@ from base.acls import Operation
 from base.ids import Offset
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import denied_topics, note_change
+from broker.handlers.authorization import find_denied_topics, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.lease import still_leads, wait_led
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import gathered
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
 from broker.partition.retention import allows_delete_records
-from broker.wire import framing
 from broker.wire.gen.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
@@ -52,12 +52,12 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
     """Answer when each partition has its new log start or an error. Costs one flush of the WAL for
     all partitions.
     """
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     timeout_ms = min(max(request.timeout_ms, _TIMEOUT_MS_MIN), _TIMEOUT_MS_MAX)
     deadline = ctx.received_at + timeout_ms / 1_000
     open_deadline = min(deadline, ctx.received_at + _WAIT_OPEN_S)
     wanted = _offsets(request.topics)
-    denied = denied_topics(node, ctx, Operation.DELETE, wanted)
+    denied = await find_denied_topics(node, ctx, Operation.DELETE, wanted)
     found = await gathered(
         _find(node, open_deadline, name, index, offset, is_denied=name in denied)
         for name, offsets in wanted.items()

@@ -22,10 +22,10 @@ from base.acls import Operation
 from broker.errors import ErrorCode
 from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.partition.usage import usage_of
-from broker.wire import framing
 from broker.wire.gen.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
@@ -45,7 +45,7 @@ _ENTRIES_PER_SLICE_COUNT: Final = 5_000
 
 
 async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     measured_count = 0

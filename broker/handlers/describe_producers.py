@@ -18,16 +18,17 @@ from typing import Final
 from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import ErrorCode
-from broker.handlers.authorization import denied_topics, is_broker
+from broker.handlers.authorization import find_denied_topics, is_broker
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
-from broker.handlers.slices import SLICE_COUNT
+from broker.handlers.slices import Slices
 from broker.handlers.txn_markers import led_partition
 from broker.network.peers import PeerConnections, PeerGone
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
-from broker.wire import apis, framing
+from broker.wire import apis
 from broker.wire.errors import WireError
 from broker.wire.gen.describe_producers import (
     DescribeProducersRequest,
@@ -43,19 +44,16 @@ PRODUCERS_MAX: Final = 100_000
 """Ten times what one partition remembers by default; about 4 MB."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _ASK_TIMEOUT_S: Final = 5.0
-_PRODUCERS_PER_SLICE_COUNT: Final = 5_000
-"""Producers described between two turns of the event loop: a few ms."""
-_PRODUCERS_PER_PARTITION_COUNT: Final = _PRODUCERS_PER_SLICE_COUNT // SLICE_COUNT
-"""What finding a partition costs, in producers."""
 
 
 async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     response = DescribeProducersResponse(topics=[])
     topics: list[TopicResponse] = []
-    described_count = slice_count = 0
+    described_count = 0
+    slices = Slices()
     names = () if is_broker(node, ctx) else {topic.name for topic in request.topics}
-    denied = denied_topics(node, ctx, Operation.READ, names)
+    denied = await find_denied_topics(node, ctx, Operation.READ, names)
     for topic in request.topics:
         partitions: list[PartitionResponse] = []
         for index in topic.partition_indexes:
@@ -66,10 +64,8 @@ async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response
             )
             partitions.append(found)
             described_count += len(found.active_producers)
-            slice_count += _PRODUCERS_PER_PARTITION_COUNT + len(found.active_producers)
-            if slice_count >= _PRODUCERS_PER_SLICE_COUNT:
-                slice_count = 0
-                await asyncio.sleep(0)
+            if slices.is_over:
+                await slices.turn()
         topics.append(TopicResponse(topic.name, partitions))
     if ctx.client_id is not None:
         await _ask_leaders(node, topics)

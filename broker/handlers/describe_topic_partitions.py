@@ -20,11 +20,11 @@ from broker.errors import ErrorCode
 from broker.handlers.advertised import live_nodes
 from broker.handlers.authorization import allows_topic, operations
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.metadata import is_valid_topic_name, partition_metadata
 from broker.handlers.node import Node
 from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -41,7 +41,7 @@ PARTITIONS_MAX: Final = 2_000
 
 
 async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     names = _names(node, request)
     if names is None:
         answer = DescribeTopicPartitionsResponse(

@@ -12,16 +12,25 @@ Source: Kafka's KafkaApis.handle and RequestContext.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from broker.errors import ErrorCode, code_of
+from broker.handlers.authorization import is_broker
 from broker.handlers.lease import check_session
-from broker.handlers.limited import RequestLimits, work_of
+from broker.handlers.limited import RequestLimits, is_of_brokers, work_of
+from broker.handlers.long_requests import Decode, LongRequest, LongRequests
 from broker.handlers.node import Handler, InlineHandler, Node
 from broker.network.log_limit import LogLimit
-from broker.network.request import ConnectionInfo, RequestContext, Respond, Response
+from broker.network.request import (
+    ConnectionInfo,
+    LongAnswer,
+    RequestContext,
+    Respond,
+    Response,
+)
 from broker.network.request_meter import RequestMeter
 from broker.network.server import CannotAnswer
 from broker.quotas.clients import ClientQuotas
@@ -151,14 +160,21 @@ set.
 """
 
 
-def encode_response(ctx: RequestContext, message: object) -> bytearray:
-    """Encode a generated response message as a whole frame for this request."""
+def encode_response(ctx: RequestContext, message: object) -> bytearray | LongAnswer:
+    """Encode a generated response message as a whole frame for this request. That to a long one is
+    encoded later.
+    """
     if code := getattr(message, "error_code", 0):
         ctx.meter.failed(ctx.api_key, code)
-    api = apis.APIS[ctx.api_key]
-    return framing.encode_response_frame(
-        api, ctx.api_version, ctx.correlation_id, CODECS[ctx.api_key].encode_response, message
+    encode = partial(
+        framing.encode_response_frame,
+        apis.APIS[ctx.api_key],
+        ctx.api_version,
+        ctx.correlation_id,
+        CODECS[ctx.api_key].encode_response,
+        message,
     )
+    return LongAnswer(encode) if ctx.is_long else encode()
 
 
 class RequestDispatcher:
@@ -182,6 +198,10 @@ class RequestDispatcher:
         self._inline = inline
         self._loop = asyncio.get_running_loop()
         self._log_limit = LogLimit()
+        self._long = LongRequests()
+
+    def close(self) -> None:
+        self._long.close()
 
     def is_blocked(self, frame: bytearray) -> bool:
         storage = self._node.storage
@@ -215,8 +235,7 @@ class RequestDispatcher:
             respond = self._limits.begin(ctx, respond)
         inline = self._inline.get(key)
         if inline is not None:
-            self._run_inline(inline, ctx, respond)
-            return None
+            return self._run_inline(inline, ctx, respond)
         handler = self._handlers.get(key)
         if handler is None:
             raise CannotAnswer(f"{header.api.name} is not served here")
@@ -225,28 +244,73 @@ class RequestDispatcher:
             response = handler(self._node, ctx)
         except WireError:
             raise
+        except LongRequest as long:
+            work = self._answer_long(handler, ctx, long.decode)
+            return work_of(ctx, self._finish(handler, ctx, work))
         except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
             respond(self._failed(ctx, error))
             return None
         if isinstance(response, Awaitable):
-            return work_of(ctx, self._finish(ctx, response))
+            return work_of(ctx, self._finish(handler, ctx, response))
+        assert not isinstance(response, LongAnswer), "what is made in one turn is short"
         respond(response)
         return None
 
-    def _run_inline(self, handler: InlineHandler, ctx: RequestContext, respond: Respond) -> None:
+    def _run_inline(
+        self, handler: InlineHandler, ctx: RequestContext, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
         try:
             handler(self._node, ctx, respond)
         except (WireError, CannotAnswer):
             raise
+        except LongRequest as long:
+            # The connection starts no other request meanwhile, which keeps the order of Produce.
+            work = self._answer_long(partial(_as_task, handler), ctx, long.decode)
+            return work_of(ctx, self._finish_inline(ctx, work))
         except Exception as error:
             self._log_failure(ctx, error)
             raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed") from error
         if ctx.quota is not None:
             ctx.quota.leave()
+        return None
 
-    async def _finish(self, ctx: RequestContext, response: Awaitable[Response]) -> Response:
+    async def _answer_long(self, handler: Handler, ctx: RequestContext, decode: Decode) -> Response:
+        """Answer a request that its handler has not decoded."""
+        if is_of_brokers(ctx) and is_broker(self._node, ctx):
+            return await self._answer_decoded(handler, ctx, decode)
+        slot = await self._long.slot()
+        ctx.on_wait = slot.free
         try:
-            return await response
+            return await self._answer_decoded(handler, ctx, decode)
+        finally:
+            slot.free()
+
+    async def _answer_decoded(
+        self, handler: Handler, ctx: RequestContext, decode: Decode
+    ) -> Response:
+        await self._long.decode(ctx, decode)
+        response = handler(self._node, ctx)
+        if isinstance(response, Awaitable):
+            response = await response
+        return await self._long.encoded(ctx, response)
+
+    async def _finish_inline(self, ctx: RequestContext, work: Awaitable[Response]) -> Response:
+        try:
+            return await work
+        except (WireError, CannotAnswer):
+            raise
+        except Exception as error:
+            self._log_failure(ctx, error)
+            raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed") from error
+
+    async def _finish(
+        self, handler: Handler, ctx: RequestContext, response: Awaitable[Response]
+    ) -> Response:
+        try:
+            try:
+                return await self._long.encoded(ctx, await response)
+            except LongRequest as long:
+                return await self._answer_long(handler, ctx, long.decode)
         except (WireError, CannotAnswer):
             raise
         except Exception as error:  # noqa: BLE001  # the boundary: every failure of a handler becomes an answer
@@ -259,7 +323,8 @@ class RequestDispatcher:
         make = _TOP_LEVEL.get(ctx.api_key)
         if make is None:
             raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed: {code.name}") from error
-        return encode_response(ctx, make(code))
+        response = encode_response(ctx, make(code))
+        return response.encode() if isinstance(response, LongAnswer) else response
 
     def _log_failure(self, ctx: RequestContext, error: Exception) -> None:
         suppressed = self._log_limit.take(self._loop.time())
@@ -274,3 +339,17 @@ class RequestDispatcher:
                 suppressed_count=suppressed,
                 exc_info=error,
             )
+
+
+async def _as_task(handler: InlineHandler, node: Node, ctx: RequestContext) -> Response:
+    """Run a handler that answers through a callback, and return its answer."""
+    answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    def respond(response: Response) -> None:
+        if not answered.done():  # it is when the connection has closed
+            answered.set_result(response)
+
+    work = handler(node, ctx, respond)
+    if work is not None:
+        await work
+    return await answered

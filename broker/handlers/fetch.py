@@ -21,8 +21,8 @@ Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `Del
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
-from uuid import UUID
 
 import structlog
 
@@ -33,26 +33,34 @@ from broker.config import RACK_AWARE
 from broker.errors import ErrorCode, code_of
 from broker.handlers.authorization import allows_topic
 from broker.handlers.fetch_sessions import SessionCall
+from broker.handlers.fetch_target import (
+    FetchTarget,
+    aborted_of,
+    check_leader_epoch,
+    end_offset_of,
+)
 from broker.handlers.leader_hints import LeaderHints
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.racks import broker_in_rack, is_far_behind
-from broker.network.request import RequestContext, Response
-from broker.partition.committed import CommittedPartition
+from broker.handlers.slices import chunked, sliced
+from broker.network.request import LongAnswer, RequestContext, Response
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
 from broker.wire.fetch import (
     FetchPartitionResult,
-    decode_fetch_request,
     encode_fetch_response,
 )
-from broker.wire.gen.fetch import FetchPartition, FetchRequest
+from broker.wire.gen.fetch import FetchRequest, decode_request
 from broker.wire.topic_key import TopicKey
-from stream.batch.header import batch_span
 from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
-from stream.format.transaction_log import AbortedTransaction
 
 _log = structlog.get_logger(__name__)
 
+_AT_ONCE_COUNT: Final = 1_000
+"""Partitions that are looked up in one turn of the event loop: about 2 ms. A fetch of more is a
+long one, also if its session has them.
+"""
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
 """A cold read that takes longer gets a retriable error. The blocks that arrived stay cached for the
@@ -63,7 +71,6 @@ _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _READ_COMMITTED: Final = 1
 _DEBUGGING_CONSUMER: Final = -2
 """The replica id of tools that compare replicas. Those below it read as replicas do: everything."""
-_NO_EPOCH: Final = -1
 _NO_REPLICA: Final = -1
 _RACKS_FROM: Final = 11
 """The version from which clients go where `preferred_read_replica` says."""
@@ -72,59 +79,17 @@ _NO_OFFSET: Final = -1
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
     """See `broker.handlers.node.Handler`. Raises WireError."""
-    request = decode_fetch_request(ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     session_call = node.fetch_sessions.begin(request, ctx.api_version, ctx.received_at)
     if session_call.error_code:
         return encode_fetch_response(
             ctx.correlation_id, ctx.api_version, [], error_code=session_call.error_code
         )
     call = _FetchCall(node, ctx, request, session_call)
+    if call.is_long:
+        return call.answer_in_slices()
     call.evaluate()
     return call.answer() if call.is_complete else call.finish()
-
-
-class _Target:
-    """One partition of the request with its result so far."""
-
-    __slots__ = (
-        "committed",
-        "is_cold",
-        "is_denied",
-        "is_opening",
-        "partition",
-        "result",
-        "size_bytes",
-        "topic_id",
-        "topic_name",
-        "wanted",
-    )
-
-    def __init__(self, key: TopicKey, wanted: FetchPartition) -> None:
-        """key: the id of the topic, or its name. With an id, the name comes from this broker's
-        current image. Call `reset` before any use.
-        """
-        self.topic_id = key if isinstance(key, UUID) else None
-        self.topic_name = None if isinstance(key, UUID) else key
-        self.wanted = wanted
-        self.is_denied = False
-
-    def is_current(self) -> bool:
-        """Return whether the partition, if it is still served, has moved none of its offsets."""
-        found, result = self.partition, self.result
-        return (
-            found is not None
-            and result.high_watermark == found.high_watermark
-            and result.last_stable_offset == found.last_stable_offset
-            and result.log_start_offset == found.log_start_offset
-        )
-
-    def reset(self) -> None:
-        self.partition: Partition | None = None
-        self.committed: CommittedPartition | None = None
-        self.result = FetchPartitionResult(self.wanted.partition)
-        self.size_bytes = 0
-        self.is_opening = False
-        self.is_cold = False
 
 
 class _FetchCall:
@@ -168,9 +133,10 @@ class _FetchCall:
             request.min_bytes = min(request.min_bytes, self._max_bytes)
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
-        self._targets = [_Target(item.key, item.wanted) for item in call.partitions]
-        if node.authorizer is not None:
-            self._deny()
+        self._targets = [FetchTarget(item.key, item.wanted) for item in call.partitions]
+        if node.authorizer is not None and not self.is_long:
+            for target in self._targets:
+                self._deny(target)
         self._turns = self._targets
         if self._targets and call.session is None:
             # If the byte limit is too small for all partitions, the first ones get the bytes, so
@@ -178,19 +144,17 @@ class _FetchCall:
             first = ctx.correlation_id % len(self._targets)
             self._turns = self._targets[first:] + self._targets[:first]
 
-    def _deny(self) -> None:
-        """Find the topics that the client may not read. As in Kafka, a fetch that waits is not
-        checked again.
+    def _deny(self, target: FetchTarget) -> None:
+        """Find out whether the client may not read the topic. As in Kafka, a fetch that waits is
+        not checked again.
         """
-        node = self._node
-        for target in self._targets:
-            name = target.topic_name
-            if target.topic_id is not None:
-                topic = node.image.topics.by_id(target.topic_id)
-                name = None if topic is None else topic.name
-            target.is_denied = name is not None and not allows_topic(
-                node, self._ctx, Operation.READ, name
-            )
+        node, name = self._node, target.topic_name
+        if target.topic_id is not None:
+            topic = node.image.topics.by_id(target.topic_id)
+            name = None if topic is None else topic.name
+        target.is_denied = name is not None and not allows_topic(
+            node, self._ctx, Operation.READ, name
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -213,11 +177,17 @@ class _FetchCall:
         """Locate every partition and take the data in the log cache. No I/O. About 1.4 us for
         a partition without new data.
         """
+        self._restart()
+        self._evaluate(self._turns)
+
+    def _restart(self) -> None:
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
+
+    def _evaluate(self, targets: Iterable[FetchTarget]) -> None:
         may_read = self._node.can_write()
         topic_id = topic_name = None
-        for target in self._turns:
+        for target in targets:
             if target.topic_id is not None:
                 # While the fetch waited, the topic may have been deleted and its name reused.
                 if target.topic_id is not topic_id:
@@ -233,12 +203,29 @@ class _FetchCall:
             if partition is not None:
                 self._take_cached(target, partition)
 
-    def _refuse(self, target: _Target) -> None:
+    @property
+    def is_long(self) -> bool:
+        return len(self._targets) > _AT_ONCE_COUNT
+
+    async def answer_in_slices(self) -> Response:
+        """Answer a fetch of many partitions, with turns for the event loop in between."""
+        if self._node.authorizer is not None:
+            async for target in sliced(self._targets):
+                self._deny(target)
+        await self._evaluate_in_slices()
+        return await self.finish()
+
+    async def _evaluate_in_slices(self) -> None:
+        self._restart()
+        async for targets in chunked(self._turns):
+            self._evaluate(targets)
+
+    def _refuse(self, target: FetchTarget) -> None:
         """Without a session, return neither data that was read meanwhile nor offsets of the log."""
         target.reset()
         target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def _locate(self, target: _Target) -> Partition | None:
+    def _locate(self, target: FetchTarget) -> Partition | None:
         """Return the partition if it can be read at the requested offset; otherwise set the
         error.
         """
@@ -280,7 +267,7 @@ class _FetchCall:
         in_rack = bool(self._rack) and self._rack == self._node.config.rack
         return in_rack or self._replica_id == _DEBUGGING_CONSUMER
 
-    def _locate_committed(self, target: _Target, topic_name: str) -> None:
+    def _locate_committed(self, target: FetchTarget, topic_name: str) -> None:
         """Let the committed part of a partition that another broker leads be read, or leave the
         error that sends the client to the leader.
         """
@@ -302,7 +289,7 @@ class _FetchCall:
                 target.committed = found
                 self._reserve(target, limit_bytes)
 
-    def _nearer(self, target: _Target, partition: Partition) -> NodeId | None:
+    def _nearer(self, target: FetchTarget, partition: Partition) -> NodeId | None:
         """Return the broker that should serve this cold read instead of this one, or None."""
         rack, image = self._rack, self._node.image
         if not rack or rack == self._node.config.rack or not partition.accepts_records:
@@ -320,7 +307,7 @@ class _FetchCall:
         # As Kafka, which knows no offsets of a read that failed.
         result.high_watermark = result.last_stable_offset = result.log_start_offset = _NO_OFFSET
 
-    def _take_cached(self, target: _Target, partition: Partition) -> None:
+    def _take_cached(self, target: FetchTarget, partition: Partition) -> None:
         offset, result = target.wanted.fetch_offset, target.result
         if offset >= (
             result.last_stable_offset if self._reads_committed else result.high_watermark
@@ -344,7 +331,7 @@ class _FetchCall:
         else:
             self._take(target, records, limit_bytes)
 
-    def _reserve(self, target: _Target, limit_bytes: int) -> None:
+    def _reserve(self, target: FetchTarget, limit_bytes: int) -> None:
         """Reserve the bytes that the cold read may return; at least one, so that this counts as the
         first partition with data.
         """
@@ -354,7 +341,7 @@ class _FetchCall:
         self._budget_bytes -= limit_bytes
 
     def _add_aborted(
-        self, target: _Target, partition: Partition, records: Sequence[Buffer]
+        self, target: FetchTarget, partition: Partition, records: Sequence[Buffer]
     ) -> bool:
         """Add the aborted transactions in `records` if they are in memory. Returns False if they
         must be read.
@@ -362,12 +349,12 @@ class _FetchCall:
         offset, known = Offset(target.wanted.fetch_offset), partition.log.transactions
         found = known.aborted_within(offset, partition.last_stable_offset)
         if found:
-            found = known.aborted_within(offset, _end_offset(records))
+            found = known.aborted_within(offset, end_offset_of(records))
         if found is not None:
-            target.result.aborted_transactions = _aborted(found)
+            target.result.aborted_transactions = aborted_of(found)
         return found is not None
 
-    def _take(self, target: _Target, records: Sequence[Buffer], limit_bytes: int) -> None:
+    def _take(self, target: FetchTarget, records: Sequence[Buffer], limit_bytes: int) -> None:
         size_bytes = sum(map(len, records))
         if size_bytes > limit_bytes and self._size_bytes > 0:
             return
@@ -386,11 +373,15 @@ class _FetchCall:
                 if not self._node.can_write():
                     for target in self._targets:
                         self._refuse(target)
-                return self.answer()
+                break
             if self.is_complete:
-                return self.answer()
+                break
             if await self._park() or not self._is_current():
-                self.evaluate()
+                if self.is_long:
+                    await self._evaluate_in_slices()
+                else:
+                    self.evaluate()
+        return await self._answer_in_slices() if self.is_long else self.answer()
 
     def _is_current(self) -> bool:
         """Return whether no offset moved in a wait that nothing interrupted, as the end of a
@@ -398,10 +389,16 @@ class _FetchCall:
         """
         return self._node.can_write() and all(target.is_current() for target in self._targets)
 
-    async def _read_cold(self, cold: list[_Target]) -> None:
+    def _has_moved(self) -> bool:
+        """Return whether an offset moved while the partitions of a long fetch were looked up."""
+        return any(
+            target.partition is not None and not target.is_current() for target in self._targets
+        )
+
+    async def _read_cold(self, cold: list[FetchTarget]) -> None:
         limit = asyncio.Semaphore(_COLD_READS_AT_ONCE_COUNT)
 
-        async def read(target: _Target) -> None:
+        async def read(target: FetchTarget) -> None:
             async with limit:
                 await self._read_one(target)
 
@@ -417,7 +414,7 @@ class _FetchCall:
             elif size_bytes:
                 is_first = False
 
-    async def _read_one(self, target: _Target) -> None:
+    async def _read_one(self, target: FetchTarget) -> None:
         partition, result = target.partition, target.result
         try:
             async with (
@@ -451,15 +448,15 @@ class _FetchCall:
                 kind=type(error).__name__,
             )
 
-    async def _read_led(self, target: _Target, partition: Partition) -> None:
+    async def _read_led(self, target: FetchTarget, partition: Partition) -> None:
         offset, result = Offset(target.wanted.fetch_offset), target.result
         records = await partition.read(offset, target.size_bytes, committed=self._reads_committed)
         if self._reads_committed and records:
-            found = await partition.read_aborted(offset, _end_offset(records))
-            result.aborted_transactions = _aborted(found)
+            found = await partition.read_aborted(offset, end_offset_of(records))
+            result.aborted_transactions = aborted_of(found)
         result.records = records
 
-    async def _read_committed_part(self, target: _Target) -> None:
+    async def _read_committed_part(self, target: FetchTarget) -> None:
         offset, result, found = Offset(target.wanted.fetch_offset), target.result, target.committed
         assert found is not None, "nothing else is read without leading it"
         end_offset = found.committed_end
@@ -469,8 +466,8 @@ class _FetchCall:
         if offset < end_offset:
             records = await found.read(offset, end_offset, target.size_bytes)
             if self._reads_committed and records:
-                aborted = await found.read_aborted(offset, _end_offset(records))
-                result.aborted_transactions = _aborted(aborted)
+                aborted = await found.read_aborted(offset, end_offset_of(records))
+                result.aborted_transactions = aborted_of(aborted)
             result.records = records
         if not result.records:
             # The leader knows what follows, and waits for it.
@@ -480,6 +477,8 @@ class _FetchCall:
         """Wait for enough bytes, an error, or max_wait. Return False if nothing came. Registers
         before anything can change.
         """
+        if self._ctx.on_wait is not None:
+            self._ctx.on_wait()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wait = FetchWait(
             self._request.min_bytes - self._size_bytes,
@@ -497,6 +496,8 @@ class _FetchCall:
             if target.is_opening and target.topic_name is not None
         ]
         try:
+            if self.is_long and self._has_moved():
+                return True
             async with asyncio.timeout_at(self._deadline):
                 await woken
         except TimeoutError:
@@ -510,21 +511,48 @@ class _FetchCall:
         return True
 
     def answer(self) -> Response:
-        quota = self._ctx.quota
-        if quota is not None:
-            read_bytes = sum(len(part) for item in self._targets for part in item.result.records)
-            if throttle_ms := quota.fetched(read_bytes):
-                return self._throttled(throttle_ms)
+        throttle_ms = self._throttle_ms()
+        if throttle_ms:
+            return self._throttled(throttle_ms)
+        hints = LeaderHints(self._node, self._ctx)
+        if error := self._count(self._targets, hints):
+            self._ctx.meter.failed(self._ctx.api_key, error)
+        return self._encode(hints)()
+
+    async def _answer_in_slices(self) -> Response:
+        throttle_ms = self._throttle_ms()
+        if throttle_ms:
+            return self._throttled(throttle_ms)
         hints = LeaderHints(self._node, self._ctx)
         error = 0
-        for target in self._targets:
+        async for targets in chunked(self._targets):
+            found = self._count(targets, hints)
+            error = error or found
+        if error:
+            self._ctx.meter.failed(self._ctx.api_key, error)
+        return LongAnswer(self._encode(hints))
+
+    def _throttle_ms(self) -> int:
+        quota = self._ctx.quota
+        if quota is None:
+            return 0
+        return quota.fetched(
+            sum(len(part) for item in self._targets for part in item.result.records)
+        )
+
+    def _count(self, targets: Iterable[FetchTarget], hints: LeaderHints) -> int:
+        """Count what the partitions give, and name the leaders of others. Returns the first
+        error.
+        """
+        error = 0
+        for target in targets:
             error = error or target.result.error_code
             if target.partition is not None:
                 target.partition.requests_count += 1
                 if target.result.records:
                     target.partition.bytes_out += sum(map(len, target.result.records))
                     target.partition.records_out += (
-                        _end_offset(target.result.records) - target.wanted.fetch_offset
+                        end_offset_of(target.result.records) - target.wanted.fetch_offset
                     )
             elif target.result.records:
                 self._count_committed(target)
@@ -532,9 +560,7 @@ class _FetchCall:
                 target.result.current_leader = hints.current_leader(
                     target.topic_name, target.wanted.partition
                 )
-        if error:
-            self._ctx.meter.failed(self._ctx.api_key, error)
-        return self._encode(hints)
+        return error
 
     def _throttled(self, throttle_ms: int) -> Response:
         """Return an answer without records, for a client that has used up its quota."""
@@ -548,13 +574,13 @@ class _FetchCall:
             session_id=session_id,
         )
 
-    def _count_committed(self, target: _Target) -> None:
+    def _count_committed(self, target: FetchTarget) -> None:
         counts, records = self._node.partitions.committed_reads, target.result.records
         counts.served += 1
         counts.size_bytes += sum(map(len, records))
-        counts.records += _end_offset(records) - target.wanted.fetch_offset
+        counts.records += end_offset_of(records) - target.wanted.fetch_offset
 
-    def _encode(self, hints: LeaderHints) -> Response:
+    def _encode(self, hints: LeaderHints) -> Callable[[], list[Buffer]]:
         results = [target.result for target in self._targets]
         error_code, session_id, held = self._node.fetch_sessions.finish(
             self._call, results, asyncio.get_running_loop().time()
@@ -562,7 +588,8 @@ class _FetchCall:
         answered: dict[TopicKey, list[FetchPartitionResult]] = {}
         for at in held:
             answered.setdefault(self._call.partitions[at].key, []).append(results[at])
-        return encode_fetch_response(
+        return partial(
+            encode_fetch_response,
             self._ctx.correlation_id,
             self._ctx.api_version,
             list(answered.items()),
@@ -570,30 +597,3 @@ class _FetchCall:
             session_id=session_id,
             node_endpoints=hints.endpoints(),
         )
-
-
-def _end_offset(records: Sequence[Buffer]) -> Offset:
-    """Return the end offset of whole batches in order."""
-    last = records[-1]
-    at = end_offset = 0
-    while at < len(last):
-        span = batch_span(last, at)
-        at, end_offset = at + span.size_bytes, span.next_offset
-    return Offset(end_offset)
-
-
-def _aborted(found: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
-    return [(item.producer_id, item.first_offset) for item in found]
-
-
-def check_leader_epoch(leader_epoch: int, client_epoch: int) -> ErrorCode:
-    """Check the leader epoch of the client's metadata (KIP-320). A client with another epoch must
-    refresh.
-    """
-    if client_epoch in (_NO_EPOCH, leader_epoch):
-        return ErrorCode.NONE
-    return (
-        ErrorCode.FENCED_LEADER_EPOCH
-        if client_epoch < leader_epoch
-        else ErrorCode.UNKNOWN_LEADER_EPOCH
-    )

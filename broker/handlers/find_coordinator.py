@@ -20,6 +20,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.advertised import address_of
 from broker.handlers.authorization import allows, allows_cluster
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed
 from broker.network.request import RequestContext, Response
@@ -27,7 +28,6 @@ from broker.share.coordinator import ShareCoordinator
 from broker.share.state import is_coordinator_key
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.wire.error_codes import ErrorCode
-from broker.wire.framing import decode_body
 from broker.wire.gen import find_coordinator
 
 GROUP_KEY_TYPE: Final = 0
@@ -42,9 +42,7 @@ _TOPICS: Final = {
 
 
 async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
-    request = decode_body(
-        find_coordinator.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, find_coordinator.decode_request)
     keys = request.coordinator_keys if ctx.api_version >= 4 else [request.key]
     topic_name = _TOPICS.get(request.key_type)
     if topic_name is None or (

@@ -23,19 +23,19 @@ from broker.handlers.authorization import (
     allows_cluster,
     allows_group,
     check_group,
-    denied_topics,
     describes_group,
+    find_denied_topics,
     is_broker,
     note_change,
     operations,
     undescribed_topics,
 )
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import each_once, sliced
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
-from broker.wire.framing import decode_body
 from broker.wire.gen import (
     delete_groups,
     describe_groups,
@@ -64,7 +64,7 @@ _FIRST_WITH_UNKNOWN_GROUPS: Final = 6
 
 async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
     """JoinGroup (11). The coordinator parks it until the rebalance completes."""
-    request = decode_body(join_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, join_group.decode_request)
     version = ctx.api_version
     if not allows_group(node, ctx, Operation.READ, request.group_id):
         refused = join_group.JoinGroupResponse(
@@ -109,7 +109,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
 
 async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
     """SyncGroup (14). Followers wait until the leader's assignment is durable."""
-    request = decode_body(sync_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, sync_group.decode_request)
     if ctx.api_version < _FIRST_WITH_PROTOCOL or (
         request.protocol_type is not None and request.protocol_name is not None
     ):
@@ -138,7 +138,7 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
 
 async def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
     """Heartbeat (12)."""
-    request = decode_body(heartbeat.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, heartbeat.decode_request)
     check_group(node, ctx, Operation.READ, request.group_id)
     await node.groups.ready(request.group_id)
     error = node.groups.heartbeat(
@@ -150,7 +150,7 @@ async def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
 
 async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
     """LeaveGroup (13): one member up to version 2, a list from version 3."""
-    request = decode_body(leave_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, leave_group.decode_request)
     check_group(node, ctx, Operation.READ, request.group_id)
     single = ctx.api_version < 3
     identities = (
@@ -176,11 +176,13 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
 
 async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     """OffsetCommit (8). Unknown topics and partitions are refused individually."""
-    request = decode_body(offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, offset_commit.decode_request)
     if not allows_group(node, ctx, Operation.READ, request.group_id):
         return encode_response(ctx, _refused_commit(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
     names = [_name_of(node, ctx, topic.topic_id, topic.name) for topic in request.topics]
-    denied = denied_topics(node, ctx, Operation.READ, (name for name in names if name is not None))
+    denied = await find_denied_topics(
+        node, ctx, Operation.READ, (name for name in names if name is not None)
+    )
     offsets = _offsets_to_commit(node, request, names, denied)
     results: Mapping[TopicPartition, ErrorCode] = {}
     if offsets or not denied:
@@ -290,7 +292,7 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
     """OffsetFetch (9): one group up to version 7, several from version 8. Null topics select all
     committed offsets of the group.
     """
-    request = decode_body(offset_fetch.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, offset_fetch.decode_request)
     if ctx.api_version >= 8:
         groups = [
             await _fetch_group(
@@ -352,7 +354,7 @@ async def _fetch_group(
         for topic, partition in offsets.committed:
             by_name.setdefault(topic, []).append(partition)
         wanted = [(_id_of(node, topic), topic, indexes) for topic, indexes in by_name.items()]
-        hidden = denied_topics(node, ctx, Operation.DESCRIBE, by_name, logs=False)
+        hidden = await find_denied_topics(node, ctx, Operation.DESCRIBE, by_name, logs=False)
         if hidden and not is_broker(node, ctx):
             wanted = [item for item in wanted if item[1] not in hidden]
         if ctx.api_version >= _FIRST_WITH_TOPIC_IDS:  # a deleted topic has offsets for a moment
@@ -360,7 +362,7 @@ async def _fetch_group(
     else:
         wanted = _requested(topics)
     names = [_name_of(node, ctx, topic_id, name) for topic_id, name, _ in wanted]
-    denied = undescribed_topics(node, ctx, (name for name in names if name is not None))
+    denied = await undescribed_topics(node, ctx, (name for name in names if name is not None))
     answers = [
         offset_fetch.OffsetFetchResponseTopics(
             topic_id,
@@ -428,7 +430,7 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
     """ListGroups (16): return the groups that this broker coordinates. Clients send it to every
     broker.
     """
-    request = decode_body(list_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, list_groups.decode_request)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     sees_all = allows_cluster(node, ctx, Operation.DESCRIBE, logs=False) or is_broker(node, ctx)
@@ -447,9 +449,7 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
 
 async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
     """DescribeGroups (15)."""
-    request = decode_body(
-        describe_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, describe_groups.decode_request)
     groups: list[describe_groups.DescribedGroup] = []
     async for group_id in each_once(request.groups):
         if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
@@ -491,7 +491,7 @@ def _described(
 
 async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
     """DeleteGroups (42): only groups without members."""
-    request = decode_body(delete_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, delete_groups.decode_request)
     results: list[delete_groups.DeletableGroupResult] = []
     async for group_id in each_once(request.groups_names):
         if not allows_group(node, ctx, Operation.DELETE, group_id):

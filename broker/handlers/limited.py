@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, cast
 
 from base.clock import MonotonicClock
-from broker.network.request import RequestContext, Respond, Response
+from broker.network.request import LongAnswer, RequestContext, Respond, Response
 from broker.quotas.clients import ClientQuotas, RequestQuota
 from broker.wire import apis
 from broker.wire.throttle import write_throttle
@@ -49,7 +49,7 @@ class RequestLimits:
     def begin(self, ctx: RequestContext, respond: Respond) -> Respond:
         """Begin to count a request, if it has a quota. Returns how to answer it."""
         key = ctx.api_key
-        if key != _PRODUCE and _is_of_brokers(ctx):
+        if key != _PRODUCE and is_of_brokers(ctx):
             return respond
         user, client_id = ctx.connection.principal.name, ctx.client_id or ""
         client = self.quotas.client(user, client_id, ctx.received_at * 1_000)
@@ -60,7 +60,8 @@ class RequestLimits:
         return respond if key == _PRODUCE else partial(_answer, ctx, quota, respond)
 
 
-def _is_of_brokers(ctx: RequestContext) -> bool:
+def is_of_brokers(ctx: RequestContext) -> bool:
+    """Return whether only brokers send such requests."""
     return ctx.api_key in _OF_BROKERS or (
         ctx.api_key == apis.ADD_PARTITIONS_TO_TXN.key and ctx.api_version >= _VERIFICATION_FROM
     )
@@ -84,8 +85,8 @@ def _settled(ctx: RequestContext, quota: RequestQuota, response: Response) -> Re
     start.
     """
     throttle_ms = quota.settle()
-    if throttle_ms:
-        assert response is not None, "only Produce has requests without an answer"
+    if throttle_ms and response is not None:  # Produce without an answer muted its connection
+        assert not isinstance(response, LongAnswer), "the dispatcher encodes it first"
         head = response if isinstance(response, bytearray) else response[0]
         assert isinstance(head, bytearray), "frames begin with a writable buffer"
         write_throttle(apis.APIS[ctx.api_key], ctx.api_version, head, throttle_ms)

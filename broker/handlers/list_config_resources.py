@@ -15,9 +15,9 @@ from broker.handlers.advertised import live_nodes
 from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.loggers import LOGGER_RESOURCE
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen.list_config_resources import (
     ConfigResource,
     ListConfigResourcesResponse,
@@ -38,7 +38,7 @@ _FIRST_WITH_TYPES: Final = 1
 
 def handle_list_config_resources(node: Node, ctx: RequestContext) -> Response:
     """Answer UNSUPPORTED_VERSION for a type that does not exist, as Kafka does. No types: all."""
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE_CONFIGS)
     wanted = set(request.resource_types)
     if ctx.api_version < _FIRST_WITH_TYPES:

@@ -30,14 +30,14 @@ from base.ids import Offset
 from broker.errors import ErrorCode, code_of
 from broker.handlers.authorization import check_cluster, undescribed_topics
 from broker.handlers.dispatch import encode_response
-from broker.handlers.fetch import check_leader_epoch
+from broker.handlers.fetch_target import check_leader_epoch
 from broker.handlers.forks import answer_fork_points, asks_for_fork_points
 from broker.handlers.lease import still_leads, wait_led
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import gathered
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
-from broker.wire import framing
 from broker.wire.gen.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -72,12 +72,12 @@ _WAIT_OPEN_S: Final = 2.0
 
 
 async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     if asks_for_fork_points(request.topics):
         check_cluster(node, ctx, Operation.CLUSTER_ACTION)
         return await answer_fork_points(node, ctx, request)
     names = {topic.name for topic in request.topics}
-    denied = undescribed_topics(node, ctx, names)
+    denied = await undescribed_topics(node, ctx, names)
     limit = asyncio.Semaphore(_LOOKUPS_AT_ONCE_COUNT)
     # As in Kafka, replicas and debugging consumers see open transactions.
     committed = request.isolation_level == _READ_COMMITTED and request.replica_id == _CONSUMER

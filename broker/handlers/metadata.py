@@ -17,8 +17,9 @@ Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationMa
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -33,13 +34,15 @@ from broker.handlers.authorization import (
     allows_cluster,
     cluster_operations,
     denied_topics,
+    find_denied_topics,
     operations,
 )
 from broker.handlers.frozen_topics import describe_frozen_topics
+from broker.handlers.long_requests import decoded
 from broker.handlers.mutation_quota import quota_client
 from broker.handlers.node import Node
-from broker.handlers.slices import SLICE_COUNT, listed
-from broker.network.request import RequestContext, Response
+from broker.handlers.slices import SLICE_COUNT, each_once, sliced
+from broker.network.request import LongAnswer, RequestContext, Response
 from broker.partition.leaders import Gone, announced_leader
 from broker.wire import apis, framing
 from broker.wire.gen.metadata import (
@@ -132,15 +135,20 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
     cache = PartitionCache()
 
     def handle_metadata(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
-        request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+        request = decoded(ctx, decode_request)
         answer = _Answer(node, ctx, request, cache)
         requested = request.topics
         if request.frozen_topics:
             return answer.of_frozen_topics(requested or ())
         if requested is None or (not requested and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
+            if len(node.image.topics) > SLICE_COUNT:
+                return answer.of_all_in_slices()
             return answer.encode(answer.all_topics())
+        if len(requested) > SLICE_COUNT:
+            return answer.in_slices(requested)
+        answer.check(requested)
         missing = answer.creatable(_creatable(node, request, requested))
-        if missing or len(requested) > SLICE_COUNT:
+        if missing:
             return answer.after_creating(requested, missing)
         return answer.encode(list(answer.topics_for(requested, {})))
 
@@ -153,10 +161,13 @@ def _creatable(
     if not (request.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return []
     names = {topic.name for topic in requested if topic.name is not None and topic.topic_id is None}
-    return sorted(
-        name
-        for name in names
-        if node.image.topics.by_name(name) is None
+    return sorted(name for name in names if _is_missing(node, name))
+
+
+def _is_missing(node: Node, name: str) -> bool:
+    """Return whether there is no such topic, but could be."""
+    return (
+        node.image.topics.by_name(name) is None
         and is_valid_topic_name(name)
         and name not in INTERNAL_TOPICS
     )
@@ -201,11 +212,16 @@ class _Answer:
         self._denied: AbstractSet[str] = frozenset()
         """Topics that the client may not describe."""
         self._not_creatable: AbstractSet[str] = frozenset()
-        if node.authorizer is not None and request.topics and not request.frozen_topics:
-            names = (self._name_of(topic) for topic in request.topics)
-            self._denied = denied_topics(
-                node, ctx, Operation.DESCRIBE, (name for name in names if name is not None)
-            )
+
+    def check(self, requested: Iterable[MetadataRequestTopic]) -> None:
+        """Find the topics that the client may not describe."""
+        if self._node.authorizer is not None:
+            names = self._names_of(requested)
+            self._denied = denied_topics(self._node, self._ctx, Operation.DESCRIBE, names)
+
+    def _names_of(self, requested: Iterable[MetadataRequestTopic]) -> Iterator[str]:
+        names = (self._name_of(topic) for topic in requested)
+        return (name for name in names if name is not None)
 
     def _name_of(self, topic: MetadataRequestTopic) -> str | None:
         if topic.topic_id is None:
@@ -221,6 +237,34 @@ class _Answer:
         )
         return [self.known(topic) for topic in topics if topic.name not in denied]
 
+    async def of_all_in_slices(self) -> Response:
+        """Answer with the topics that the client may describe, of which there are many."""
+        node, topics = self._node, list(self._node.image.topics)
+        names = (topic.name for topic in topics)
+        denied = await find_denied_topics(node, self._ctx, Operation.DESCRIBE, names, logs=False)
+        return await self.encode_in_slices(
+            self.known(topic) for topic in topics if topic.name not in denied
+        )
+
+    async def in_slices(self, requested: Sequence[MetadataRequestTopic]) -> Response:
+        """Answer a request that names many topics."""
+        node, ctx = self._node, self._ctx
+        names = self._names_of(requested)
+        self._denied = await find_denied_topics(node, ctx, Operation.DESCRIBE, names)
+        missing: list[str] = []
+        if self._request.allow_auto_topic_creation and node.config.auto_create_topics_enable:
+            named = (topic.name for topic in requested if topic.topic_id is None)
+            missing = [
+                name
+                async for name in each_once(named)
+                if name is not None and name not in self._denied and _is_missing(node, name)
+            ]
+        if missing and not allows_cluster(node, ctx, Operation.CREATE, logs=False):
+            self._not_creatable = await find_denied_topics(node, ctx, Operation.CREATE, missing)
+            missing = [name for name in missing if name not in self._not_creatable]
+        errors = await _create(node, ctx, missing) if missing else {}
+        return await self.encode_in_slices(self.topics_for(requested, errors))
+
     def creatable(self, missing: Sequence[str]) -> list[str]:
         """Return those of the missing topics that the client may create."""
         node, ctx = self._node, self._ctx
@@ -232,8 +276,8 @@ class _Answer:
     async def after_creating(
         self, requested: Sequence[MetadataRequestTopic], names: list[str]
     ) -> Response:
-        errors = await _create(self._node, self._ctx, names) if names else {}
-        return self.encode(await listed(self.topics_for(requested, errors)))
+        errors = await _create(self._node, self._ctx, names)
+        return self.encode(list(self.topics_for(requested, errors)))
 
     async def of_frozen_topics(self, requested: Sequence[MetadataRequestTopic]) -> Response:
         found = await describe_frozen_topics(self._node, self._ctx, requested)
@@ -298,20 +342,45 @@ class _Answer:
         )
 
     def encode(self, topics: list[EncodedTopic]) -> Response:
+        """Return the answer. The topics are as they were in this turn of the event loop."""
+        for topic in topics:
+            self._add_operations(topic)
+        return self._frame(self._head(), topics)
+
+    async def encode_in_slices(self, topics: Iterable[EncodedTopic]) -> Response:
+        """Return the answer, encoded by a thread. The topics are made one by one."""
+        earlier = self._head()
+        found: list[EncodedTopic] = []
+        async for topic in sliced(topics):
+            self._add_operations(topic)
+            # The cache may change the list when the next slice begins.
+            found.append(EncodedTopic(topic.head, tuple(topic.partitions)))
+        head = self._head()
+        # A leader in the first slices may have left since.
+        brokers = {broker.node_id: broker for broker in (*earlier.brokers, *head.brokers)}
+        head.brokers = list(brokers.values())
+        return LongAnswer(partial(self._frame, head, found))
+
+    def _add_operations(self, topic: EncodedTopic) -> None:
+        head = topic.head
+        if (
+            self._request.include_topic_authorized_operations
+            and head.name is not None
+            and head.error_code not in _WITHOUT_RIGHTS
+        ):
+            head.topic_authorized_operations = operations(
+                self._node, self._ctx, ResourceType.TOPIC, head.name
+            )
+
+    def _head(self) -> MetadataResponse:
         node, ctx, request = self._node, self._ctx, self._request
-        if request.include_topic_authorized_operations:
-            for topic in topics:
-                if topic.head.name is not None and topic.head.error_code not in _WITHOUT_RIGHTS:
-                    topic.head.topic_authorized_operations = operations(
-                        node, ctx, ResourceType.TOPIC, topic.head.name
-                    )
         wants_all_topics = request.topics is None or (
             not request.topics and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE
         )
         brokers = (advertised.live_brokers if wants_all_topics else advertised.known_brokers)(
             node, ctx.connection
         )
-        head = MetadataResponse(
+        return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack)
                 for broker in brokers
@@ -322,7 +391,9 @@ class _Answer:
             if request.include_cluster_authorized_operations
             else NOT_REQUESTED,
         )
-        message = EncodedMetadata(head, topics)
+
+    def _frame(self, head: MetadataResponse, topics: list[EncodedTopic]) -> bytearray:
+        ctx, message = self._ctx, EncodedMetadata(head, topics)
         return framing.encode_response_frame(
             apis.METADATA, ctx.api_version, ctx.correlation_id, encode_metadata, message
         )

@@ -99,7 +99,7 @@ Handler: TypeAlias = Callable[[Node, RequestContext], Response | Awaitable[Respo
 cancels when the connection closes.
 """
 
-InlineHandler: TypeAlias = Callable[[Node, RequestContext, Respond], None]
-"""Answers one request through `respond`, now or later from a callback, without a task. Used for
-Produce.
+InlineHandler: TypeAlias = Callable[[Node, RequestContext, Respond], Awaitable[None] | None]
+"""Answers one request through `respond`, now or later from a callback, without a task. Returns
+something to await for long requests only. Used for Produce.
 """

@@ -6,12 +6,12 @@ Source: KIP-496; Kafka `KafkaApis.handleOffsetDeleteRequest`.
 
 from base.acls import Operation
 from broker.groups.offsets import TopicPartition
-from broker.handlers.authorization import check_group, denied_topics
+from broker.handlers.authorization import check_group, find_denied_topics
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
-from broker.wire.framing import decode_body
 from broker.wire.gen.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -22,9 +22,11 @@ from broker.wire.gen.offset_delete import (
 
 
 async def handle_offset_delete(node: Node, ctx: RequestContext) -> Response:
-    request = decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     check_group(node, ctx, Operation.DELETE, request.group_id)
-    denied = denied_topics(node, ctx, Operation.READ, (topic.name for topic in request.topics))
+    denied = await find_denied_topics(
+        node, ctx, Operation.READ, (topic.name for topic in request.topics)
+    )
     await node.groups.ready(request.group_id)
     wanted = [item for item in _existing(node, request) if item[0] not in denied]
     results = await node.groups.delete_offsets(request.group_id, wanted)

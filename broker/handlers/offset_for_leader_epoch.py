@@ -10,13 +10,13 @@ from typing import Final
 from broker.errors import ErrorCode
 from broker.handlers.authorization import undescribed_topics
 from broker.handlers.dispatch import encode_response
-from broker.handlers.fetch import check_leader_epoch
+from broker.handlers.fetch_target import check_leader_epoch
 from broker.handlers.lease import wait_led
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
-from broker.wire import framing
 from broker.wire.gen.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
@@ -32,9 +32,9 @@ a change of leader.
 
 
 async def handle_offset_for_leader_epoch(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     deadline = ctx.received_at + _WAIT_OPEN_S
-    denied = undescribed_topics(node, ctx, (topic.topic for topic in request.topics))
+    denied = await undescribed_topics(node, ctx, (topic.topic for topic in request.topics))
     every = ((topic.topic, wanted) for topic in request.topics for wanted in topic.partitions)
     found = iter(
         [

@@ -23,26 +23,30 @@ Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, cast
+from functools import partial
+from typing import Final
 
 from base.acls import Operation, ResourceType
 from base.clock import monotonic_ms
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode
 from broker.handlers import verification
-from broker.handlers.authorization import allows, denied_topics
+from broker.handlers.authorization import allows, denied_topics, find_denied_topics
 from broker.handlers.leader_hints import LeaderHints
+from broker.handlers.long_requests import LongRequest
 from broker.handlers.node import Node
-from broker.network.request import RequestContext, Respond
+from broker.handlers.slices import Slices, sliced
+from broker.network.request import LongAnswer, RequestContext, Respond
 from broker.network.server import CannotAnswer
-from broker.partition.append import Content, PartitionAppend
+from broker.partition.append import NAMED_TWICE, Content, PartitionAppend
 from broker.partition.mirrored import MirroredBatches
 from broker.partition.partition import Partition
 from broker.partition.validation import Refusal
 from broker.partition.verification import Guard
 from broker.quotas.clients import RequestQuota
+from broker.wire.errors import TooManyElements
 from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import (
     ProducePartition,
@@ -50,6 +54,7 @@ from broker.wire.produce import (
     ProduceRequest,
     decode_produce_request,
     encode_produce_response,
+    read_produce_request,
 )
 from broker.wire.topic_key import TopicKey
 
@@ -59,12 +64,14 @@ _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _NOT_FOR_CLIENTS: Final = (
     "only coordinators write to this topic: commit offsets by OffsetCommit, transactions by EndTxn"
 )
+_PARTS_PER_SLICE_COUNT: Final = 100
+"""Partitions of a long request that get their records in one turn: 2 to 3 ms."""
 _ACKS_NONE: Final = 0
 _NONE: Final[AbstractSet[str]] = frozenset()
 _ACKS: Final = frozenset({-1, 0, 1})
 
 
-def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
+def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> Awaitable[None] | None:
     """See `broker.handlers.node.InlineHandler`.
 
     Raises WireError; CannotAnswer without a session, and to report an error to a client with
@@ -75,8 +82,14 @@ def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
             "a Produce request arrived while the controller is unreachable: the client should"
             " ask another broker for the leader"
         )
-    request = decode_produce_request(ctx.frame, ctx.body_offset, ctx.api_version)
+    if ctx.body is not None:
+        return _ProduceCall(node, ctx, ctx.body, respond).run_in_slices()
+    try:
+        request = decode_produce_request(ctx.frame, ctx.body_offset, ctx.api_version)
+    except TooManyElements:
+        raise LongRequest(read_produce_request) from None
     _ProduceCall(node, ctx, request, respond).run()
+    return None
 
 
 class _ProduceCall:
@@ -139,6 +152,47 @@ class _ProduceCall:
                     targets.append(result)
         if parts:
             self._append(parts, targets)
+        self._end()
+
+    async def run_in_slices(self) -> None:
+        """Do the same for a long request. The parts of a slice are a group; the connection starts
+        no other request meanwhile.
+        """
+        parts: list[tuple[Partition, Content]] = []
+        targets: list[ProducePartitionResult] = []
+        appended: set[Partition] = set()
+        request_error = await self._request_error_in_slices()
+        slices = Slices()
+        for topic in self._request.topics:
+            results: list[ProducePartitionResult] = []
+            name = self._name_of(topic.key)
+            self._results.append((topic.key, results))
+            self._names.append(name)
+            for wanted in topic.partitions:
+                result = ProducePartitionResult(wanted.index)
+                results.append(result)
+                if name is None:
+                    self._refuse(topic.key, wanted.records, result, ErrorCode.UNKNOWN_TOPIC_ID)
+                elif partition := self._route(name, wanted, result, request_error):
+                    if partition in appended:
+                        result.error_code = ErrorCode.INVALID_REQUEST
+                        result.error_message = NAMED_TWICE
+                        continue
+                    appended.add(partition)
+                    parts.append((partition, self._content(wanted.records)))
+                    targets.append(result)
+                if len(parts) >= _PARTS_PER_SLICE_COUNT or slices.is_over:
+                    if parts:
+                        self._append(parts, targets)
+                        parts, targets = [], []
+                    await slices.turn()
+                    if not self._node.can_write():
+                        request_error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if parts:
+            self._append(parts, targets)
+        self._end()
+
+    def _end(self) -> None:
         if self._request.acks == _ACKS_NONE:
             self._finish_without_answer()
         self._settle_one()
@@ -187,9 +241,34 @@ class _ProduceCall:
     def _request_error(self) -> ErrorCode | None:
         """Return the error of the request as a whole, or None."""
         if self._node.authorizer is not None:
-            code = self._denial()
-            if code is not None:
-                return code
+            if any(map(_is_transactional, self._wanted())) and not self._may_use_transaction():
+                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            for operation in self._operations():
+                self._denied |= denied_topics(self._node, self._ctx, operation, self._topic_names())
+        return self._wrong_option()
+
+    async def _request_error_in_slices(self) -> ErrorCode | None:
+        """Do the same for a long request."""
+        if self._node.authorizer is not None:
+            is_transactional = False
+            async for wanted in sliced(self._wanted()):
+                is_transactional = is_transactional or _is_transactional(wanted)
+            if is_transactional and not self._may_use_transaction():
+                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            for operation in self._operations():
+                self._denied |= await find_denied_topics(
+                    self._node, self._ctx, operation, self._topic_names()
+                )
+        return self._wrong_option()
+
+    def _operations(self) -> Sequence[Operation]:
+        """Return what the client has to be allowed. A mirror chooses the offsets, as only the owner
+        of the topic may.
+        """
+        mirrors = bool(self._request.mirror_source)
+        return (Operation.WRITE, Operation.ALTER) if mirrors else (Operation.WRITE,)
+
+    def _wrong_option(self) -> ErrorCode | None:
         if self._request.mirror_source and self._request.transactional_id is not None:
             return ErrorCode.INVALID_REQUEST
         return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
@@ -198,29 +277,22 @@ class _ProduceCall:
         source = self._request.mirror_source
         return MirroredBatches(source, records) if source else records
 
-    def _is_transactional(self) -> bool:
-        return any(
-            verification.transactional_producer(wanted.records) is not None
-            for topic in self._request.topics
-            for wanted in topic.partitions
-        )
+    def _wanted(self) -> Iterator[ProducePartition]:
+        return (wanted for topic in self._request.topics for wanted in topic.partitions)
 
-    def _denial(self) -> ErrorCode | None:
-        """Find the topics to which the client may not write. Return why the whole request is
-        refused, or None.
-        """
-        node, ctx, transactional_id = self._node, self._ctx, self._request.transactional_id
-        if self._is_transactional() and not (
-            transactional_id is not None
-            and allows(node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-        ):
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        names = {self._name_of(topic.key) for topic in self._request.topics} - {None}
-        self._denied = denied_topics(node, ctx, Operation.WRITE, cast("set[str]", names))
-        if self._request.mirror_source:
-            # It chooses the offsets, as only the owner of the topic may.
-            self._denied |= denied_topics(node, ctx, Operation.ALTER, cast("set[str]", names))
-        return None
+    def _topic_names(self) -> Iterator[str]:
+        names = (self._name_of(topic.key) for topic in self._request.topics)
+        return (name for name in names if name is not None)
+
+    def _may_use_transaction(self) -> bool:
+        transactional_id = self._request.transactional_id
+        return transactional_id is not None and allows(
+            self._node,
+            self._ctx,
+            Operation.WRITE,
+            ResourceType.TRANSACTIONAL_ID,
+            transactional_id,
+        )
 
     def _append(
         self,
@@ -379,14 +451,11 @@ class _ProduceCall:
                 [(partition.topic_name, result) for partition, result in leaving]
             )
         throttle_ms = 0 if ctx.quota is None else self._throttle(ctx.quota, is_answered=True)
+        answer = ctx.correlation_id, ctx.api_version, self._results, throttle_ms, endpoints
         self._respond(
-            encode_produce_response(
-                ctx.correlation_id,
-                ctx.api_version,
-                self._results,
-                throttle_ms,
-                node_endpoints=endpoints,
-            )
+            encode_produce_response(*answer)
+            if ctx.body is None
+            else LongAnswer(partial(encode_produce_response, *answer))
         )
         for partition, _ in leaving:
             if partition.notice is not None:
@@ -447,3 +516,7 @@ class _ProduceCall:
         return sorted(
             code.name for code in ErrorCode if code in codes and code is not ErrorCode.NONE
         )
+
+
+def _is_transactional(wanted: ProducePartition) -> bool:
+    return verification.transactional_producer(wanted.records) is not None

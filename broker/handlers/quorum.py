@@ -12,9 +12,9 @@ from base.acls import Operation
 from broker.errors import ErrorCode, code_of
 from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen import describe_quorum as wire
 from controller.api.errors import ControllerError
 from controller.api.messages import QuorumMember, QuorumStatus
@@ -26,7 +26,7 @@ _LISTENER: Final = "CONTROLLER"
 
 async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
     """Describe the only partition of the metadata log. Any other one does not exist."""
-    request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, wire.decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE)
     try:
         quorum = await node.client.describe_quorum(timeout_s=_TIMEOUT_S)

@@ -19,10 +19,10 @@ from base.ids import NodeId
 from broker.errors import ErrorCode, code_of, code_of_status
 from broker.handlers.authorization import allows_cluster, check_cluster, note_change
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen import alter_partition_reassignments as alter
 from broker.wire.gen import elect_leaders as elect
 from broker.wire.gen import list_partition_reassignments as listing
@@ -88,7 +88,7 @@ async def _send_in_chunks(
 
 
 async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(alter.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, alter.decode_request)
     if not allows_cluster(node, ctx, Operation.ALTER):
         return encode_response(ctx, _refused_change(request))
     targets = await listed(
@@ -161,9 +161,7 @@ def _refused_change(
 
 
 async def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        listing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, listing.decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE)
     topics = node.image.topics
     if request.topics is None:
@@ -212,7 +210,7 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     """ElectLeaders (43). An unclean election is never needed: any broker may lead, and the
     controller elects leaders of leaderless partitions by itself.
     """
-    request = framing.decode_body(elect.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, elect.decode_request)
     if not allows_cluster(node, ctx, Operation.ALTER):
         return encode_response(ctx, _refused_election(request))
     names = _partitions_to_elect(node, request)

@@ -14,10 +14,10 @@ from base.scram import ScramMechanism, credential_of
 from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen import alter_user_scram_credentials as altering
 from broker.wire.gen.describe_user_scram_credentials import (
     CredentialInfo,
@@ -34,7 +34,7 @@ _MECHANISMS: Final = frozenset(ScramMechanism)
 
 
 async def handle_describe_user_scram_credentials(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.DESCRIBE)
     named = Counter([user.name for user in request.users or ()] or node.image.scram.users())
     results = await listed(_result(node, name, count) for name, count in named.items())
@@ -66,9 +66,7 @@ def _result(node: Node, name: str, count: int) -> DescribeUserScramCredentialsRe
 
 
 async def handle_alter_user_scram_credentials(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        altering.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, altering.decode_request)
     asked = AlterScramCredentials(
         deletions=await listed(
             ScramDeletion(user=item.name, mechanism=item.mechanism) for item in request.deletions

@@ -11,6 +11,7 @@ from broker.errors import ErrorCode
 from broker.handlers.authorization import allows_group
 from broker.handlers.dispatch import encode_response
 from broker.handlers.leader_hints import LeaderHints
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.share_requests import (
     NO_TOPIC_ID,
@@ -19,7 +20,7 @@ from broker.handlers.share_requests import (
     acknowledge,
     are_shares_on,
     end_session,
-    unreadable_topics,
+    find_unreadable_topics,
 )
 from broker.network.request import RequestContext, Response
 from broker.share.sessions import (
@@ -29,7 +30,6 @@ from broker.share.sessions import (
     ShareSessionRefused,
     TopicIdPartition,
 )
-from broker.wire import framing
 from broker.wire.gen.share_acknowledge import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -42,7 +42,7 @@ from broker.wire.gen.share_acknowledge import (
 
 
 async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     key = ShareSessionKey(request.group_id or "", request.member_id or "")
     epoch = request.share_session_epoch
     try:
@@ -57,7 +57,7 @@ async def handle_share_acknowledge(node: Node, ctx: RequestContext) -> Response:
         return encode_response(ctx, _refusal(refused.code))
     may_renew = ctx.api_version >= RENEW_FROM and request.is_renew_ack
     wanted = _wanted(request)
-    denied = unreadable_topics(node, ctx, (item for item, _ in wanted))
+    denied = await find_unreadable_topics(node, ctx, (item for item, _ in wanted))
     codes = await acknowledge(node, key, wanted, may_renew=may_renew, denied=denied)
     if epoch == FINAL_EPOCH:
         await end_session(node, key)

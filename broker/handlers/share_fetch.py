@@ -14,9 +14,12 @@ Source: Kafka `KafkaApis.handleShareFetchRequest`, `DelayedShareFetch`, `ShareFe
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import chain
 from typing import Final
+from uuid import UUID
 
 import structlog
 
@@ -26,7 +29,9 @@ from base.ids import Offset
 from broker.errors import ErrorCode, code_of
 from broker.handlers.authorization import allows_group
 from broker.handlers.leader_hints import LeaderHints
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
+from broker.handlers.share_fetch_target import ShareFetchAnswer, ShareFetchTarget
 from broker.handlers.share_requests import (
     NO_TOPIC_ID,
     RENEW_FROM,
@@ -35,13 +40,14 @@ from broker.handlers.share_requests import (
     are_shares_on,
     end_session,
     find_partition,
+    find_unreadable_topics,
     unreadable_topics,
 )
-from broker.network.request import RequestContext, Response
+from broker.handlers.slices import chunked, listed, sliced
+from broker.network.request import LongAnswer, RequestContext, Response
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
 from broker.share.batches import FetchedBatches
-from broker.share.partition import SharePartition
 from broker.share.sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
@@ -51,13 +57,14 @@ from broker.share.sessions import (
     TopicIdPartition,
 )
 from broker.share.window import AcquireOptions
-from broker.wire import framing
 from broker.wire.gen.share_fetch import ShareFetchRequest, decode_request
 from broker.wire.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
 from stream.errors import OffsetOutOfRange
 
 _log = structlog.get_logger(__name__)
 
+_AT_ONCE_COUNT: Final = 500
+"""Partitions that are looked up in one turn of the event loop: about 3 ms."""
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
 _READ_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -70,7 +77,7 @@ _BATCH_RECORDS_MIN: Final = 1
 
 def handle_share_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
     """See `broker.handlers.node.Handler`. Raises WireError."""
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     try:
         if not are_shares_on(node):
             raise ShareSessionRefused(ErrorCode.UNSUPPORTED_VERSION)
@@ -97,40 +104,6 @@ def _acknowledgements(request: ShareFetchRequest) -> Wanted:
     ]
 
 
-class _ShareTarget:
-    """One partition of the session with what this call found so far."""
-
-    __slots__ = (
-        "batches",
-        "is_cold",
-        "is_opening",
-        "is_waiting",
-        "item",
-        "offset",
-        "partition",
-        "result",
-        "share",
-    )
-
-    def __init__(self, item: TopicIdPartition) -> None:
-        self.item = item
-        self.reset()
-
-    def reset(self) -> None:
-        self.result = ShareFetchPartitionResult(self.item.partition)
-        self.partition: Partition | None = None
-        self.share: SharePartition | None = None
-        self.batches: FetchedBatches | None = None
-        self.offset = 0
-        self.is_cold = False
-        self.is_waiting = False
-        """The share partition can give nothing before something wakes its fetches."""
-        self.is_opening = False
-
-    def fail(self, code: ErrorCode) -> None:
-        self.result.error_code = code
-
-
 class _ShareFetchCall:
     __slots__ = (
         "_codes",
@@ -138,11 +111,13 @@ class _ShareFetchCall:
         "_deadline",
         "_denied",
         "_is_final",
+        "_is_long",
         "_is_wait_over",
         "_key",
         "_min_bytes",
         "_node",
         "_options",
+        "_read",
         "_reads_committed",
         "_request",
         "_session",
@@ -173,15 +148,31 @@ class _ShareFetchCall:
         )
         self._size_bytes = 0
         self._min_bytes = min(request.min_bytes, _READ_BYTES_MAX)
-        self._denied = unreadable_topics(
-            node, ctx, [*self._session.partitions, *(item for item, _ in self.wanted)]
-        )
-        reads = not self._is_final and not request.is_renew_ack
-        self._targets = [_ShareTarget(item) for item in self._session.partitions] if reads else []
+        self._denied: AbstractSet[UUID] = frozenset()
+        self._targets: list[ShareFetchTarget] = []
         self._turns = self._targets
-        if self._targets:
-            first = ctx.correlation_id % len(self._targets)
-            self._turns = self._targets[first:] + self._targets[:first]
+        reads = not self._is_final and not request.is_renew_ack
+        self._read = tuple(self._session.partitions) if reads else ()
+        self._is_long = ctx.is_long or len(self._read) > _AT_ONCE_COUNT
+        """Whether the call goes through its partitions in slices."""
+        if not self._is_long:
+            self._denied = unreadable_topics(node, ctx, self._items())
+            self._set_targets([ShareFetchTarget(item) for item in self._read])
+
+    def _items(self) -> Iterator[TopicIdPartition]:
+        return chain(self._session.partitions, (item for item, _ in self.wanted))
+
+    def _set_targets(self, targets: list[ShareFetchTarget]) -> None:
+        self._targets = self._turns = targets
+        if targets:
+            first = self._ctx.correlation_id % len(targets)
+            self._turns = targets[first:] + targets[:first]
+
+    async def _prepare(self) -> None:
+        """Do what the constructor leaves out of a long call."""
+        if self._is_long:
+            self._denied = await find_unreadable_topics(self._node, self._ctx, self._items())
+            self._set_targets(await listed(ShareFetchTarget(item) for item in self._read))
 
     def _begin_session(self) -> ShareSession:
         request, sessions = self._request, self._node.share_sessions
@@ -216,6 +207,8 @@ class _ShareFetchCall:
         """Answer now, or return what answers later."""
         if self._is_final:
             return self.acknowledge_and_finish()
+        if self._is_long:
+            return self._evaluate_and_finish()
         self._evaluate()
         if not self._is_complete:
             return self._finish()
@@ -224,6 +217,7 @@ class _ShareFetchCall:
         return self._finish()
 
     async def acknowledge_and_finish(self) -> Response:
+        await self._prepare()
         may_renew = self._ctx.api_version >= RENEW_FROM and self._request.is_renew_ack
         self._codes = await acknowledge(
             self._node, self._key, self.wanted, may_renew=may_renew, denied=self._denied
@@ -231,8 +225,13 @@ class _ShareFetchCall:
         if self._is_final:
             await end_session(self._node, self._key)
         if not self._targets:
-            return self._answer()
-        self._evaluate()
+            return await self._answer_later()
+        await self._evaluate_later()
+        return await self._finish()
+
+    async def _evaluate_and_finish(self) -> Response:
+        await self._prepare()
+        await self._evaluate_later()
         return await self._finish()
 
     @property
@@ -248,16 +247,43 @@ class _ShareFetchCall:
     def _evaluate(self) -> None:
         """Find every share partition, and the data in the log cache. Locks nothing. No I/O."""
         self._size_bytes = 0
-        readable: list[_ShareTarget] = []
-        for target in self._turns:
+        readable = self._readable(self._turns)
+        for target in readable:
+            self._read_cached(target, self._share_bytes(len(readable)))
+
+    async def _evaluate_later(self) -> None:
+        """Do the same in slices if there are many partitions."""
+        if not self._is_long:
+            self._evaluate()
+            return
+        self._size_bytes = 0
+        readable: list[ShareFetchTarget] = []
+        async for targets in chunked(self._turns):
+            readable += self._readable(targets)
+        async for target in sliced(readable):
+            self._read_cached(target, self._share_bytes(len(readable)))
+        if not self._node.can_write():
+            self._refuse_all()
+
+    def _readable(self, targets: Iterable[ShareFetchTarget]) -> list[ShareFetchTarget]:
+        readable: list[ShareFetchTarget] = []
+        for target in targets:
             target.reset()
             if self._locate(target):
                 readable.append(target)
-        max_bytes = min(max(self._request.max_bytes, 0), self._node.config.fetch_bytes_max)
-        for target in readable:
-            self._read_cached(target, min(max_bytes // len(readable), _READ_BYTES_MAX))
+        return readable
 
-    def _locate(self, target: _ShareTarget) -> bool:
+    def _share_bytes(self, count: int) -> int:
+        """Return how many bytes are read of each of so many partitions."""
+        max_bytes = min(max(self._request.max_bytes, 0), self._node.config.fetch_bytes_max)
+        return min(max_bytes // count, _READ_BYTES_MAX)
+
+    def _refuse_all(self) -> None:
+        for target in self._targets:
+            target.reset()
+            target.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _locate(self, target: ShareFetchTarget) -> bool:
         """Return whether the share partition has something to give."""
         if target.item.topic_id in self._denied:
             target.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -296,13 +322,13 @@ class _ShareFetchCall:
     def _end_offset(self, partition: Partition) -> int:
         return partition.last_stable_offset if self._reads_committed else partition.high_watermark
 
-    def _wanted_end(self, target: _ShareTarget) -> int:
+    def _wanted_end(self, target: ShareFetchTarget) -> int:
         """Return up to where records may be acquired, apart from the last batch."""
         window = None if target.share is None else target.share.window
         end_offset = target.offset if window is None else window.end_offset
         return end_offset + self._options.records_max
 
-    def _read_cached(self, target: _ShareTarget, limit_bytes: int) -> None:
+    def _read_cached(self, target: ShareFetchTarget, limit_bytes: int) -> None:
         partition = target.partition
         assert partition is not None
         records = partition.read_cached(
@@ -318,7 +344,7 @@ class _ShareFetchCall:
 
     def _take(
         self,
-        target: _ShareTarget,
+        target: ShareFetchTarget,
         partition: Partition,
         records: Sequence[Buffer],
         limit_bytes: int,
@@ -347,13 +373,13 @@ class _ShareFetchCall:
                 if cold:
                     await self._read_cold(cold)
                 if self._acquire() or self._is_wait_over:
-                    return self._answer()
+                    return await self._answer_later()
                 if self._sources() != seen:
-                    self._evaluate()  # what happened during the reads woke no fetch
+                    await self._evaluate_later()  # what happened during the reads woke no fetch
                     continue
             if not await self._park():
                 self._is_wait_over = True
-            self._evaluate()
+            await self._evaluate_later()
 
     def _sources(self) -> list[tuple[int, int, int]]:
         """Return what the next attempt depends on: the news of each share partition, and the start
@@ -396,7 +422,7 @@ class _ShareFetchCall:
                 left -= sum(item.last_offset - item.first_offset + 1 for item in acquired)
         return has_error or left < self._options.records_max or not self._options.records_max
 
-    async def _read_cold(self, cold: Sequence[_ShareTarget]) -> None:
+    async def _read_cold(self, cold: Sequence[ShareFetchTarget]) -> None:
         for target in cold:
             if target.share is not None:
                 target.share.is_reading = True
@@ -409,11 +435,9 @@ class _ShareFetchCall:
                 if target.share is not None:
                     target.share.end_read()
         if not self._node.can_write():
-            for target in self._targets:
-                target.reset()
-                target.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._refuse_all()
 
-    async def _read_one(self, target: _ShareTarget) -> None:
+    async def _read_one(self, target: ShareFetchTarget) -> None:
         partition = target.partition
         assert partition is not None
         offset = Offset(target.offset)
@@ -449,6 +473,8 @@ class _ShareFetchCall:
 
     async def _park(self) -> bool:
         """Wait until something may have become available. Return False at max_wait."""
+        if self._ctx.on_wait is not None:
+            self._ctx.on_wait()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wait = FetchWait(
             self._min_bytes - self._size_bytes,
@@ -472,6 +498,12 @@ class _ShareFetchCall:
                 )
         try:
             async with asyncio.timeout_at(self._deadline):
+                if self._is_long:
+                    # Something may have become available while the last slices ran.
+                    before_bytes = self._size_bytes
+                    await self._evaluate_later()
+                    if self._size_bytes > before_bytes:
+                        return True
                 await woken
         except TimeoutError:
             return False
@@ -483,36 +515,69 @@ class _ShareFetchCall:
     # --- the answer -------------------------------------------------------------------------------
 
     def _answer(self) -> Response:
+        answer = ShareFetchAnswer(LeaderHints(self._node, self._ctx))
+        self._note_bytes()
+        self._count(self._targets, answer)
+        self._add_codes(answer)
+        self._name_leaders(list(answer.results.items()), answer)
+        return self._encode(answer)()
+
+    async def _answer_later(self) -> Response:
+        """Do the same in slices if there are many partitions."""
+        if not self._is_long and len(self._codes) <= _AT_ONCE_COUNT:
+            return self._answer()
+        answer = ShareFetchAnswer(LeaderHints(self._node, self._ctx))
+        self._note_bytes()
+        async for targets in chunked(self._targets):
+            self._count(targets, answer)
+        self._add_codes(answer)
+        async for items in chunked(list(answer.results.items())):
+            self._name_leaders(items, answer)
+        return LongAnswer(self._encode(answer))
+
+    def _note_bytes(self) -> None:
         if self._ctx.quota is not None:
             self._ctx.quota.sent(
                 sum(len(part) for item in self._targets for part in item.result.records)
             )
-        hints = LeaderHints(self._node, self._ctx)
-        results = {target.item: target.result for target in self._targets if self._is_news(target)}
-        for item, code in self._codes.items():
-            result = results.setdefault(item, ShareFetchPartitionResult(item.partition))
-            result.acknowledge_error_code = code
-        for target in self._targets:
+
+    def _count(self, targets: Iterable[ShareFetchTarget], answer: ShareFetchAnswer) -> None:
+        for target in targets:
+            if self._is_news(target):
+                answer.results[target.item] = target.result
             if target.partition is not None and target.result.records:
-                self._count(target, target.partition)
-        by_topic: dict[TopicIdPartition, list[ShareFetchPartitionResult]] = {}
-        for item, result in results.items():
+                self._count_records(target, target.partition)
+
+    def _add_codes(self, answer: ShareFetchAnswer) -> None:
+        for item, code in self._codes.items():
+            result = answer.results.setdefault(item, ShareFetchPartitionResult(item.partition))
+            result.acknowledge_error_code = code
+
+    def _name_leaders(
+        self,
+        results: Sequence[tuple[TopicIdPartition, ShareFetchPartitionResult]],
+        answer: ShareFetchAnswer,
+    ) -> None:
+        for item, result in results:
             failed = result.error_code or result.acknowledge_error_code
             if failed:
                 self._ctx.meter.failed(self._ctx.api_key, failed)
             if failed == _NOT_LEADER:
                 topic = self._node.image.topics.by_id(item.topic_id)
                 if topic is not None:
-                    result.current_leader = hints.current_leader(topic.name, item.partition)
-            by_topic.setdefault(item._replace(partition=0), []).append(result)
-        return encode_share_fetch_response(
+                    result.current_leader = answer.hints.current_leader(topic.name, item.partition)
+            answer.by_topic.setdefault(item.topic_id, []).append(result)
+
+    def _encode(self, answer: ShareFetchAnswer) -> Callable[[], list[Buffer]]:
+        return partial(
+            encode_share_fetch_response,
             self._ctx.correlation_id,
-            [(item.topic_id, found) for item, found in by_topic.items()],
+            list(answer.by_topic.items()),
             lock_timeout_ms=self._node.shares.config(self._key.group_id).lock_duration_ms,
-            node_endpoints=hints.endpoints(),
+            node_endpoints=answer.hints.endpoints(),
         )
 
-    def _is_news(self, target: _ShareTarget) -> bool:
+    def _is_news(self, target: ShareFetchTarget) -> bool:
         """Return whether the answer names the partition."""
         partitions, item = self._session.partitions, target.item
         is_due = partitions.get(item, False)
@@ -523,7 +588,7 @@ class _ShareFetchCall:
                 partitions[item] = partitions.pop(item)
         return bool(is_due or target.result.error_code or target.result.records)
 
-    def _count(self, target: _ShareTarget, partition: Partition) -> None:
+    def _count_records(self, target: ShareFetchTarget, partition: Partition) -> None:
         partition.requests_count += 1
         partition.bytes_out += sum(map(len, target.result.records))
         partition.records_out += sum(last - first + 1 for first, last, _ in target.result.acquired)

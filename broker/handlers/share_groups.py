@@ -13,24 +13,24 @@ from broker.handlers.authorization import (
     allows_group,
     check_group,
     check_topics,
-    denied_topics,
+    find_denied_topics,
     operations,
 )
 from broker.handlers.consumer_groups import HIDDEN_TOPICS
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.share_requests import are_shares_on
 from broker.handlers.slices import each_once
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
-from broker.wire.framing import decode_body
 from broker.wire.gen import share_group_describe as describing
 from broker.wire.gen import share_group_heartbeat as heartbeats
 
 
 async def handle_share_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
     """ShareGroupHeartbeat (76): join, stay in and leave a share group."""
-    request = decode_body(heartbeats.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, heartbeats.decode_request)
     if not are_shares_on(node):
         return encode_response(
             ctx,
@@ -40,7 +40,7 @@ async def handle_share_group_heartbeat(node: Node, ctx: RequestContext) -> Respo
         )
     names = request.subscribed_topic_names
     check_group(node, ctx, Operation.READ, request.group_id)
-    check_topics(node, ctx, Operation.DESCRIBE, names or ())
+    await check_topics(node, ctx, Operation.DESCRIBE, names or ())
     await node.groups.ready(request.group_id)
     result = await node.groups.shares.heartbeat(
         request.group_id,
@@ -75,7 +75,7 @@ def _assigned(assignment: Assignment) -> heartbeats.Assignment:
 
 async def handle_share_group_describe(node: Node, ctx: RequestContext) -> Response:
     """ShareGroupDescribe (77)."""
-    request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, describing.decode_request)
     if not are_shares_on(node):
         code = ErrorCode.UNSUPPORTED_VERSION
         groups = [
@@ -98,11 +98,11 @@ async def handle_share_group_describe(node: Node, ctx: RequestContext) -> Respon
         group = _described(node, found)
         if request.include_authorized_operations:
             group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
-        groups.append(_without_hidden_topics(node, ctx, group))
+        groups.append(await _without_hidden_topics(node, ctx, group))
     return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
 
 
-def _without_hidden_topics(
+async def _without_hidden_topics(
     node: Node, ctx: RequestContext, group: describing.DescribedGroup
 ) -> describing.DescribedGroup:
     """Return the group, or an error if it has topics that the client may not describe."""
@@ -111,7 +111,7 @@ def _without_hidden_topics(
         names.update(member.subscribed_topic_names)
         if member.assignment is not None:
             names.update(topic.topic_name for topic in member.assignment.topic_partitions)
-    if denied_topics(node, ctx, Operation.DESCRIBE, names):
+    if await find_denied_topics(node, ctx, Operation.DESCRIBE, names):
         group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         group.error_message = HIDDEN_TOPICS
         group.members = []

@@ -15,10 +15,11 @@ from broker.groups.consumer.model import Assignment, HeartbeatRefused
 from broker.handlers.authorization import (
     allows_group,
     check_group,
-    denied_topics,
+    find_denied_topics,
 )
 from broker.handlers.dispatch import encode_response
 from broker.handlers.end_offsets import end_offsets
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.share_requests import are_shares_on
 from broker.handlers.slices import listed, sliced
@@ -31,7 +32,6 @@ from broker.share.state import (
     ShareStateSummary,
 )
 from broker.wire.error_codes import ErrorCode
-from broker.wire.framing import decode_body
 from broker.wire.gen import alter_share_group_offsets as altering
 from broker.wire.gen import delete_share_group_offsets as deleting
 from broker.wire.gen import describe_share_group_offsets as describing
@@ -41,7 +41,7 @@ _NO_DELETED: str = "There is no offset information to delete."
 
 async def handle_describe_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
     """DescribeShareGroupOffsets (90)."""
-    request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, describing.decode_request)
     code = ErrorCode.UNSUPPORTED_VERSION
     groups = [
         await _describe(node, ctx, group)
@@ -74,7 +74,7 @@ async def _describe(
             (topic.topic_name, node.groups.topics.id_of(topic.topic_name), list(topic.partitions))
             for topic in group.topics
         ]
-    denied = denied_topics(
+    denied = await find_denied_topics(
         node,
         ctx,
         Operation.DESCRIBE,
@@ -179,13 +179,13 @@ def _partition(
 
 async def handle_alter_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
     """AlterShareGroupOffsets (91)."""
-    request = decode_body(altering.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, altering.decode_request)
     if not are_shares_on(node):
         off = altering.AlterShareGroupOffsetsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return encode_response(ctx, off)
     check_group(node, ctx, Operation.READ, request.group_id)
     names = (topic.topic_name for topic in request.topics)
-    denied = denied_topics(node, ctx, Operation.READ, names)
+    denied = await find_denied_topics(node, ctx, Operation.READ, names)
     await node.groups.ready(request.group_id)
     topics = node.groups.topics
     chosen: dict[UUID, tuple[str, frozenset[int]]] = {}
@@ -262,13 +262,13 @@ def _altered(
 
 async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
     """DeleteShareGroupOffsets (92): of whole topics."""
-    request = decode_body(deleting.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, deleting.decode_request)
     if not are_shares_on(node):
         off = deleting.DeleteShareGroupOffsetsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return encode_response(ctx, off)
     check_group(node, ctx, Operation.DELETE, request.group_id)
     names = dict.fromkeys(topic.topic_name for topic in request.topics)
-    denied = denied_topics(node, ctx, Operation.READ, names)
+    denied = await find_denied_topics(node, ctx, Operation.READ, names)
     await node.groups.ready(request.group_id)
     known = {name: None if name in denied else node.groups.topics.id_of(name) for name in names}
     wanted = [topic_id for topic_id in known.values() if topic_id is not None]

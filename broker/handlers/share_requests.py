@@ -13,6 +13,7 @@ from base.acls import Operation
 from broker.errors import ErrorCode
 from broker.handlers.authorization import allows_topic
 from broker.handlers.node import Node
+from broker.handlers.slices import each_once
 from broker.network.request import RequestContext
 from broker.partition.partition import Partition
 from broker.share.partition import Outcome
@@ -54,6 +55,21 @@ def unreadable_topics(
         topic_id
         for topic_id, topic in found.items()
         if topic is not None and not allows_topic(node, ctx, Operation.READ, topic.name)
+    }
+
+
+async def find_unreadable_topics(
+    node: Node, ctx: RequestContext, items: Iterable[TopicIdPartition]
+) -> AbstractSet[UUID]:
+    """Do the same with turns for the event loop in between."""
+    if node.authorizer is None:
+        return frozenset()
+    topics = node.image.topics
+    return {
+        topic_id
+        async for topic_id in each_once(item.topic_id for item in items)
+        if (topic := topics.by_id(topic_id)) is not None
+        and not allows_topic(node, ctx, Operation.READ, topic.name)
     }
 
 

@@ -13,12 +13,12 @@ from uuid import UUID
 from base.acls import Operation
 from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import gathered
 from broker.network.request import RequestContext, Response
 from broker.share.state import SharePartitionKey, ShareStateError, StateBatch
 from broker.wire.error_codes import ErrorCode
-from broker.wire.framing import decode_body
 from broker.wire.gen import delete_share_group_state as deleting
 from broker.wire.gen import initialize_share_group_state as initializing
 from broker.wire.gen import read_share_group_state as reading
@@ -37,7 +37,7 @@ class _Request(Protocol):
 
 async def handle_initialize_share_group_state(node: Node, ctx: RequestContext) -> Response:
     """InitializeShareGroupState (83)."""
-    request = decode_body(initializing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, initializing.decode_request)
 
     async def run(
         key: SharePartitionKey, data: initializing.PartitionData
@@ -54,7 +54,7 @@ async def handle_initialize_share_group_state(node: Node, ctx: RequestContext) -
 
 async def handle_read_share_group_state(node: Node, ctx: RequestContext) -> Response:
     """ReadShareGroupState (84)."""
-    request = decode_body(reading.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, reading.decode_request)
 
     async def run(key: SharePartitionKey, data: reading.PartitionData) -> reading.PartitionResult:
         state = await node.share_coordinator.read(key, data.leader_epoch)
@@ -77,7 +77,7 @@ async def handle_read_share_group_state(node: Node, ctx: RequestContext) -> Resp
 
 async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Response:
     """WriteShareGroupState (85)."""
-    request = decode_body(writing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, writing.decode_request)
 
     async def run(key: SharePartitionKey, data: writing.PartitionData) -> writing.PartitionResult:
         await node.share_coordinator.write(
@@ -100,7 +100,7 @@ async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Res
 
 async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Response:
     """DeleteShareGroupState (86)."""
-    request = decode_body(deleting.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, deleting.decode_request)
 
     async def run(key: SharePartitionKey, data: deleting.PartitionData) -> deleting.PartitionResult:
         await node.share_coordinator.delete(key)
@@ -113,7 +113,7 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
 
 async def handle_read_share_group_state_summary(node: Node, ctx: RequestContext) -> Response:
     """ReadShareGroupStateSummary (87)."""
-    request = decode_body(summing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, summing.decode_request)
 
     async def run(key: SharePartitionKey, data: summing.PartitionData) -> summing.PartitionResult:
         summary = await node.share_coordinator.summary(key, data.leader_epoch)

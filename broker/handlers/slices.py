@@ -1,36 +1,77 @@
 """Go through what a request names, with turns for the event loop in between.
 
-A request of a megabyte names a hundred thousand things. Each is looked up in microseconds, and all
-of them together would stop heartbeats and other clients for seconds.
+A request of a megabyte names fifty thousand things. Each is looked up in microseconds, and all of
+them together would stop heartbeats and other clients for seconds.
+Invariant: one slice of one request runs in each turn of the event loop, in the order in which they
+became due, so that many long requests do not stop others for longer than one.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
+
+SLICE_S: Final = 0.002
+"""Work between two turns of the event loop. A turn costs 20 us."""
 
 SLICE_COUNT: Final = 500
-"""Things looked up between two turns of the event loop: about 10 ms."""
+"""Steps that may wait at the same time. A request that names fewer things is no long one."""
+
+STARTED_COUNT: Final = 50
+"""Steps that begin in one turn of the event loop: 1 to 3 ms."""
+
+CHUNK_COUNT: Final = 100
 
 _T = TypeVar("_T")
 
 
+class Slices:
+    """Counts the time of one request. Await `turn` whenever `is_over`."""
+
+    __slots__ = ("_ends_at",)
+
+    def __init__(self) -> None:
+        self._ends_at = time.perf_counter() + SLICE_S
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() >= self._ends_at
+
+    async def turn(self) -> None:
+        """Let others have their turns, then begin the next slice."""
+        await _next_turn()
+        self._ends_at = time.perf_counter() + SLICE_S
+
+
 async def sliced(items: Iterable[_T]) -> AsyncIterator[_T]:
     """Yield the items."""
-    for number, item in enumerate(items, 1):
+    slices = Slices()
+    for item in items:
         yield item
-        if number % SLICE_COUNT == 0:
-            await asyncio.sleep(0)
+        if slices.is_over:
+            await slices.turn()
+
+
+async def chunked(items: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
+    """Yield the items in parts, for work that takes less time than a step of a generator."""
+    slices = Slices()
+    for at in range(0, len(items), CHUNK_COUNT):
+        yield items[at : at + CHUNK_COUNT]
+        if slices.is_over:
+            await slices.turn()
 
 
 async def listed(items: Iterable[_T]) -> list[_T]:
     """Return the items, which are made one by one: pass a generator."""
+    slices = Slices()
     found: list[_T] = []
-    left = iter(items)
-    while some := list(islice(left, SLICE_COUNT)):
-        found += some
-        if len(some) == SLICE_COUNT:
-            await asyncio.sleep(0)
+    for item in items:
+        found.append(item)
+        if slices.is_over:
+            await slices.turn()
     return found
 
 
@@ -46,7 +87,46 @@ async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
     """
     found: list[_T] = []
     left = iter(steps)
-    while some := list(islice(left, SLICE_COUNT)):
-        found += await asyncio.gather(*some)
-        await asyncio.sleep(0)
-    return found
+    while True:
+        started: list[asyncio.Future[_T]] = []
+        try:
+            while len(started) < SLICE_COUNT and (some := list(islice(left, STARTED_COUNT))):
+                started += map(asyncio.ensure_future, some)
+                await _next_turn()
+            found += await asyncio.gather(*started)
+        except BaseException:
+            for step in started:
+                step.cancel()
+            raise
+        if len(started) < SLICE_COUNT:
+            return found
+
+
+class _Turns:
+    """The slices that are due on one event loop."""
+
+    def __init__(self) -> None:
+        self._due: deque[asyncio.Future[None]] = deque()
+
+    async def next(self) -> None:
+        loop = asyncio.get_running_loop()
+        due: asyncio.Future[None] = loop.create_future()
+        self._due.append(due)
+        if len(self._due) == 1:
+            loop.call_soon(self._begin_first)
+        await due
+
+    def _begin_first(self) -> None:
+        """Let the first one run in the next turn of the event loop, and the others after it."""
+        first = self._due.popleft()
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._begin_first)
+        if not first.done():  # its connection may have closed
+            first.set_result(None)
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+
+
+async def _next_turn() -> None:
+    await _turns.setdefault(asyncio.get_running_loop(), _Turns()).next()

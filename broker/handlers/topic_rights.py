@@ -13,8 +13,9 @@ from uuid import UUID
 
 from base.acls import Operation
 from broker.errors import ErrorCode
-from broker.handlers.authorization import allows_cluster, allows_topic, denied_topics
+from broker.handlers.authorization import allows_cluster, allows_topic, find_denied_topics
 from broker.handlers.node import Node
+from broker.handlers.slices import sliced
 from broker.network.request import RequestContext
 from broker.wire.gen import create_topics, delete_topics
 from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
@@ -23,7 +24,7 @@ _UNKNOWN: Final = -1
 _INVALID: Final = int(ErrorCode.INVALID_REQUEST)
 
 
-def not_creatable(
+async def not_creatable(
     node: Node,
     ctx: RequestContext,
     topics: Sequence[create_topics.CreatableTopic],
@@ -37,9 +38,9 @@ def not_creatable(
     names = {topic.name for topic in topics if counts[topic.name] == 1}
     denied: set[str] = set()
     if not allows_cluster(node, ctx, Operation.CREATE, logs=False):
-        denied |= denied_topics(node, ctx, Operation.CREATE, names)
-    for topic in topics:
-        sources = _sources(node, topic) if topic.name in names - denied else ()
+        denied |= await find_denied_topics(node, ctx, Operation.CREATE, names)
+    async for topic in sliced(topics):
+        sources = _sources(node, topic) if topic.name in names and topic.name not in denied else ()
         if any(not allows_topic(node, ctx, Operation.READ, name) for name in sources):
             denied.add(topic.name)
     return denied
@@ -63,12 +64,13 @@ def _deleted_name(node: Node, wanted: str) -> str:
     return wanted if found is None else found.name
 
 
-def hide_configs(
+async def hide_configs(
     node: Node, ctx: RequestContext, results: Mapping[str, create_topics.CreatableTopicResult]
 ) -> None:
     """Remove from the answer what the client may not see of the configs of its topics."""
     created = [name for name, result in results.items() if not result.error_code]
-    for name in denied_topics(node, ctx, Operation.DESCRIBE_CONFIGS, created, logs=False):
+    denied = await find_denied_topics(node, ctx, Operation.DESCRIBE_CONFIGS, created, logs=False)
+    for name in denied:
         result = results[name]
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         result.num_partitions = result.replication_factor = _UNKNOWN

@@ -20,15 +20,15 @@ from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
 from broker.handlers import configs, forks, snapshot_groups
-from broker.handlers.authorization import denied_topics, note_change
+from broker.handlers.authorization import find_denied_topics, note_change
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.mutation_quota import note_throttle, quota_client
 from broker.handlers.node import Node
 from broker.handlers.slices import sliced
 from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
 from broker.network.request import RequestContext, Response
 from broker.schemas.rules import is_schema_config
-from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
 from broker.wire.topic_key import NO_TOPIC_ID
 from controller.api import messages
@@ -57,13 +57,11 @@ def _timeout_s(node: Node, requested_ms: int) -> float:
 
 
 async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        create_topics.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, create_topics.decode_request)
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, _Created] = {}
     wanted: list[messages.NewTopic] = []
-    denied = not_creatable(node, ctx, request.topics, counts)
+    denied = await not_creatable(node, ctx, request.topics, counts)
     async for topic in sliced(request.topics):
         assignment = _assignment(topic.assignments)
         problem = (
@@ -94,7 +92,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     if not request.validate_only:
         created = [name for name, result in results.items() if not result.error_code]
         note_change(node, ctx, "topics_created", created)
-    hide_configs(node, ctx, results)
+    await hide_configs(node, ctx, results)
     return encode_response(
         ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts])
     )
@@ -263,7 +261,7 @@ async def _create(
     deadline = asyncio.get_running_loop().time() + timeout_s
     results: dict[str, _Created] = {}
     partition_count = 0
-    for chunk in _chunks(wanted):
+    async for chunk in sliced(_chunks(wanted)):
         partition_count += sum(map(_partition_count, chunk))
         if results and partition_count > messages.PARTITIONS_PER_REQUEST_MAX:
             results |= {topic.name: _too_many(topic) for topic in chunk}
@@ -379,9 +377,7 @@ def _is_frozen(name: str) -> bool:
 
 
 async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        delete_topics.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, delete_topics.decode_request)
     if ctx.api_version >= _FIRST_WITH_STATES:
         requested = [(state.name, state.topic_id) for state in request.topics]
     else:
@@ -482,13 +478,11 @@ async def _delete(
 
 
 async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(
-        create_partitions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, create_partitions.decode_request)
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     wanted: list[messages.NewPartitions] = []
-    denied = denied_topics(node, ctx, Operation.ALTER, counts)
+    denied = await find_denied_topics(node, ctx, Operation.ALTER, counts)
     async for topic in sliced(request.topics):
         if counts[topic.name] > 1:
             message = "the request names this topic more than once"

@@ -31,11 +31,12 @@ from broker.handlers.authorization import (
     allows_group,
     check_group,
     check_transactional_id,
-    denied_topics,
+    find_denied_topics,
 )
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.slices import each_once, gathered
+from broker.handlers.slices import each_once, gathered, sliced
 from broker.handlers.txn_markers import led_partition
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
@@ -51,7 +52,6 @@ from broker.transactions.model import (
     TransactionState,
 )
 from broker.transactions.records import group_by_topic
-from broker.wire.framing import decode_body
 from broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -82,9 +82,7 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
     """InitProducerId (22): return a producer id for an idempotent producer, or the next epoch of a
     transactional id.
     """
-    request = decode_body(
-        init_producer_id.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, init_producer_id.decode_request)
     if request.transactional_id is not None:
         allowed = allows(
             node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
@@ -141,9 +139,7 @@ def _may_be_idempotent(node: Node, ctx: RequestContext) -> bool:
 
 async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Response:
     """AddPartitionsToTxn (24)."""
-    request = decode_body(
-        add_partitions_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, add_partitions_to_txn.decode_request)
     if ctx.api_version >= _FIRST_OF_BROKERS:
         if not allows_cluster(node, ctx, Operation.CLUSTER_ACTION):
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -155,9 +151,9 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
             ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_transaction=results)
         )
     wanted = _partitions(request.v3_and_below_topics)
-    codes = _denied_partitions(
+    codes = await _denied_partitions(
         node, ctx, request.v3_and_below_transactional_id, wanted
-    ) or _unknown(node, wanted)
+    ) or await _unknown(node, wanted)
     if not codes:
         producer = ProducerIdentity(
             request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
@@ -172,7 +168,7 @@ async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Respo
     return encode_response(ctx, response)
 
 
-def _denied_partitions(
+async def _denied_partitions(
     node: Node, ctx: RequestContext, transactional_id: str, wanted: Sequence[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
     """Return the codes of all partitions if the client may not write to one, else nothing."""
@@ -180,11 +176,11 @@ def _denied_partitions(
         return {}
     if not allows(node, ctx, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return dict.fromkeys(wanted, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    denied = denied_topics(node, ctx, Operation.WRITE, (name for name, _ in wanted))
+    denied = await find_denied_topics(node, ctx, Operation.WRITE, (name for name, _ in wanted))
     if not denied:
         return {}
     codes = dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED)
-    for partition in wanted:
+    async for partition in sliced(wanted):
         if partition[0] in denied:
             codes[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif not _exists(node, partition):
@@ -201,7 +197,9 @@ async def _add_for_broker(
         ProducerIdentity(item.producer_id, item.producer_epoch),
         adds=not item.verify_only,
     )
-    codes = _unknown(node, wanted) or await node.transactions.answer_leader(membership, wanted)
+    codes = await _unknown(node, wanted) or await node.transactions.answer_leader(
+        membership, wanted
+    )
     return add_partitions_to_txn.AddPartitionsToTxnResult(
         item.transactional_id, _topic_results(item.topics, codes)
     )
@@ -213,13 +211,13 @@ def _partitions(
     return [(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _unknown(node: Node, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+async def _unknown(node: Node, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
     """Return the codes of all partitions if one does not exist, else nothing."""
     codes = {
         partition: ErrorCode.OPERATION_NOT_ATTEMPTED
         if _exists(node, partition)
         else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        for partition in wanted
+        async for partition in sliced(wanted)
     }
     return codes if ErrorCode.UNKNOWN_TOPIC_OR_PARTITION in codes.values() else {}
 
@@ -262,9 +260,7 @@ async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response
     """AddOffsetsToTxn (25): add the group's partition of `__consumer_offsets` to the
     transaction.
     """
-    request = decode_body(
-        add_offsets_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, add_offsets_to_txn.decode_request)
     check_transactional_id(node, ctx, Operation.WRITE, request.transactional_id)
     check_group(node, ctx, Operation.READ, request.group_id)
     await ensure_topic(node, OFFSETS_TOPIC)
@@ -283,7 +279,7 @@ async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response
 
 async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
     """EndTxn (26)."""
-    request = decode_body(end_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, end_txn.decode_request)
     check_transactional_id(node, ctx, Operation.WRITE, request.transactional_id)
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     if ctx.api_version >= _FIRST_WITH_NEXT_EPOCH:
@@ -319,11 +315,11 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
     """TxnOffsetCommit (28), at the coordinator of the group. Unknown topics and partitions are
     refused individually.
     """
-    request = decode_body(
-        txn_offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, txn_offset_commit.decode_request)
     refused = _denied_commit(node, ctx, request)
-    denied = denied_topics(node, ctx, Operation.READ, (topic.name for topic in request.topics))
+    denied = await find_denied_topics(
+        node, ctx, Operation.READ, (topic.name for topic in request.topics)
+    )
     offsets = _offsets_to_commit(node, request, denied)
     results: dict[TopicPartition, ErrorCode] = {}
     if refused is None and (offsets or not denied):
@@ -437,9 +433,7 @@ def _offset_code(ctx: RequestContext, code: ErrorCode | None) -> ErrorCode:
 
 async def handle_describe_transactions(node: Node, ctx: RequestContext) -> Response:
     """DescribeTransactions (65), of ids that this broker coordinates."""
-    request = decode_body(
-        describe_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, describe_transactions.decode_request)
     states: list[describe_transactions.TransactionState] = []
     async for transactional_id in each_once(request.transactional_ids):
         if not allows(
@@ -449,7 +443,7 @@ async def handle_describe_transactions(node: Node, ctx: RequestContext) -> Respo
             states.append(_described(transactional_id, code))
             continue
         state = _described(transactional_id, await node.transactions.describe(transactional_id))
-        hidden = denied_topics(
+        hidden = await find_denied_topics(
             node, ctx, Operation.DESCRIBE, (topic.topic for topic in state.topics)
         )
         state.topics = [topic for topic in state.topics if topic.topic not in hidden]
@@ -484,9 +478,7 @@ def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
     """ListTransactions (66): return the ids that this broker coordinates. Clients send it to every
     broker.
     """
-    request = decode_body(
-        list_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
-    )
+    request = decoded(ctx, list_transactions.decode_request)
     labels = {state.label for state in TransactionState}
     pattern = request.transactional_id_pattern or ""
     try:

@@ -17,7 +17,7 @@ Source: Kafka `KafkaApis.handleWriteTxnMarkersRequest`; KIP-98, KIP-664, KIP-890
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from base.acls import Operation
@@ -25,13 +25,13 @@ from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.errors import ErrorCode
 from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.slices import listed, sliced
+from broker.handlers.slices import SLICE_COUNT, listed, sliced
 from broker.network.request import RequestContext, Response
 from broker.partition.append import AppendOutcome, PartitionAppend
 from broker.partition.partition import Partition
 from broker.transactions.model import EPOCH_PER_TRANSACTION
-from broker.wire import framing
 from broker.wire.gen.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -47,7 +47,7 @@ Codes: TypeAlias = dict[TopicPartition, ErrorCode]
 
 
 async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     if not allows_cluster(node, ctx, Operation.ALTER, logs=False) and not allows_cluster(
         node, ctx, Operation.CLUSTER_ACTION
     ):
@@ -57,10 +57,14 @@ async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
         )
         return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
     started = await listed(
-        (item, start_marker(node, _marker(item), _partitions(item), item.transaction_version))
+        (item, start_marker(node, _marker(item), wanted, item.transaction_version))
         for item in request.markers
+        for wanted in _slices(_partitions(item))
     )
-    results = [_result(item, await codes) async for item, codes in sliced(started)]
+    codes: dict[int, Codes] = {}
+    async for item, future in sliced(started):
+        codes.setdefault(id(item), {}).update(await future)
+    results = await listed(_result(item, codes[id(item)]) for item in request.markers)
     return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
 
 
@@ -173,6 +177,13 @@ def _marker(item: WritableTxnMarker) -> Marker:
 
 def _partitions(item: WritableTxnMarker) -> list[TopicPartition]:
     return [(topic.name, index) for topic in item.topics for index in topic.partition_indexes]
+
+
+def _slices(partitions: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    """Yield the partitions in parts for one turn of the event loop; one part if there are none."""
+    wanted = list(dict.fromkeys(partitions))
+    for at in range(0, len(wanted) or 1, SLICE_COUNT):
+        yield wanted[at : at + SLICE_COUNT]
 
 
 def _result(item: WritableTxnMarker, codes: Codes) -> WritableTxnMarkerResult:

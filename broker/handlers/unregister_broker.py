@@ -15,9 +15,9 @@ from base.ids import NodeId
 from broker.errors import code_of
 from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen.unregister_broker import UnregisterBrokerResponse, decode_request
 from controller.api.errors import ControllerError, RequestRefused
 from controller.api.messages import RemoveBroker
@@ -26,7 +26,7 @@ _TIMEOUT_S: Final = 20.0
 
 
 async def handle_unregister_broker(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.ALTER)
     response = UnregisterBrokerResponse(error_message="")
     try:

@@ -13,9 +13,9 @@ from base.acls import Operation
 from broker.errors import ErrorCode, code_of
 from broker.handlers.authorization import check_cluster, note_change
 from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
-from broker.wire import framing
 from broker.wire.gen.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
@@ -30,7 +30,7 @@ _LAST_WITH_RESULTS: Final = 1
 
 
 async def handle_update_features(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decoded(ctx, decode_request)
     check_cluster(node, ctx, Operation.ALTER)
     response = UpdateFeaturesResponse(error_message=None)
     try:

@@ -4,7 +4,7 @@ Invariant: everything here is a value or a protocol, so that tests run handlers 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
@@ -15,9 +15,18 @@ from broker.network.request_meter import RequestMeter
 from broker.quotas.clients import RequestQuota
 from broker.security.sasl import SaslState
 
-Response: TypeAlias = Buffer | Sequence[Buffer] | None
+
+class LongAnswer(Struct, frozen=True):
+    """The answer to a long request, which the dispatcher has encoded by a thread. encode: uses
+    nothing that others may change.
+    """
+
+    encode: "Callable[[], Buffer | Sequence[Buffer]]"
+
+
+Response: TypeAlias = Buffer | Sequence[Buffer] | LongAnswer | None
 """A whole frame with its size prefix, in one or more buffers (never joined). None: this request
-gets no answer (acks=0).
+gets no answer (acks=0). LongAnswer: from handlers only, never for a connection.
 """
 
 Respond: TypeAlias = Callable[[Response], None]
@@ -108,3 +117,11 @@ class RequestContext(Struct, eq=False):
     """Counts the errors in the answer."""
     quota: RequestQuota | None = None
     """What the request uses of the quotas of its client; None if there are none."""
+    body: Any = None
+    """The decoded request if it is long; None: the handler decodes it."""
+    on_wait: Callable[[], None] | None = None
+    """Set for a long request. Called before it waits for records, so that others may begin."""
+
+    @property
+    def is_long(self) -> bool:
+        return self.body is not None

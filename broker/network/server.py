@@ -772,7 +772,7 @@ def _buffers(response: Response) -> Sequence[Buffer]:
     return (
         (cast("Buffer", response),)
         if isinstance(response, _ONE_BUFFER)  # a union would be made anew for each answer
-        else response
+        else cast("Sequence[Buffer]", response)  # the dispatcher encodes long answers
     )
 
 

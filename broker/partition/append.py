@@ -31,6 +31,7 @@ from stream.errors import StreamError, WalFull
 from stream.storage import AppendEntry, Storage
 from stream.wal.tracing import RequestTrace
 
+NAMED_TWICE: Final = "a request may name each partition only once"
 _NO_OFFSET: Final = Offset(-1)
 
 _DEPENDS_ON_END: Final = frozenset(
@@ -178,7 +179,7 @@ class PartitionAppend:
         elif isinstance(plan, KnownBatch):
             self._await_repetition(partition, plan, records, outcome)
         elif partition in self._planned:
-            outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition only once")
+            outcome.fail(ErrorCode.INVALID_REQUEST, NAMED_TWICE)
         else:
             assert records is not None
             self._planned[partition] = _Planned(

@@ -235,6 +235,10 @@ class RequestQuota:
             self._is_working = False
             self._busy_s += self._busy_clock()
 
+    def worked(self, seconds: float) -> None:
+        """Note that a thread has worked on the request for so long."""
+        self._busy_s += seconds
+
     def settle(self) -> int:
         """Count the time of the request and return how long its connection has to wait, in
         milliseconds. Only the first call counts anything.

@@ -39,6 +39,10 @@ class InvalidLength(WireError):
         self.allowed = allowed
 
 
+class TooManyElements(InvalidLength):
+    """A declared count is larger than the reader allows, though the frame may have as many."""
+
+
 class InvalidVarint(WireError):
     """A variable-length integer is longer than five bytes or does not fit in 32 bits."""
 

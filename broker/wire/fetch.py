@@ -26,8 +26,6 @@ from msgspec import Struct
 from base.buffers import Buffer
 from broker.wire.apis import FETCH
 from broker.wire.errors import UnencodableValue
-from broker.wire.framing import decode_body
-from broker.wire.gen.fetch import FetchRequest, decode_request
 from broker.wire.leader_hint import (
     CurrentLeader,
     NodeEndpoint,
@@ -73,11 +71,6 @@ class FetchPartitionResult(Struct, gc=False):
     records: Sequence[Buffer] = ()
     diverging_epoch: tuple[int, int] | None = None
     current_leader: CurrentLeader | None = None
-
-
-def decode_fetch_request(frame: Buffer, offset: int, version: int) -> FetchRequest:
-    """Read a body that begins at `offset` of `frame`. Raises `WireError`."""
-    return decode_body(decode_request, frame, offset, version)
 
 
 def encode_fetch_response(

@@ -22,7 +22,12 @@ from msgspec import Struct
 from base.buffers import Buffer
 from broker.wire.apis import API_VERSIONS, APIS, ApiSpec
 from broker.wire.errors import FrameTooLarge, UnencodableValue, UnsupportedApi
-from broker.wire.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
+from broker.wire.primitives import (
+    ELEMENTS_AT_ONCE_MAX,
+    REQUEST_ELEMENTS_MAX,
+    Reader,
+    Writer,
+)
 
 SIZE_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
@@ -62,7 +67,7 @@ def parse_header(frame: Buffer) -> RequestHeader:
     """Read the header of a frame (without its size prefix). Raises `UnsupportedApi`, after which
     the connection is closed, as in Kafka.
     """
-    reader = Reader(frame, 0, REQUEST_ELEMENTS_MAX)
+    reader = Reader(frame, 0, ELEMENTS_AT_ONCE_MAX)
     api_key, version, correlation_id = reader.unpack(_REQUEST)
     api = APIS.get(api_key)
     if api is None:

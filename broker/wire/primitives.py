@@ -2,7 +2,7 @@
 
 Invariant: every declared length or count is compared with the bytes left before it is used, so a
 frame of n bytes never allocates more than a small multiple of n. A frame never decodes to more than
-a number of array elements, which limits the time for which one peer can block the event loop:
+a number of array elements, which limits the time and memory that one peer can cost:
 `REQUEST_ELEMENTS_MAX` for what clients send. A `Reader` raises only `WireError`.
 Must not: know any API, copy record batches, or log.
 
@@ -24,6 +24,7 @@ from broker.wire.errors import (
     InvalidLength,
     InvalidText,
     InvalidVarint,
+    TooManyElements,
     TrailingBytes,
     Truncated,
     UnencodableValue,
@@ -34,10 +35,16 @@ MAX_ELEMENTS_COUNT: Final = 500_000
 """Array elements and tagged fields in one answer of another node, or in one record of a log."""
 
 REQUEST_ELEMENTS_MAX: Final = 50_000
-"""Array elements and tagged fields in one request. An element costs 1 to 2 us of the event loop and
-100 to 400 bytes, so a request costs at most about 100 ms and 20 MB. The largest legitimate ones
-have less: a Fetch of 10,000 topics of one partition each has 20,000 elements, and CreateTopics or
+"""Array elements and tagged fields in one request. An element costs 1 to 2 us and 100 to 400 bytes,
+so a request costs at most about 100 ms and 20 MB. The largest legitimate ones have less: a Fetch of
+10,000 topics of one partition each has 20,000 elements, and CreateTopics or
 AlterPartitionReassignments of 10,000 partitions with three replicas each 40,000.
+"""
+
+ELEMENTS_AT_ONCE_MAX: Final = 2_000
+"""Array elements and tagged fields in one request that the event loop decodes itself: at most about
+4 ms. A thread decodes longer ones (`broker.handlers.long_requests`). No header has as many tagged
+fields, and no request of a client that has not authenticated.
 """
 
 _NULL_UUID: Final = bytes(16)
@@ -258,8 +265,10 @@ class Reader:
             _, self.pos = self.tag()
 
     def _too_many(self, what: str, count: int, element_bytes: int) -> InvalidLength:
-        allowed = min((self.end - self.pos) // element_bytes, self._elements_left_count)
-        return InvalidLength(what, count, allowed)
+        fitting = (self.end - self.pos) // element_bytes
+        if count > fitting:
+            return InvalidLength(what, count, min(fitting, self._elements_left_count))
+        return TooManyElements(what, count, self._elements_left_count)
 
 
 class Writer(bytearray):

@@ -30,7 +30,7 @@ from broker.wire.leader_hint import (
     is_known,
     leader_field,
 )
-from broker.wire.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
+from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader, Writer
 from broker.wire.topic_key import NO_TOPIC_ID, TopicKey, write_topic_key
 
 _FLEXIBLE_FROM: Final = 9
@@ -95,10 +95,14 @@ class ProducePartitionResult(Struct, gc=False):
 
 
 def decode_produce_request(frame: memoryview, offset: int, version: int) -> ProduceRequest:
-    """Read a body that begins at `offset` of `frame`. Raises `WireError`. About 1 us per partition,
-    regardless of its size.
+    """Read a body that begins at `offset` of `frame`. Raises `WireError`, TooManyElements above
+    `ELEMENTS_AT_ONCE_MAX`. About 1 us per partition, regardless of its size.
     """
-    reader = Reader(frame, offset, REQUEST_ELEMENTS_MAX)
+    return read_produce_request(Reader(frame, offset, ELEMENTS_AT_ONCE_MAX), version)
+
+
+def read_produce_request(reader: Reader, version: int) -> ProduceRequest:
+    """Read a body. Raises `WireError`."""
     flexible = version >= _FLEXIBLE_FROM
     transactional_id = reader.nullable_string(flexible)
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)

@@ -1,73 +1,269 @@
 """Requests that name thousands of things leave turns of the event loop to other clients."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.handlers.slices import SLICE_COUNT
+from broker.errors import ErrorCode
+from broker.handlers import slices
+from broker.handlers.fetch import _FetchCall
+from broker.handlers.long_requests import AT_ONCE_MAX, LongRequests
+from broker.partition.partition import Partition
+from broker.wire import apis, framing
+from broker.wire.gen import api_versions, fetch, heartbeat, produce
+from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
 from controller.api.messages import CreateTopics, NewTopic
-from tests.support.attacker import Attacker
+from stream.batch.records import Record, encode_batch
+from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.long_requests import LONG_REQUESTS
+from tests.support.waiting import until
 
 PATIENT = {"session_timeout_ms": 60_000, "session_grace_ms": 60_000}
 """On a busy machine such requests last longer than the sessions of other tests."""
 
-NAMED = 20_000
-"""How many things a request names at most, within `REQUEST_ELEMENTS_MAX`."""
+NAMED = 3 * ELEMENTS_AT_ONCE_MAX
+"""How many things a request names."""
 
-AT_ONCE = {
-    "Produce",
-    "Fetch",
-    "ShareFetch",
+WIDE = 1_100
+"""Partitions of a topic: a Fetch of all of them is a long one."""
+
+BATCH = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
+
+SHORT_ANSWER_BYTES = 1_000
+"""A refusal of the whole request, which needs no thread."""
+
+FEW_TURNS = {
+    "LeaveGroup",
     "OffsetCommit",
     "OffsetFetch",
-    "LeaveGroup",
-    "AddPartitionsToTxn",
+    "OffsetDelete",
+    "TxnOffsetCommit",
     "WriteTxnMarkers",
     "DescribeLogDirs",
-    "AlterReplicaLogDirs",
-    "OffsetDelete",
-}
-"""What takes little more than decoding and encoding, or must look at everything at one moment."""
-
-FORWARDED = {
-    "TxnOffsetCommit",
     "CreatePartitions",
-    "AlterPartitionReassignments",
-    "AlterClientQuotas",
-    "AlterUserScramCredentials",
     "AlterShareGroupOffsets",
-    "FindCoordinator",
     "DeleteShareGroupOffsets",
 }
-"""What waits for the controller, for an internal topic or for a group: turns during that prove
-nothing.
-"""
+"""What is refused as a whole, or looked up in less than a microsecond each."""
 
 
-@pytest.mark.parametrize("name", sorted(LONG_REQUESTS.keys() - AT_ONCE - FORWARDED))
-async def test_others_get_their_turns(tmp_path: Path, name: str) -> None:
-    long = LONG_REQUESTS[name]
-    count = min(NAMED, long.count)
-    request = long.make(count)
-    turns_count = 0
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, controller_settings=PATIENT) as cluster:
+        topics = [NewTopic(name="orders"), NewTopic(name="wide", partitions=WIDE)]
+        await cluster.broker.client.create_topics(CreateTopics(topics=topics))
+        await cluster.until_served("orders")
+        await cluster.until_served("wide")
+        yield cluster
 
-    async def count_turns() -> None:
+
+@pytest.fixture
+async def attacker(cluster: Cluster) -> AsyncIterator[Attacker]:
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        yield attacker
+
+
+async def test_others_get_their_turns(
+    cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread decodes and encodes; the rest is done in slices, here the smallest possible."""
+    thread_count = turns_count = 0
+    run, next_turn = LongRequests._run, slices._next_turn
+
+    async def counted_run(*arguments: Any) -> Any:
+        nonlocal thread_count
+        thread_count += 1
+        return await run(*arguments)
+
+    async def counted_turn() -> None:
         nonlocal turns_count
-        while True:
-            turns_count += 1
-            await asyncio.sleep(0)
+        turns_count += 1
+        await next_turn()
+
+    monkeypatch.setattr(LongRequests, "_run", counted_run)
+    monkeypatch.setattr(slices, "_next_turn", counted_turn)
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    wrong: list[str] = []
+    for name, long in LONG_REQUESTS.items():
+        count = min(NAMED, long.count)
+        await attacker.ask(long.api, long.version, long.make(1))  # whatever comes first
+        thread_count = turns_count = 0
+        answer = await attacker.answer(long.api, long.version, long.make(count))
+        assert answer is not None, name
+        if thread_count != 2 and (thread_count != 1 or len(answer) > SHORT_ANSWER_BYTES):
+            wrong.append(f"{name}: used the thread {thread_count} times")
+        if name not in FEW_TURNS and turns_count < count // slices.SLICE_COUNT:
+            wrong.append(f"{name}: {turns_count} turns for {count} things")
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_short_requests_use_no_thread(
+    attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LongRequests, "_run", None)
+    for name, long in LONG_REQUESTS.items():
+        assert await attacker.answer(long.api, long.version, long.make(100)), name
+
+
+async def test_some_are_answered_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond AT_ONCE_MAX wait as bytes. Short requests do not wait."""
+    begun_count = 0
+    may_decode = asyncio.Event()
+    decode = LongRequests.decode
+
+    async def held(*arguments: Any) -> None:
+        nonlocal begun_count
+        begun_count += 1
+        await may_decode.wait()
+        await decode(*arguments)
+
+    monkeypatch.setattr(LongRequests, "decode", held)
+    long = LONG_REQUESTS["DescribeGroups"]
+
+    async def ask() -> None:
+        async with Attacker.connected(cluster.broker.port) as attacker:
+            await attacker.ask(long.api, long.version, long.make(NAMED))
 
     async with (
-        Cluster(tmp_path, controller_settings=PATIENT) as cluster,
-        Attacker.connected(cluster.broker.port) as attacker,
+        Attacker.connected(cluster.broker.port) as other,
+        asyncio.TaskGroup() as group,
     ):
-        await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="orders")]))
-        await cluster.until_served("orders")
-        await attacker.ask(long.api, long.version, long.make(1))  # whatever comes first
-        counting = asyncio.create_task(count_turns())
-        await attacker.ask(long.api, long.version, request)
-        counting.cancel()
-    assert turns_count >= count // SLICE_COUNT
+        for _ in range(AT_ONCE_MAX + 4):
+            group.create_task(ask())
+        await until(lambda: begun_count == AT_ONCE_MAX)
+        await other.ask(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
+        assert begun_count == AT_ONCE_MAX
+        may_decode.set()
+    assert begun_count == AT_ONCE_MAX + 4
+
+
+async def test_fetches_that_wait_let_others_begin(cluster: Cluster, attacker: Attacker) -> None:
+    parked = cluster.broker.partitions.get("wide", 0)
+    assert isinstance(parked, Partition)
+    request = fetch.FetchRequest(
+        max_wait_ms=10 * TIMEOUT_S * 1_000,
+        min_bytes=1,
+        topics=[
+            fetch.FetchTopic(
+                topic="wide",
+                partitions=[fetch.FetchPartition(index % WIDE, -1, 0) for index in range(2 * WIDE)],
+            )
+        ],
+    )
+
+    async def wait() -> None:
+        async with Attacker.connected(cluster.broker.port) as waiting:
+            await waiting.ask(apis.FETCH, 12, request)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE_MAX + 1):
+            group.create_task(wait())
+        await until(lambda: len(parked._fetch_waits) == AT_ONCE_MAX + 1)
+        long = LONG_REQUESTS["DescribeGroups"]
+        await attacker.ask(long.api, long.version, long.make(NAMED))
+        await attacker.produce("wide", BATCH)
+
+
+async def test_strangers_get_no_thread(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tagged fields, in the header or in a request that comes before authentication, are few."""
+    monkeypatch.setattr(LongRequests, "_run", None)
+    frame = framing.encode_request_frame(
+        apis.API_VERSIONS, 3, 1, api_versions.encode_request, api_versions.ApiVersionsRequest()
+    )
+    many = ELEMENTS_AT_ONCE_MAX + 1
+    tags = bytes([many & 0x7F | 0x80, many >> 7]) + b"\x63\x00" * many
+    body = bytes(frame[4:-1]) + tags
+    attacker.send(len(body).to_bytes(4, "big") + body)
+    assert await attacker.frame() is None
+
+
+# --- what slices must not change ------------------------------------------------------------------
+
+
+def _produce_request(*topics: tuple[str, int]) -> produce.ProduceRequest:
+    return produce.ProduceRequest(
+        acks=-1,
+        timeout_ms=5_000,
+        topic_data=[
+            produce.TopicProduceData(
+                name=name, partition_data=[produce.PartitionProduceData(index, bytes(BATCH))]
+            )
+            for name, index in topics
+        ],
+    )
+
+
+async def test_a_long_produce_keeps_its_place(attacker: Attacker) -> None:
+    """The records of later requests come after those of a long one, which names a partition
+    once.
+    """
+    named = [("orders", 0), *((f"n{number}", 0) for number in range(NAMED // 2)), ("wide", 5)]
+    requests = [_produce_request(*named, ("orders", 0)), _produce_request(("orders", 0))]
+    for request in requests:
+        attacker.send(
+            framing.encode_request_frame(apis.PRODUCE, 9, 1, produce.encode_request, request)
+        )
+    answers: list[list[Any]] = []
+    for _ in requests:
+        frame = await attacker.frame()
+        assert frame is not None
+        _, at = framing.parse_response_header(apis.PRODUCE, 9, frame)
+        answer = framing.decode_body(produce.decode_response, frame, at, 9, 2 * NAMED)
+        answers.append([topic.partition_responses[0] for topic in answer.responses])
+    (first, *unknown, wide, twice), (later,) = answers
+    assert [(item.error_code, item.base_offset) for item in (first, wide, later)] == [
+        (ErrorCode.NONE, 0),
+        (ErrorCode.NONE, 0),
+        (ErrorCode.NONE, 1),
+    ]
+    assert {item.error_code for item in unknown} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert twice.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_long_produce_without_answers(cluster: Cluster, attacker: Attacker) -> None:
+    """acks=0: what is refused closes the connection, as for a short request."""
+    request = _produce_request(("orders", 0), *((f"n{number}", 0) for number in range(NAMED // 2)))
+    request.acks = 0
+    assert await attacker.answer(apis.PRODUCE, 9, request) is None
+    async with Attacker.connected(cluster.broker.port) as other:
+        assert (await other.produce("orders", BATCH)).base_offset == 1
+
+
+async def test_a_long_fetch_misses_no_record(
+    cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that comes while the slices run ends the wait, as one that comes later does."""
+    evaluate = _FetchCall._evaluate_in_slices
+    slow = asyncio.Event()
+
+    async def slowly(call: _FetchCall) -> None:
+        await evaluate(call)
+        if not slow.is_set():
+            slow.set()
+            async with Attacker.connected(cluster.broker.port) as other:
+                assert (await other.produce("wide", BATCH)).error_code == ErrorCode.NONE
+
+    monkeypatch.setattr(_FetchCall, "_evaluate_in_slices", slowly)
+    request = fetch.FetchRequest(
+        max_wait_ms=10 * TIMEOUT_S * 1_000,
+        min_bytes=1,
+        topics=[
+            fetch.FetchTopic(
+                topic="wide",
+                partitions=[fetch.FetchPartition(index, -1, 0) for index in range(WIDE)],
+            )
+        ],
+    )
+    answer = await attacker.ask(apis.FETCH, 12, request)
+    found = answer.responses[0].partitions
+    assert [item.partition_index for item in found if item.records] == [0]
+    request.topics[0].partitions[0].fetch_offset = 1
+    waiting = asyncio.create_task(attacker.ask(apis.FETCH, 12, request))
+    async with Attacker.connected(cluster.broker.port) as other:
+        await other.produce("wide", BATCH)
+        found = (await waiting).responses[0].partitions
+    assert [item.partition_index for item in found if item.records] == [0]

@@ -18,10 +18,9 @@ import msgspec
 from broker.schemas.language import SchemaInvalid
 from broker.security.exchange import AuthenticationFailed
 from broker.security.tls import SecurityFileInvalid
-from broker.wire.apis import APIS, FETCH, PRODUCE
+from broker.wire.apis import APIS, PRODUCE
 from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
-from broker.wire.fetch import decode_fetch_request
 from broker.wire.framing import decode_body, parse_header, parse_response_header
 from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from broker.wire.produce import decode_produce_request
@@ -112,8 +111,6 @@ def _request(frame: bytes) -> None:
     at, version = header.body_offset, header.api_version
     if header.api is PRODUCE:
         decode_produce_request(memoryview(frame), at, version)
-    if header.api is FETCH:
-        decode_fetch_request(frame, at, version)
     decode_body(CODECS[header.api.key].decode_request, frame, at, version)
 
 

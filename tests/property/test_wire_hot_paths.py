@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.wire.apis import FETCH, PRODUCE
 from broker.wire.errors import UnencodableValue, WireError
-from broker.wire.fetch import FetchPartitionResult, decode_fetch_request, encode_fetch_response
+from broker.wire.fetch import FetchPartitionResult, encode_fetch_response
 from broker.wire.framing import encode_response_frame
 from broker.wire.gen import fetch, produce
 from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
@@ -138,15 +138,6 @@ def test_produce_responses_are_written_alike(
         )
         == expected
     )
-
-
-@SETTINGS
-@given(data=st.data(), version=VERSIONS_FETCH)
-def test_fetch_requests_read_alike(data: st.DataObject, version: int) -> None:
-    message = data.draw(messages(FETCH, "request", version))
-    body = Writer(b"head")
-    fetch.encode_request(body, message, version)
-    assert decode_fetch_request(memoryview(body), 4, version) == message
 
 
 @SETTINGS

@@ -1,0 +1,92 @@
+"""One partition of a Fetch, and what its records tell.
+
+Pure: it reads no clock, and does no I/O.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+from uuid import UUID
+
+from base.buffers import Buffer
+from base.ids import Offset
+from broker.errors import ErrorCode
+from broker.partition.committed import CommittedPartition
+from broker.partition.partition import Partition
+from broker.wire.fetch import FetchPartitionResult
+from broker.wire.gen.fetch import FetchPartition
+from broker.wire.topic_key import TopicKey
+from stream.batch.header import batch_span
+from stream.format.transaction_log import AbortedTransaction
+
+_NO_EPOCH: Final = -1
+
+
+class FetchTarget:
+    """One partition of the request with its result so far."""
+
+    __slots__ = (
+        "committed",
+        "is_cold",
+        "is_denied",
+        "is_opening",
+        "partition",
+        "result",
+        "size_bytes",
+        "topic_id",
+        "topic_name",
+        "wanted",
+    )
+
+    def __init__(self, key: TopicKey, wanted: FetchPartition) -> None:
+        """key: the id of the topic, or its name. With an id, the name comes from this broker's
+        current image. Call `reset` before any use.
+        """
+        self.topic_id = key if isinstance(key, UUID) else None
+        self.topic_name = None if isinstance(key, UUID) else key
+        self.wanted = wanted
+        self.is_denied = False
+
+    def is_current(self) -> bool:
+        """Return whether the partition, if it is still served, has moved none of its offsets."""
+        found, result = self.partition, self.result
+        return (
+            found is not None
+            and result.high_watermark == found.high_watermark
+            and result.last_stable_offset == found.last_stable_offset
+            and result.log_start_offset == found.log_start_offset
+        )
+
+    def reset(self) -> None:
+        self.partition: Partition | None = None
+        self.committed: CommittedPartition | None = None
+        self.result = FetchPartitionResult(self.wanted.partition)
+        self.size_bytes = 0
+        self.is_opening = False
+        self.is_cold = False
+
+
+def end_offset_of(records: Sequence[Buffer]) -> Offset:
+    """Return the end offset of whole batches in order."""
+    last = records[-1]
+    at = end_offset = 0
+    while at < len(last):
+        span = batch_span(last, at)
+        at, end_offset = at + span.size_bytes, span.next_offset
+    return Offset(end_offset)
+
+
+def aborted_of(found: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
+    return [(item.producer_id, item.first_offset) for item in found]
+
+
+def check_leader_epoch(leader_epoch: int, client_epoch: int) -> ErrorCode:
+    """Check the leader epoch of the client's metadata (KIP-320). A client with another epoch must
+    refresh.
+    """
+    if client_epoch in (_NO_EPOCH, leader_epoch):
+        return ErrorCode.NONE
+    return (
+        ErrorCode.FENCED_LEADER_EPOCH
+        if client_epoch < leader_epoch
+        else ErrorCode.UNKNOWN_LEADER_EPOCH
+    )

@@ -1,0 +1,112 @@
+"""Requests that name thousands of things: a thread decodes them and encodes their answers.
+
+Both take up to 100 ms of Python, in which the event loop would serve no one else. The thread and
+the event loop take turns at the interpreter instead, every SWITCH_INTERVAL_S.
+Invariants: a request with at most ELEMENTS_AT_ONCE_MAX elements never gets here. One thread serves
+all long requests, so they take half of the interpreter at most. AT_ONCE_MAX are being answered;
+others wait as bytes, which `queued.max.request.bytes` limits. A Fetch that waits for records does
+not count, and requests of brokers do not wait: brokers may wait for each other.
+Must not: look anything up in the thread. Handlers do that on the event loop, in slices
+(`broker.handlers.slices`).
+Source: ADR 0087.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar, cast
+
+from broker.network.request import LongAnswer, RequestContext, Response
+from broker.wire.errors import TooManyElements
+from broker.wire.framing import decode_body
+from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
+
+SWITCH_INTERVAL_S: Final = 0.000_5
+"""How long the thread of long requests keeps the interpreter while the event loop waits for it.
+uvloop asks for it once for each socket that is ready. With Python's 5 ms, the p99 of Produce at 1
+MB/s beside this thread is 10 times the usual; with 0.5 ms it is 1.5 times.
+"""
+
+AT_ONCE_MAX: Final = 8
+"""Long requests that are being answered. With its answer, one takes up to 40 MB."""
+
+_Message = TypeVar("_Message")
+_Result = TypeVar("_Result")
+Decode = Callable[[Reader, int], object]
+
+
+class LongRequest(Exception):
+    """Raised by `decoded` for a request that the event loop does not decode. The dispatcher has it
+    decoded, and calls the handler again.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        super().__init__()
+        self.decode = decode
+
+
+def decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> _Message:
+    """Return the request. Call it before anything else, because it interrupts the handler of a long
+    one. Raises WireError, LongRequest.
+    """
+    if ctx.body is not None:
+        return cast("_Message", ctx.body)
+    try:
+        return decode_body(
+            decode, ctx.frame, ctx.body_offset, ctx.api_version, ELEMENTS_AT_ONCE_MAX
+        )
+    except TooManyElements:
+        raise LongRequest(decode) from None
+
+
+class Slot:
+    """The place of one request among those that are being answered. `free` may be called again."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free: asyncio.Semaphore | None = free
+
+    def free(self) -> None:
+        free, self._free = self._free, None
+        if free is not None:
+            free.release()
+
+
+class LongRequests:
+    """The thread of one broker."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-requests")
+        self._free = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def slot(self) -> Slot:
+        """Wait until the request may begin. The caller frees the slot."""
+        await self._free.acquire()
+        return Slot(self._free)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def decode(self, ctx: RequestContext, decode: Decode) -> None:
+        """Set `ctx.body`. Raises WireError."""
+        ctx.body = await self._run(
+            ctx, lambda: decode_body(decode, ctx.frame, ctx.body_offset, ctx.api_version)
+        )
+
+    async def encoded(self, ctx: RequestContext, response: Response) -> Response:
+        """Return the answer as bytes. Raises UnencodableValue."""
+        if not isinstance(response, LongAnswer):
+            return response
+        return await self._run(ctx, response.encode)
+
+    async def _run(self, ctx: RequestContext, work: Callable[[], _Result]) -> _Result:
+        def timed() -> tuple[_Result, float]:
+            began_s = time.thread_time()
+            return work(), time.thread_time() - began_s
+
+        result, busy_s = await asyncio.get_running_loop().run_in_executor(self._thread, timed)
+        if ctx.quota is not None:
+            ctx.quota.worked(busy_s)
+        return result
