@@ -1,7 +1,8 @@
 """Attack a broker, and measure what that costs: its memory, and the latency of another client.
 
 The controller, the broker, the attacker and the client that produces are processes of their own.
-The broker has `queued.max.request.bytes` of 512 MiB. Each attack lasts _ATTACK_S.
+The broker has `queued.max.request.bytes` of 512 MiB. Each attack lasts _ATTACK_S. Strangers attack
+a listener with SASL, on which they never authenticate; the others a listener without.
 """
 
 import asyncio
@@ -19,12 +20,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from crc32c import crc32c
+
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
-from broker.wire.gen import create_topics, describe_groups, metadata
+from broker.wire.gen import (
+    api_versions,
+    create_topics,
+    describe_groups,
+    heartbeat,
+    metadata,
+    produce,
+    sasl_handshake,
+)
+from deploy.local.certificates import write_private
 from deploy.node.lifeline import PARENT_VARIABLE
+from stream.batch.compression import Compression, compress
+from stream.batch.header import CRC_START, HEADER, HEADER_BYTES
+from stream.batch.records import Record, encode_batch
 
 _ATTACK_S: Final = 5
 _CONNECTIONS: Final = 4
@@ -32,20 +47,26 @@ _FLOOD: Final = 500
 _NAMES: Final = 49_000
 _RATE_BYTES_PER_S: Final = 1e6
 _QUEUED_BYTES_MAX: Final = 512 << 20
+_BOMB_BYTES: Final = 64 << 20
+_COMPACTED: Final = "compacted"
 
 
 def attacks() -> list[Measure]:
     """Run each attack on one broker, and compare with the time before them."""
-    with _system() as (broker, bootstrap):
+    with _system() as (broker, bootstrap, sasl_port):
         clients.create_topic(bootstrap)
+        clients.create_topic(bootstrap, name=_COMPACTED, config={"cleanup.policy": "compact"})
         clients.produce_for(bootstrap, 1)
         usual_ms = harness.quantile(
             clients.produce_latencies_ms(bootstrap, _RATE_BYTES_PER_S, 2 * _ATTACK_S), 0.99
         )
         measures: list[Measure] = []
-        for name, attack in _ATTACKS.items():
+        open_port = int(bootstrap.rpartition(":")[2])
+        attacks = {name: (attack, open_port) for name, attack in _ATTACKS.items()}
+        attacks |= {name: (attack, sasl_port) for name, attack in _OF_STRANGERS.items()}
+        for name, (attack, port) in attacks.items():
             process = multiprocessing.get_context("spawn").Process(
-                target=attack, args=(int(bootstrap.rpartition(":")[2]),), daemon=True
+                target=attack, args=(port,), daemon=True
             )
             process.start()
             found_ms = clients.produce_latencies_ms(bootstrap, _RATE_BYTES_PER_S, _ATTACK_S)
@@ -115,6 +136,50 @@ def _declares_elements(port: int) -> None:
     _repeat(port, len(body).to_bytes(4, "big") + body)
 
 
+def _sends_tags(port: int) -> None:
+    """A request of 49,000 tagged fields that no version has."""
+    request = _long(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
+    count = _NAMES
+    varint = bytes([count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14])
+    body = request[4:-1] + varint + b"\x63\x00" * count
+    _repeat(port, len(body).to_bytes(4, "big") + body)
+
+
+def _sends_bombs(port: int) -> None:
+    """Batches of 64 MiB, compressed to some kilobytes, for a topic whose records are looked at."""
+    records = encode_batch([Record(0, int(time.time() * 1_000), b"k", bytes(_BOMB_BYTES))])
+    payload = compress(Compression.ZSTD, memoryview(records)[HEADER_BYTES:])
+    batch = bytearray(records[:HEADER_BYTES]) + payload
+    fields = list(HEADER.unpack_from(batch))
+    fields[1], fields[5] = len(batch) - 12, int(Compression.ZSTD)
+    HEADER.pack_into(batch, 0, *fields)
+    fields[4] = crc32c(memoryview(batch)[CRC_START:])
+    HEADER.pack_into(batch, 0, *fields)
+    part = produce.PartitionProduceData(index=0, records=bytes(batch))
+    topic = produce.TopicProduceData(name=_COMPACTED, partition_data=[part])
+    request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
+    _repeat(port, _long(apis.PRODUCE, 9, request))
+
+
+def _asks_versions(port: int) -> None:
+    """The only request that a stranger gets answered, again and again."""
+    request = api_versions.ApiVersionsRequest("attacker", "1")
+    _repeat(port, _long(apis.API_VERSIONS, 3, request))
+
+
+def _guesses(port: int) -> None:
+    """Begin to authenticate on many connections, and send no token."""
+    frame = _long(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest("SCRAM-SHA-256"))
+    while True:
+        opened = list[socket.socket]()
+        for _ in range(_FLOOD):
+            with contextlib.suppress(OSError):
+                opened.append(socket.create_connection(("127.0.0.1", port), 5))
+                opened[-1].sendall(frame)
+        for connection in opened:
+            connection.close()
+
+
 def _floods(port: int) -> None:
     """Open and close connections as fast as possible."""
     while True:
@@ -145,6 +210,13 @@ _ATTACKS: Final[dict[str, Callable[[int], None]]] = {
     "arrays that declare 2 billion elements": _declares_elements,
     "a flood of connections": _floods,
     "500 slow senders of 100 MB": _never_ends,
+    "49,000 tagged fields": _sends_tags,
+    "bombs of 64 MiB": _sends_bombs,
+}
+_OF_STRANGERS: Final[dict[str, Callable[[int], None]]] = {
+    "ApiVersions of strangers": _asks_versions,
+    "strangers who begin to authenticate": _guesses,
+    "500 slow strangers": _never_ends,
 }
 
 
@@ -156,10 +228,11 @@ def _rss_mb(process: subprocess.Popen[bytes]) -> float:
 
 
 @contextmanager
-def _system() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Run a controller and a broker; yield the broker and its address."""
+def _system() -> Iterator[tuple[subprocess.Popen[bytes], str, int]]:
+    """Run a controller and a broker; yield the broker, its address, and its port with SASL."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        controller, broker = harness.free_port(), harness.free_port()
+        controller, broker, sasl = (harness.free_port() for _ in range(3))
+        write_private(Path(directory) / "users", b"bench:bench secret\n")
         shared = {
             PARENT_VARIABLE: str(os.getpid()),
             "PENSTOCK_STORE": f"file:{directory}/store",
@@ -172,7 +245,11 @@ def _system() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             },
             "broker": {
                 "PENSTOCK_NODE_ID": "0",
-                "PENSTOCK_LISTENERS": f"127.0.0.1:{broker}",
+                "PENSTOCK_LISTENERS": (
+                    f"PLAINTEXT://127.0.0.1:{broker},SASL_PLAINTEXT://127.0.0.1:{sasl}"
+                ),
+                "PENSTOCK_SASL_USERS_FILE": f"{directory}/users",
+                "PENSTOCK_SASL_ENABLED_MECHANISMS": "SCRAM-SHA-256",
                 "PENSTOCK_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS": f"127.0.0.1:{controller}",
                 "PENSTOCK_QUEUED_MAX_REQUEST_BYTES": str(_QUEUED_BYTES_MAX),
             },
@@ -187,7 +264,7 @@ def _system() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         ]
         try:
             _wait_for_port(broker)
-            yield processes[1], f"127.0.0.1:{broker}"
+            yield processes[1], f"127.0.0.1:{broker}", sasl
         finally:
             for process in reversed(processes):
                 process.kill()

@@ -46,10 +46,16 @@ class Rate:
         return self.mb / self.seconds
 
 
-def create_topic(bootstrap: str, partitions: int = 1, name: str = TOPIC) -> None:
+def create_topic(
+    bootstrap: str,
+    partitions: int = 1,
+    name: str = TOPIC,
+    config: Mapping[str, str] | None = None,
+) -> None:
     # Keep a reference until the answer: the futures die with it.
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+    topic = NewTopic(name, partitions, 1, config=dict(config or {}))
+    for future in admin.create_topics([topic]).values():
         future.result(30)
 
 

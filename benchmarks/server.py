@@ -27,6 +27,7 @@ import uvloop
 from base.collector import tune_collector
 from benchmarks.counting import set_counting
 from broker.config import BrokerConfig
+from broker.handlers.long_requests import SWITCH_INTERVAL_S
 from broker.node import Broker
 from broker.security.config import SecurityConfig
 from controller.config import ControllerConfig
@@ -165,6 +166,7 @@ async def serve(options: ServerOptions) -> None:
         broker = await start_broker(0)
         others = [await start_broker(0, node_id) for node_id in range(1, options.brokers)]
         tune_collector()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         shown = contextlib.AsyncExitStack()
         if options.metrics_port:
             from broker.health import BrokerHealth, StoreProbe

@@ -1,0 +1,127 @@
+"""Send one long request of each API, and measure what it costs the broker: the longest step of its
+event loop, and memory.
+
+Controller, broker and client share one process here, with authorization. A step is the CPU time of
+the thread between two turns of the event loop, so other work on the machine does not count. Memory
+is the most that Python had allocated beyond what there was before; the client's part is small.
+"""
+
+import asyncio
+import struct
+import sys
+import tempfile
+import time
+import tracemalloc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+import uvloop
+
+from base.collector import tune_collector
+from benchmarks.harness import Measure
+from broker.handlers.long_requests import SWITCH_INTERVAL_S
+from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from broker.wire import framing
+from broker.wire.codecs import CODECS
+from controller.api.messages import CreateTopics, NewTopic
+from tests.support.cluster import Cluster
+from tests.support.long_requests import LONG_REQUESTS, LongRequest
+
+_PATIENT: Final = {"session_timeout_ms": 60_000, "session_grace_ms": 60_000}
+_RECEIVE_BYTES: Final = 1 << 16
+_TIMEOUT_S: Final = 120
+_STEPS_OF_CONTROLLER: Final = frozenset({"CreatePartitions"})
+"""What the controller does in one step, which is a process of its own elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    name: str
+    step_ms: float
+    memory_mb: float
+
+
+def long_requests() -> list[Measure]:
+    """Return the worst of all APIs."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    costs = uvloop.run(_all_costs())
+    slowest = max(
+        (cost for cost in costs if cost.name not in _STEPS_OF_CONTROLLER),
+        key=lambda cost: cost.step_ms,
+    )
+    largest = max(costs, key=lambda cost: cost.memory_mb)
+    return [
+        Measure(
+            "longest step of the event loop for a request of 49,000 elements",
+            slowest.step_ms,
+            "ms",
+            50,
+            "lower",
+            note=slowest.name,
+        ),
+        Measure(
+            "memory for a request of 49,000 elements",
+            largest.memory_mb,
+            "MB",
+            64,
+            "lower",
+            note=largest.name,
+        ),
+    ]
+
+
+async def _all_costs() -> list[_Cost]:
+    security = SecurityConfig(authorizer=STANDARD_AUTHORIZER, allow_everyone_if_no_acl_found=True)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        async with Cluster(
+            Path(directory), controller_settings=_PATIENT, security=security
+        ) as cluster:
+            topics = [NewTopic(name="orders")]
+            await cluster.broker.client.create_topics(CreateTopics(topics=topics))
+            await cluster.until_served("orders")
+            tune_collector()
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
+            return [
+                await _cost(cluster.broker.port, name, long) for name, long in LONG_REQUESTS.items()
+            ]
+
+
+async def _cost(port: int, name: str, long: LongRequest) -> _Cost:
+    await _ask(port, _frame(long, 1))  # whatever comes first
+    frame = _frame(long, long.count)
+    steps_s: list[float] = []
+    counting = asyncio.create_task(_count(steps_s))
+    await _ask(port, frame)
+    counting.cancel()
+    tracemalloc.start()  # it makes everything slower, so the request is sent again
+    await _ask(port, frame)
+    memory_mb = tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
+    return _Cost(name, max(steps_s) * 1_000, memory_mb)
+
+
+async def _count(steps_s: list[float]) -> None:
+    last_s = time.thread_time()
+    while True:
+        await asyncio.sleep(0)
+        now_s = time.thread_time()
+        steps_s.append(now_s - last_s)
+        last_s = now_s
+
+
+def _frame(long: LongRequest, count: int) -> bytes:
+    encode = CODECS[long.api.key].encode_request
+    return bytes(framing.encode_request_frame(long.api, long.version, 1, encode, long.make(count)))
+
+
+async def _ask(port: int, frame: bytes) -> None:
+    """Send a request, and receive the answer without keeping it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(_TIMEOUT_S):
+        writer.write(frame)
+        (left,) = struct.unpack(">i", await reader.readexactly(4))
+        while left:
+            left -= len(await reader.read(min(left, _RECEIVE_BYTES)))
+    writer.close()
