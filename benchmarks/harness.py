@@ -96,11 +96,11 @@ def server(**options: object) -> Iterator[ServerProcess]:
 
 
 @contextmanager
-def sink() -> Iterator[str]:
-    """Run the bare sink; yield its bootstrap address."""
+def sink(keystore: str = "") -> Iterator[str]:
+    """Run the bare sink, with TLS if there is a keystore; yield its bootstrap address."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.sink", str(port)],
+        [sys.executable, "-m", "benchmarks.sink", str(port), *([keystore] if keystore else [])],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )

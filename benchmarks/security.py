@@ -44,6 +44,7 @@ class _System:
 def security() -> list[Measure]:
     """Compare the listeners of one broker in alternating pairs, and log in a thousand times."""
     rates: list[tuple[float, float]] = []
+    sinks: list[tuple[float, float]] = []
     requests: list[tuple[float, float]] = []
     for _ in range(_PAIRS):
         with _system() as system:
@@ -51,12 +52,14 @@ def security() -> list[Measure]:
             plain = clients.produce_for(system.plain, _SECONDS / 2)
             secure = clients.produce_for(system.secure, _SECONDS / 2, settings=properties)
             rates.append((secure.mb_per_s, plain.mb_per_s))
+            sinks.append((_sink_rate(system, is_secure=True), _sink_rate(system, is_secure=False)))
         with _system() as system:
             per_s = clients.small_requests_per_s(system.plain, _CONNECTIONS, _SECONDS / 2)
             logged_in = [_logged_in(system).connection for _ in range(_CONNECTIONS)]
             requests.append((clients.small_requests_over(logged_in, _SECONDS / 2), per_s))
     return [
         _compared("produce, 1 MB batches, TLS and SCRAM / plain", rates, "MB/s", 0.6),
+        _compared("the same, bare sink with TLS / plain: what TLS itself costs", sinks, "MB/s", 0),
         _compared(
             f"small requests (100 B, {_CONNECTIONS} connections), TLS and SCRAM / plain",
             requests,
@@ -65,6 +68,15 @@ def security() -> list[Measure]:
         ),
         *_logins(),
     ]
+
+
+def _sink_rate(system: _System, *, is_secure: bool) -> float:
+    directory = Path(system.security.ca).parent
+    with harness.sink(str(directory / "broker.pem") if is_secure else "") as address:
+        settings = {"security.protocol": "SSL", "ssl.ca.location": system.security.ca}
+        return clients.produce_for(
+            address, _SECONDS / 2, settings=settings if is_secure else None
+        ).mb_per_s
 
 
 def _compared(name: str, pairs: list[tuple[float, float]], unit: str, bar: float) -> Measure:

@@ -3,17 +3,20 @@ loop and sockets.
 
 It supports just enough of Kafka for a producer: ApiVersions, Metadata with one topic of one
 partition, InitProducerId, and Produce, whose answer is encoded once per connection and then only
-gets the next correlation id. It parses, checks and stores nothing. Run: `python -m benchmarks.sink
-PORT`.
+gets the next correlation id. It parses, checks and stores nothing. With a keystore it serves TLS,
+as a broker does. Run: `python -m benchmarks.sink PORT [KEYSTORE]`.
 """
 
 import asyncio
+import ssl
 import struct
 import sys
 from typing import Final, cast
 
 import uvloop
 
+from broker.network.tls_channel import TlsChannel
+from broker.network.wake_limit import WAKE_BYTES
 from broker.wire import apis
 from broker.wire.framing import decode_body, encode_response_frame, parse_header
 from broker.wire.gen import api_versions, init_producer_id, metadata, produce
@@ -37,6 +40,9 @@ class SinkConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop transports are not subclasses of asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._start == self._end:
@@ -62,14 +68,14 @@ class SinkConnection(asyncio.BufferedProtocol):
         _, key, version, correlation_id = _HEAD.unpack_from(self._buffer, start)
         if key == apis.PRODUCE.key and self._produce_answer is not None:
             _SIZE.pack_into(self._produce_answer, 4, correlation_id)
-            self._transport.write(bytes(self._produce_answer))
+            self._write(bytes(self._produce_answer))
             return
         frame = memoryview(bytes(self._buffer[start + 4 : start + size]))
         if key == apis.PRODUCE.key:
             self._produce_answer = bytearray(self._first_produce(frame, version, correlation_id))
-            self._transport.write(bytes(self._produce_answer))
+            self._write(bytes(self._produce_answer))
         else:
-            self._transport.write(self._cold(frame, key, version, correlation_id))
+            self._write(self._cold(frame, key, version, correlation_id))
 
     def _first_produce(self, frame: memoryview, version: int, correlation_id: int) -> bytes:
         request = decode_body(
@@ -143,9 +149,39 @@ class SinkConnection(asyncio.BufferedProtocol):
         )
 
 
-async def serve(port: int) -> None:
+class TlsSinkConnection(SinkConnection):
+    """Decrypt into the buffer."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        super().__init__(port)
+        self._tls = TlsChannel(context)
+        self._received = memoryview(bytearray(WAKE_BYTES))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._tls.feed(self._received[:nbytes])
+        if not self._tls.is_established:
+            self._tls.shake_hands()
+        while self._tls.is_established and (
+            count := self._tls.read_into(super().get_buffer(WAKE_BYTES))
+        ):
+            super().buffer_updated(count)
+        self._transport.write(self._tls.outgoing())
+
+    def _write(self, data: bytes) -> None:
+        self._transport.writelines(self._tls.encrypt([data]))
+
+
+async def serve(port: int, keystore: str = "") -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if keystore:
+        context.load_cert_chain(keystore)
     server = await asyncio.get_running_loop().create_server(
-        lambda: SinkConnection(port), "127.0.0.1", port
+        lambda: TlsSinkConnection(port, context) if keystore else SinkConnection(port),
+        "127.0.0.1",
+        port,
     )
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -153,4 +189,4 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), *sys.argv[2:]))
