@@ -51,7 +51,13 @@ CLIENT_SETTINGS = {
     "sasl.oauthbearer.token.endpoint.url",
     "security.protocol",
     "share.acquire.mode",
+    "spark.driver.host",
+    "spark.executor.memory",
+    "spark.pyspark.python",
 }
+FILES = (".json", ".jsonl", ".py", ".md", ".tar.gz", ".yaml", ".yml")
+OTHER_FLAGS = {"--archives", "--build-arg", "--cascade=orphan"}
+"""Of Spark, buildah and kubectl."""
 OTHER_NAMES = {
     "confluent-kafka",
     "docker-compose",
@@ -168,9 +174,8 @@ def test_a_command_that_does_not_exist_is_found(line: str) -> None:
 def test_commands_exist(page: Path) -> None:
     for words in commands(page):
         check_command(words)
-    assert {name.split()[0] for name in names(page, r"--[a-z].*")} <= all_flags(
-        get_command(app)
-    ) | {"--cascade=orphan"}
+    found = {name.split()[0] for name in names(page, r"--[a-z].*")}
+    assert found <= all_flags(get_command(app)) | OTHER_FLAGS
 
 
 @pages
@@ -183,9 +188,7 @@ def test_settings_and_values_exist(page: Path) -> None:
         | chart_values()
     )
     dotted = names(page, r"[a-z]+(\.[a-zA-Z]+)+(=[^ ]*)?")
-    files = {
-        name for name in dotted if name.endswith((".json", ".jsonl", ".py", ".md", ".yaml", ".yml"))
-    }
+    files = {name for name in dotted if name.endswith(FILES)}
     assert {
         name.partition("=")[0] for name in dotted - files if not name.startswith("penstock.")
     } <= known | {"ca.crt"}
