@@ -559,6 +559,7 @@ class Server:
         """Called with the id of each connection that has closed."""
         self._dispatcher: Dispatcher | None = None
         self._listeners: list[asyncio.Server] = []
+        self._is_closed = False
         self._connections: set[Connection] = set()
         self._unauthenticated: set[Connection] = set()
         self._connection_count = 0
@@ -643,6 +644,7 @@ class Server:
             self._listeners.pop().close()
 
     async def close(self) -> None:
+        self._is_closed = True
         await self.stop_accepting()
         self.admission.close()
         for connection in list(self._connections):
@@ -655,7 +657,12 @@ class Server:
     # --- callbacks of connections -----------------------------------------------------------------
 
     def add(self, connection: Connection) -> None:
-        """Note a new connection, and let it in when its listener may take it."""
+        """Note a new connection, and let it in when its listener may take it. One that was accepted
+        just before `close` is closed.
+        """
+        if self._is_closed:
+            connection.close_quietly()
+            return
         self._connections.add(connection)
         self.admission.arrive(connection)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from base.listeners import SecurityProtocol
 from broker.config import BrokerConfig
 from broker.network.connection import RECEIVE_BYTES
 from broker.network.request import ConnectionInfo, Respond, Response
@@ -372,3 +373,16 @@ async def test_a_connection_whose_answers_cannot_be_sent_keeps_no_answer_of_othe
     async with asyncio.timeout(5):
         await sent.wait()
     assert [str(context["exception"]) for context in reported] == ["broken"]
+
+
+async def test_a_connection_that_was_accepted_just_before_the_end_is_closed() -> None:
+    server: Any = Server(BrokerConfig(listeners=("127.0.0.1:0",)))
+    await server.close()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: server._connection("PLAINTEXT", SecurityProtocol.PLAINTEXT), ours
+        )
+        theirs.setblocking(False)
+        async with asyncio.timeout(10):
+            assert await asyncio.get_running_loop().sock_recv(theirs, 1) == b""
