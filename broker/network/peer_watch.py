@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 GONE_MAX_S: Final = 10.0
 """The controller has fenced a dead broker long before."""
 PROBE_S: Final = 0.1
+_DYING_S: Final = 0.01
 RECONNECT_MIN_S: Final = 0.2
 RECONNECT_MAX_S: Final = 10.0
 _SOON_COUNT: Final = 50
@@ -83,30 +84,37 @@ class PeerWatch:
         self._peers.close()
 
     async def _watch(self, peer: BrokerIncarnation) -> None:
-        failed_count = 0
+        failed_count, was_connected = 0, False
         while True:
             try:
                 await self._peers.wait_closed(peer.node_id)
             except (OSError, EOFError, TimeoutError, WireError, PeerGone):
-                failed_count += 1  # never connected: it proves nothing
+                failed_count += 1  # unless it was connected, this proves nothing
             else:
-                failed_count = 0
-                await self._probe(peer)
+                failed_count, was_connected = 0, True
+            if was_connected:
+                was_connected = await self._probe(peer)
             is_soon = failed_count < _SOON_COUNT
             await asyncio.sleep(RECONNECT_MIN_S if is_soon else RECONNECT_MAX_S)
 
-    async def _probe(self, peer: BrokerIncarnation) -> None:
-        """Count the broker as gone while its address refuses connections."""
+    async def _probe(self, peer: BrokerIncarnation) -> bool:
+        """Count the broker as gone while its address refuses connections. A process that dies may
+        close its connections a moment before its listener. Returns False if the broker is to be
+        connected first before it can be gone again.
+        """
         try:
             async with asyncio.timeout(GONE_MAX_S):
+                if not await self._peers.refuses(peer.node_id):
+                    await asyncio.sleep(_DYING_S)
                 while await self._peers.refuses(peer.node_id):
                     if peer not in self._gone:
                         self._gone.add(peer)
                         self._on_change(peer)
                     await asyncio.sleep(PROBE_S)
         except (TimeoutError, PeerGone):
-            pass
+            return False
         finally:
             if peer in self._gone:
                 self._gone.discard(peer)
                 self._on_change(peer)
+        return True

@@ -8,6 +8,8 @@ in the order of sending.
 import asyncio
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -135,11 +137,26 @@ async def test_brokers_name_the_next_leader_before_a_dead_one_is_fenced() -> Non
             return {partition.leader_id for partition in topic.partitions}
 
         await until(lambda: asyncio.to_thread(lambda: named() == {0, 1}))
+        await until(lambda: is_connected(living.pid, dead.port))
         cluster.kill([dead])
         await until(lambda: asyncio.to_thread(lambda: dead.node_id not in named()))
         brokers = {node["node_id"]: node for node in asked(cluster, "nodes")["nodes"]}
         assert not brokers[dead.node_id]["fenced"]
         cluster.kill([living])  # it would wait for the dead one to take its partitions
+
+
+def is_connected(pid: int | None, port: int | None) -> bool:
+    """Return whether a process has an established connection to this port of this machine."""
+    sockets: set[str] = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            sockets.add(str(descriptor.readlink()))
+    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, _, remote, state, *_, inode = row.split()[:10]
+        is_there = int(remote.partition(":")[2], 16) == port
+        if is_there and state == "01" and f"socket:[{inode}]" in sockets:
+            return True
+    return False
 
 
 def leaders_of(cluster: LocalCluster) -> set[int]:

@@ -85,6 +85,14 @@ async def test_a_closed_connection_to_a_living_broker_proves_nothing() -> None:
         assert changes == []
 
 
+async def test_a_listener_that_closes_after_the_connections_is_noticed() -> None:
+    async with watched() as (peer, watch, _, _):
+        peer.drop()
+        await until(lambda: peer.connections)  # the address still accepts
+        peer.die()
+        await until(lambda: OTHER in watch.gone)
+
+
 async def test_a_broker_is_gone_for_a_limited_time() -> None:
     limit_s, peer_watch.GONE_MAX_S = peer_watch.GONE_MAX_S, 0.3
     try:
