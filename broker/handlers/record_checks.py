@@ -158,7 +158,7 @@ class RecordChecks:
             verdict = Verdict(messages.UNAVAILABLE, str(error))
         except TimeoutError:
             verdict = Verdict(messages.UNAVAILABLE, f"no verdict within {CHECK_S:g} s")
-        except Exception as error:  # noqa: BLE001 - else the partition would wait for ever
+        except Exception as error:  # noqa: BLE001 - or the partition waits forever
             _log.exception("schema_check_failed", topic=partition.topic_name)
             verdict = Verdict(messages.UNAVAILABLE, repr(error))
         except asyncio.CancelledError:

@@ -2,7 +2,7 @@
 
 The offset alone makes an append idempotent. What lies below the end of the log is there already,
 because only mirrors of one source write to the partition; what lies above it would leave a hole.
-Thus a mirror that is killed goes on at the end of the log, and a second one does no harm. A gap of
+So a killed mirror continues at the end of the log, and a second one does no harm. A gap of
 the source (log compaction, markers and aborted records of transactions) is covered by batches
 without records, as log compaction leaves them.
 

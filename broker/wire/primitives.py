@@ -44,7 +44,7 @@ AlterPartitionReassignments of 10,000 partitions with three replicas each 40,000
 ELEMENTS_AT_ONCE_MAX: Final = 2_000
 """Array elements and tagged fields in one request that the event loop decodes itself: at most about
 4 ms. A thread decodes longer ones (`broker.handlers.long_requests`). No header has as many tagged
-fields, and no request of a client that has not authenticated.
+fields, and no request before authentication.
 """
 
 _NULL_UUID: Final = bytes(16)

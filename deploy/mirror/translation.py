@@ -1,7 +1,7 @@
 """Translate the offsets of a source to those of a target, exactly.
 
 Invariant: the translation of an offset is the offset in the target of the first record that has
-this offset or a later one in the source. So a group that goes on at the target reads every record
+this offset or a later one in the source. So a group that continues at the target reads each record
 that it has not read, and none again. Pure.
 """
 
@@ -88,7 +88,7 @@ class OffsetMap:
 def segments_of(runs: Iterable[Run], target: int, next_source: int) -> list[Segment]:
     """Return the segments of records that were appended from `target` on, without a gap there.
 
-    next_source: where the mirror goes on.
+    next_source: where the mirror continues.
     """
     found: list[Segment] = []
     for run in runs:
