@@ -1,7 +1,6 @@
 """Run `make bench-kafka`: measure Penstock beside Apache Kafka, print a table, keep the results."""
 
 import argparse
-import os
 import signal
 import sys
 import time
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from benchmarks import harness
 from benchmarks.beside_kafka import java, many, report, results, rows, several, single, systems
+from benchmarks.beside_kafka.load import OtherLoad
 from benchmarks.beside_kafka.results import Result
 from benchmarks.beside_kafka.single import Measurement, Size
 from benchmarks.beside_kafka.systems import KAFKA, MOTO, SYSTEMS, SystemMissing
@@ -224,14 +224,14 @@ def main() -> int:
         chosen = (options.systems or ",".join(QUICK_SYSTEMS if options.quick else SYSTEMS)).split(
             ","
         )
-        load = os.getloadavg()[0] / (os.cpu_count() or 1)
+        others = OtherLoad()
         run = Run(names, chosen, size, console)
         began = time.perf_counter()
         try:
             run.measure()
         finally:
             date = datetime.now(UTC).isoformat(timespec="seconds")
-            measured = run.results(date, load)
+            measured = run.results(date, others.share())
             stored |= {
                 new.measurement: results.merged(stored.get(new.measurement), new)
                 for new in measured

@@ -33,6 +33,9 @@ _PLACEHOLDER: Final = 0x0123456789ABCDEF
 _FETCH_BYTES_MAX: Final = 8 << 20
 _STALL_S: Final = 20.0
 _LED_S: Final = 60.0
+_AHEAD_RECORDS_MAX: Final = 64 * 256
+STEADY_RECORDS: Final = 64
+"""Records of a batch at an even rate."""
 
 
 def batch_of(records: int, record_bytes: int) -> bytes:
@@ -203,12 +206,17 @@ def until_led(bootstrap: str, topic: str) -> None:
 
 
 def fan_out(
-    bootstrap: str, topic: str, consumers: int, seconds: float, *, in_flight: int = 3
+    bootstrap: str,
+    topic: str,
+    consumers: int,
+    seconds: float,
+    *,
+    records: int = 256,
+    in_flight: int = 3,
 ) -> Delivered:
-    """Produce batches of 256 records of 1 KB for some time while consumers follow the tail, and
+    """Produce batches of so many records of 1 KB for some time while consumers follow the tail, and
     wait until all of them have everything.
     """
-    records = 256
     batch = batch_of(records, 1_000)
     frame = produce_frame(topic, batch)
     readers = [TailConsumer(bootstrap, topic) for _ in range(consumers)]
@@ -227,7 +235,7 @@ def fan_out(
                 raise TimeoutError("the consumers do not come to the end")
             # A producer that runs away from the consumers would make their reads cold.
             slowest = min(reader.end for reader in readers)
-            is_near = writer.acknowledged * records - slowest < 64 * records
+            is_near = writer.acknowledged * records - slowest < _AHEAD_RECORDS_MAX
             if elapsed < seconds and writer.in_flight < in_flight and is_near:
                 writer.send()
             elif elapsed >= seconds and not writer.in_flight and slowest == writer.sent * records:
@@ -241,10 +249,10 @@ def fan_out(
 
 
 def steady(bootstrap: str, topic: str, mb_per_s: float, seconds: float) -> Delivered:
-    """Produce batches of 64 records of 1 KB at an even rate; measure from the time at which each
-    batch was due until a consumer has it.
+    """Produce batches of STEADY_RECORDS of 1 KB at an even rate; measure from the time at which
+    each batch was due until a consumer has it.
     """
-    records = 64
+    records = STEADY_RECORDS
     batch = batch_of(records, 1_000)
     interval = len(batch) / 1e6 / mb_per_s
     reader = TailConsumer(bootstrap, topic)

@@ -120,8 +120,8 @@ def _run(results: Mapping[str, Result]) -> list[str]:
     ]
     if busy:
         lines.append(
-            f"Other work ran on the machine during {len(busy)} of {len(results)} measurements:"
-            f" {number(min(loads))} to {number(max(loads))} runnable processes per core."
+            f"Other work ran on the machine during {len(busy)} of {len(results)} measurements and"
+            f" took {min(loads):.0%} to {max(loads):.0%} of its cores."
         )
     return lines
 

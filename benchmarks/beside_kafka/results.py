@@ -18,8 +18,8 @@ FILE: Final = ROOT / "build" / "beside_kafka.json"
 
 class Result(msgspec.Struct, frozen=True):
     """One measurement. values: by the key of the row, then by system. failures: by system. date: in
-    UTC. load: runnable processes per core before it began, besides it; above 0.2 the machine was
-    busy. rounds: of which the values are medians.
+    UTC. load: share of all cores that other processes took meanwhile, 0 to 1; above 0.1 the machine
+    was busy. rounds: of which the values are medians.
     """
 
     measurement: str
@@ -33,7 +33,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def is_busy(self) -> bool:
-        return self.load > 0.2
+        return self.load > 0.1
 
 
 def load(file: Path = FILE) -> dict[str, Result]:

@@ -119,7 +119,10 @@ def small_requests(system: System, size: Size) -> Mapping[str, float]:
 def latency(system: System, size: Size) -> Mapping[str, float]:
     bootstrap, topic = system.bootstrap, _topic(system)
     slow = clients.end_to_end_latencies_ms(bootstrap, 100, 2.5 * size.seconds, topic)
-    most = raw.fan_out(bootstrap, _topic(system), 1, size.seconds)
+    # The same batches as at the even rate, and as many bytes in flight as fan_out has.
+    most = raw.fan_out(
+        bootstrap, _topic(system), 1, size.seconds, records=raw.STEADY_RECORDS, in_flight=12
+    )
     rate = most.produced_mb / most.seconds
     half = raw.steady(bootstrap, _topic(system), rate / 2, size.seconds)
     return {

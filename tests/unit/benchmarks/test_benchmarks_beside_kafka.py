@@ -94,13 +94,13 @@ def test_stored_results_are_read_back(tmp_path: Path) -> None:
 
 def test_markdown_shows_values_ratios_missed_bars_and_failures() -> None:
     values = {"small": {"kafka": 4_000.0, "memory": 3_000.0, "file": 5_000.0}}
-    text = report.markdown({"small": result(values, failures={"moto": "no port"}, load=3.5)})
+    text = report.markdown({"small": result(values, failures={"moto": "no port"}, load=0.35)})
     assert (
         "| Small requests, 8 connections, /s | 4,000 | **3,000 (0.75x)** | 5,000 (1.25x) | failed |"
         " ≥ 1 times |"
     ) in text
     assert "- small, moto: no port" in text
-    assert "1 of 1 measurements: 3.5 to 3.5 runnable processes per core" in text
+    assert "1 of 1 measurements and took 35% to 35% of its cores" in text
     assert "- **kafka**: acknowledged when it is in the page cache" in text
 
 
