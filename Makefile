@@ -189,6 +189,7 @@ bench: venv ## measure the figures of docs/performance.md, as ratios within this
 .PHONY: bench-kafka
 bench-kafka: venv ## Penstock beside Apache Kafka on this machine, about 40 minutes; ARGS=--quick: 2 minutes; ARGS="small kill": some rows
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
+	@deploy/ensure-s3-servers.sh --if-possible versitygw > /dev/null
 	$(BIN)/python -m benchmarks.beside_kafka $(ARGS)
 
 .PHONY: bench-spark

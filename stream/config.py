@@ -41,8 +41,8 @@ class StreamConfig:
     wal_linger_ms: Annotated[
         int, Setting("wal.linger.ms", Kind.DURATION, 0, 60_000, is_dynamic=True)
     ] = 250
-    """Longest wait of a bulk above `batching_bytes_per_s`: 4 PUT/s per broker at full load. Use 0
-    for stores whose PUTs cost nothing (memory, files).
+    """Longest wait of a bulk above `batching_bytes_per_s`: 4 PUT/s per broker at full load. It
+    limits the other waits as well.
     """
 
     wal_linger_idle_ms: Annotated[
@@ -285,8 +285,9 @@ _MAY_BE_ZERO = frozenset(
 )
 
 LOCAL_STORE_DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
-    {"wal_linger_ms": 0, "wal_hedge_factor": 0}
+    {"wal_linger_ms": 5, "wal_put_interval_ms": 0, "wal_hedge_factor": 0}
 )
-"""Defaults for stores in memory and in files: bulks do not wait for more groups, and slow PUTs are
-not repeated, because PUTs have no price and no slow tail.
+"""Defaults for stores in memory and in files: a bulk waits only for the PUT in flight, so that
+requests that arrive meanwhile share the next one, and slow PUTs are not repeated, because PUTs have
+no price and no slow tail.
 """

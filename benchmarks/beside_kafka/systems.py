@@ -6,7 +6,6 @@ rebalance. A system with several brokers has one controller in a process of its 
 """
 
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -43,7 +42,7 @@ SYSTEMS: Final = tuple(DURABILITY)
 _CONTROLLER_ID: Final = 100
 _BUCKET: Final = "bench"
 _KEYS: Final = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench-secret"}
-_BUILD: Final = Path(__file__).parents[2] / "build"
+_VERSITYGW_BINARY: Final = Path(__file__).parents[2] / "build" / "s3-servers" / "versitygw"
 _SERVER_START_S: Final = 20.0
 
 
@@ -258,19 +257,11 @@ def _store(name: str, directory: Path) -> Iterator[tuple[str, Mapping[str, str]]
             yield url, _KEYS
 
 
-def versitygw_binary() -> str | None:
-    """Return the path of versitygw: VERSITYGW, in PATH, or in build/."""
-    places = os.pathsep.join((os.environ.get("PATH", ""), str(_BUILD / "bin"), str(_BUILD)))
-    return os.environ.get("VERSITYGW") or shutil.which("versitygw", path=places)
-
-
 @contextmanager
 def _versitygw(directory: Path) -> Iterator[str]:
-    binary = versitygw_binary()
-    if binary is None:
+    if not _VERSITYGW_BINARY.exists():
         raise SystemMissing(
-            "there is no versitygw: run `go install github.com/versity/versitygw/cmd/versitygw"
-            "@latest`, and set VERSITYGW to its path if it is not in PATH"
+            "there is no versitygw: `deploy/ensure-s3-servers.sh versitygw` compiles it with Go"
         )
     bucket = directory / "versitygw" / _BUCKET
     bucket.mkdir(parents=True)
@@ -279,7 +270,7 @@ def _versitygw(directory: Path) -> Iterator[str]:
         "ROOT_ACCESS_KEY": _KEYS["AWS_ACCESS_KEY_ID"],
         "ROOT_SECRET_KEY": _KEYS["AWS_SECRET_ACCESS_KEY"],
     }
-    command = (binary, "--quiet", "--port", address, "posix", str(bucket.parent))
+    command = (str(_VERSITYGW_BINARY), "--quiet", "--port", address, "posix", str(bucket.parent))
     server = Node(command, directory / "versitygw.log", environment)
     server.start()
     try:

@@ -394,12 +394,12 @@ def test_no_message_shows_a_secret() -> None:
 # --- what is made of it ---------------------------------------------------------------------------
 
 
-def test_over_memory_and_files_bulks_do_not_wait_unless_told_to() -> None:
+def test_over_memory_and_files_bulks_wait_little_unless_told_to() -> None:
     effective = load("broker", LOCAL, {})
     assert (
         effective.part(StreamConfig).wal_linger_ms,
         effective.values["wal.linger.ms"].place,
-    ) == (0, LOCAL_DEFAULT)
+    ) == (5, LOCAL_DEFAULT)
     assert (
         load("broker", (*LOCAL, "--wal-linger-ms", "7"), {}).part(StreamConfig).wal_linger_ms == 7
     )

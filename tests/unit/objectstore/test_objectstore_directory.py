@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from objectstore import directory_write
-from objectstore.directory import STALE_TEMPORARY_MS, DirectoryStore
+from objectstore.directory import RESERVED_FOLDER, STALE_TEMPORARY_MS, DirectoryStore
 from objectstore.directory_write import BLOCK_BYTES, DIRECT_BYTES_MIN, STAGING_BYTES
 from objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, Unavailable
 
@@ -123,6 +123,22 @@ async def test_old_temporaries_are_cleared_and_young_ones_kept(tmp_path: Path) -
     assert [path.name for path in reserved.iterdir() if path.name.startswith("tmp-")] == [
         "tmp-young"
     ]
+
+
+@pytest.mark.parametrize("has_unnamed_files", [True, False])
+async def test_a_new_object_is_written_with_and_without_files_that_have_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_unnamed_files: bool
+) -> None:
+    if not has_unnamed_files:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)  # as on macOS
+    store = DirectoryStore(str(tmp_path))
+    etag = await store.put_if_absent("a/b", [b"first", b" bytes"])
+    with pytest.raises(PreconditionFailed):
+        await store.put_if_absent("a/b", b"second")
+    assert await store.get("a/b") == b"first bytes"
+    assert (await store.head("a/b")).etag == etag
+    assert not list((tmp_path / RESERVED_FOLDER).glob("tmp-*"))
+    await store.close()
 
 
 async def test_a_key_that_is_another_keys_folder_is_refused_with_a_reason(tmp_path: Path) -> None:

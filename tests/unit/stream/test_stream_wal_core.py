@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from base.ids import WalSequence
-from stream.config import StreamConfig
+from stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
 from stream.errors import WalClosed
 from stream.wal.core import Bulk, WalCore
 
 MIB = 1 << 20
 CONFIG = StreamConfig()
+LOCAL = replace(CONFIG, **LOCAL_STORE_DEFAULTS)
 
 
 def started(core: WalCore[str], now: float) -> list[Bulk[str]]:
@@ -59,6 +60,29 @@ def test_a_fast_store_is_not_sent_one_small_put_after_the_other() -> None:
     assert puts <= 1_000 / CONFIG.wal_put_interval_ms + 1
     assert core.flush() == puts + 1, "a flush waits for nothing"
     assert len(started(core, 11.0)) == 1
+
+
+def test_over_a_local_store_requests_share_the_put_behind_the_one_in_flight() -> None:
+    core: WalCore[str] = WalCore(LOCAL)
+    core.append("a", 100, 10.0)
+    (first,) = started(core, 10.0)
+    core.append("b", 100, 10.0001)
+    core.append("c", 100, 10.0009)
+    assert started(core, 10.001) == []
+    core.put_succeeded(first.sequence)
+    assert groups(started(core, 10.001)) == [["b", "c"]], "a PUT every millisecond"
+    core.append("d", 100, 10.002)
+    assert groups(started(core, 10.0071)) == [["d"]], "a slow PUT is not waited for"
+
+
+def test_over_a_local_store_at_a_high_rate_nothing_waits_for_a_pause_of_the_clients() -> None:
+    core: WalCore[str] = WalCore(LOCAL)
+    for step in range(32):
+        now = 10.0 + step * 0.0001
+        core.append(str(step), 200_000, now)
+    wake_at = core.wake_at(now)
+    assert wake_at is not None
+    assert 0 < wake_at - now < 0.001
 
 
 def test_full_bulks_do_not_wait_for_the_interval() -> None:
