@@ -34,6 +34,9 @@ class _AvroValidator:
         left = len(data) - stream.tell()
         return f": {left} bytes are left over" if left else ""
 
+    def value(self, data: bytes) -> Any:  # noqa: ANN401 - as the schema says
+        return fastavro.schemaless_reader(BytesIO(data), self._schema, None)
+
     def _located(self, data: bytes) -> str:
         try:
             _Reader(data, self._named).skip(self._schema, "", 0)

@@ -35,6 +35,9 @@ class _JsonValidator:
             return f": it cannot be checked: {brief(str(failure))}"
         return f"{_path(found.instance_path)}: {brief(found.message)}"
 
+    def value(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
+        return _decode(data)
+
 
 def compile_text(text: str, references: Sequence[ReferencedSchema]) -> OneMessageSchema:
     """Compile a schema. Raises SchemaInvalid."""

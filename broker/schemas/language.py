@@ -5,7 +5,7 @@ Must not: import a library of an extra (`json_schema`, `avro` and `protobuf` do 
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -48,6 +48,10 @@ class Validator(Protocol):
         """Return the path of the first field that does not match and why, as `.a.b: text` or
         `: text`; empty if the value matches.
         """
+        ...
+
+    def value(self, data: bytes) -> Any:  # noqa: ANN401 - what msgspec writes as JSON
+        """Return a value that matches, as objects that can be written as JSON."""
         ...
 
 

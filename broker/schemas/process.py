@@ -28,7 +28,7 @@ PAUSE_S: Final = 1.0
 """After a process that ended for another reason than its limits."""
 _END_S: Final = 5.0
 _VERDICT_BYTES_MAX: Final = 1 << 20
-_LIMIT_SIGNALS: Final = frozenset(
+LIMIT_SIGNALS: Final = frozenset(
     {signal.SIGPROF, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL}
 )
 """How a process ends that is out of CPU, stack or memory."""
@@ -89,7 +89,7 @@ class CheckProcess:
                 return await self._worker.ask(request)
         except (OSError, EOFError, TimeoutError, MsgspecError) as error:
             status = await self._end_worker()
-            if status is not None and -status in _LIMIT_SIGNALS:
+            if status is not None and -status in LIMIT_SIGNALS:
                 _log.warning("schema_check_ended", signal=signal.Signals(-status).name)
                 return Verdict(messages.TOO_SLOW)
             self._paused_until_s = now_s() + PAUSE_S
@@ -118,7 +118,7 @@ class _Worker:
         """Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
-            process = await asyncio.to_thread(_spawned, theirs)
+            process = await asyncio.to_thread(spawned, theirs)
         except BaseException:
             ours.close()
             raise
@@ -152,11 +152,15 @@ class _Worker:
             return self._process.wait()
 
 
-def _spawned(connection: socket.socket) -> "subprocess.Popen[bytes]":
-    """Start the worker without the secrets of this process in its environment."""
+def spawned(
+    connection: socket.socket, module: str = "broker.schemas.worker"
+) -> "subprocess.Popen[bytes]":
+    """Start a worker without the secrets of this process in its environment. connection: its
+    standard input.
+    """
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "broker.schemas.worker"],
+        [sys.executable, "-P", "-m", module],
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

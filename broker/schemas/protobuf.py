@@ -53,6 +53,12 @@ class _ProtobufValidator:
             return ""
         return _unknown(self._parse(data), "") or ": it has unknown fields"
 
+    def value(self, data: bytes) -> Any:  # noqa: ANN401 - as the schema says
+        from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]
+
+        to_dict: Any = json_format.MessageToDict
+        return to_dict(self._parse(data), preserving_proto_field_name=True)
+
 
 class _CompiledProtobuf:
     """All messages of one file."""

@@ -10,6 +10,7 @@ Must not: open a connection, or read what the broker does not send.
 import resource
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,19 +26,24 @@ _STDIN: Final = 0
 
 
 def main() -> None:
+    check = RecordCheck()
+    serve(lambda request: encode(check.answer(decode_request(request))))
+
+
+def serve(answer: Callable[[bytearray], bytes]) -> None:
+    """Limit this process, and answer requests on its standard input until that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ValueError, OSError):  # macOS knows the limit and does not set it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # where memory runs out, the kernel ends this process and no broker
         _OOM_SCORE.write_text("1000")
-    check = RecordCheck()
     with socket.socket(fileno=_STDIN) as connection:
         while request := _read(connection):
             signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)
-            verdict = encode(check.answer(decode_request(request)))
+            found = answer(request)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            connection.sendall(len(verdict).to_bytes(FRAME_BYTES, "big") + verdict)
+            connection.sendall(len(found).to_bytes(FRAME_BYTES, "big") + found)
 
 
 def _read(connection: socket.socket) -> bytearray | None:

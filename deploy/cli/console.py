@@ -36,6 +36,16 @@ class TargetOptions:
             show_default=False,
         ),
     ] = ""
+    schema_registry: Annotated[
+        str,
+        typer.Option(
+            "--schema-registry",
+            envvar="PENSTOCK_SCHEMA_REGISTRY",
+            metavar="URL",
+            help="Schema registry, for records that begin with Confluent's zero byte and schema id.",
+            show_default=False,
+        ),
+    ] = ""
     state_file: StateFile = None
 
 
@@ -127,6 +137,7 @@ def console(
             key=listener.ssl_key,
             security=current_security(),
             file_descriptor=listener.fd,
+            schema_registry=cluster.schema_registry,
         )
     )
     try:

@@ -4,6 +4,7 @@ Invariant: every answer has the headers of `guard`, and no page is answered befo
 rights are checked.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,6 +60,7 @@ def application(console: Console) -> ASGIApp:
             yield
         finally:
             await console.live.stop()
+            await asyncio.to_thread(console.decoding.close)
 
     app = Starlette(
         routes=_routes(),

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from deploy.console import formats
+from deploy.console.decoding import SchemaCache
 from deploy.console.guard import BODY_BYTES_MAX, is_same_origin, is_token
 from deploy.console.live import LiveCluster
 from deploy.console.options import ConsoleOptions
@@ -25,6 +26,7 @@ from deploy.console.sessions import Session, Sessions
 from deploy.console.statements import is_available
 from deploy.doctor.report import Report
 from deploy.errors import DeployError, UsageError
+from deploy.records.decode_process import DecodeProcess
 
 CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32
@@ -75,11 +77,14 @@ class Console:
         options: ConsoleOptions,
         live: LiveCluster,
         sessions: Sessions,
+        schemas: SchemaCache,
         csrf: str,
     ) -> None:
         self.options = options
         self.live = live
         self.sessions = sessions
+        self.schemas = schemas
+        self.decoding = DecodeProcess()
         self.open_session = Session("", csrf, "", options.security)
         """Of everyone who comes in without login."""
         self.streams = 0

@@ -22,7 +22,7 @@ class ConsoleOptions:
 
     names: host names by which browsers reach it, besides addresses and `localhost`. login: whether
     users log in. security: how the console itself connects to brokers. file_descriptor: of a
-    listening socket, instead of host and port.
+    listening socket, instead of host and port. schema_registry: URL of a registry, for records.
     """
 
     bootstrap: str
@@ -38,6 +38,7 @@ class ConsoleOptions:
     key: str = ""
     security: ClientSecurity = field(default=PLAINTEXT)
     file_descriptor: int | None = None
+    schema_registry: str = ""
 
     @property
     def has_tls(self) -> bool:

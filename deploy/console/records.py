@@ -6,7 +6,7 @@ ends after `SEARCH_S_MAX`; it says how far it came. Needs the extra `reader`. Th
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -27,6 +27,8 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 Windows = dict[int, tuple[int, int]]
 """Offsets [start, end) by partition."""
+Row = Mapping[str, Any]
+Show = Callable[[str, bytes | None], BytesView]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,9 @@ class RecordsFound:
     bounds: Windows
 
 
-def find_records(store: str, query: RecordSelection) -> RecordsFound:
-    """Return the records, the newest first with `start="newest"`, else the oldest first.
+def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:
+    """Return the records, the newest first with `start="newest"`, else the oldest first. show: shows
+    a "key" or a "value".
 
     Raises UsageError, and the errors of `lake.arrow.topic_scan.scan`.
     """
@@ -109,7 +112,8 @@ def find_records(store: str, query: RecordSelection) -> RecordsFound:
         end={index: high for index, (_, high) in wanted.items()},
         columns=_COLUMNS,
     )
-    return _search(query, iter(batches), windows, bounds)
+    rows, searched, is_complete = _search(query, iter(batches))
+    return RecordsFound([_view(row, show) for row in rows], searched, is_complete, windows, bounds)
 
 
 def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) -> Windows:
@@ -126,24 +130,23 @@ def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) ->
     return found
 
 
-def _search(
-    query: RecordSelection, batches: Iterator[Any], windows: Windows, bounds: Windows
-) -> RecordsFound:
+def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], int, bool]:
+    """Return the rows of the records, how many were read, and whether that was all."""
     deadline = time.monotonic() + SEARCH_S_MAX
     newest = query.start == "newest"
-    found: list[RecordView] = []
+    found: list[Row] = []
     searched = size_bytes = 0
     is_complete = True
     for batch in batches:
         searched += batch.num_rows
         size_bytes += batch.nbytes
-        found += [_view(row) for row in batch.take(_matching(query, batch)).to_pylist()]
-        found.sort(key=lambda record: (record.timestamp_ms, record.offset), reverse=newest)
+        found += batch.take(_matching(query, batch)).to_pylist()
+        found.sort(key=lambda row: (row["timestamp"], row["offset"]), reverse=newest)
         del found[query.limit :]
         if size_bytes > SEARCHED_BYTES_MAX or time.monotonic() > deadline:
             is_complete = False
             break
-    return RecordsFound(found, searched, is_complete, windows, bounds)
+    return found, searched, is_complete
 
 
 def _matching(query: RecordSelection, batch: Any) -> list[int]:  # noqa: ANN401 - Arrow has no types
@@ -160,13 +163,13 @@ def _matching(query: RecordSelection, batch: Any) -> list[int]:  # noqa: ANN401 
     return chosen
 
 
-def _view(row: Mapping[str, Any]) -> RecordView:
+def _view(row: Row, show: Show) -> RecordView:
     headers = (row["headers"] or ())[:HEADERS_MAX]
     return RecordView(
         row["partition"],
         row["offset"],
         (row["timestamp"] - _EPOCH) // timedelta(milliseconds=1),
-        shown_bytes(row["key"]),
-        shown_bytes(row["value"]),
+        show("key", row["key"]),
+        show("value", row["value"]),
         [(header["key"], shown_bytes(header["value"])) for header in headers],
     )

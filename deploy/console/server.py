@@ -15,12 +15,14 @@ from typing import Final
 import uvicorn
 
 from base.clock import wall_ms
+from broker.schemas.registry import RegistryUrlInvalid
 from deploy.console.application import application
 from deploy.console.console import Console
+from deploy.console.decoding import SchemaCache
 from deploy.console.live import LiveCluster
 from deploy.console.options import ConsoleOptions, is_loopback
 from deploy.console.sessions import Sessions
-from deploy.errors import DeployError, PortTaken
+from deploy.errors import DeployError, PortTaken, UsageError
 
 CONNECTIONS_MAX: Final = 256
 HEAD_BYTES_MAX: Final = 32 << 10
@@ -34,10 +36,15 @@ def serve(options: ConsoleOptions) -> None:
     """Serve the console. Prints one line with its address. Raises PortTaken, DeployError."""
     listening = _listening(options)
     new_token = partial(secrets.token_urlsafe, _TOKEN_BYTES)
+    try:
+        schemas = SchemaCache(options.schema_registry)
+    except RegistryUrlInvalid as error:
+        raise UsageError(f"--schema-registry is not allowed: {error}") from None
     console = Console(
         options,
         LiveCluster(options, wall_ms),
         Sessions(time.monotonic, new_token),
+        schemas,
         new_token(),
     )
     config = uvicorn.Config(

@@ -1,4 +1,6 @@
-"""Browse records of a topic by key, value, time or offset, read from the object store."""
+"""Browse records of a topic by key, value, time or offset, read from the object store and decoded
+by their schemas.
+"""
 
 from datetime import UTC, datetime
 
@@ -7,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deploy.console.console import console_of, integer, page, rights_of
+from deploy.console.decoding import TopicDecoder
 from deploy.console.records import LIMITS, STARTS, RecordSelection, find_records
 from deploy.errors import UsageError
 
@@ -16,8 +19,11 @@ async def messages(request: Request) -> Response:
     rights_of(request).need_topic(name, records=True)
     console = console_of(request)
     query = query_of(name, request.query_params)
-    found = await console.call(find_records, console.options.store, query)
-    topic = console.live.image.topics.by_name(name) if console.options.controller else None
+    image = console.live.image if console.options.controller else None
+    topic = None if image is None else image.topics.by_name(name)
+    configs = {} if image is None else image.configs.topic(name)
+    decoder = TopicDecoder(configs, console.schemas, console.decoding)
+    found = await console.call(find_records, console.options.store, query, decoder.show)
     return page(
         request,
         "messages.html",

@@ -1,0 +1,146 @@
+"""Show keys and values by their schemas: those of the topic's configs, and registered ones that
+Confluent's wire format names.
+
+Invariants: what cannot be decoded is shown as bytes, with the reason. Schemas and records are
+decoded in a process of their own (`deploy.records.decode_process`).
+Limits: `VALUE_BYTES_MAX` of one key or value; a page ends `FAILURES_MAX` processes and takes
+`DECODE_S_MAX`, after which the rest is shown as bytes; `SCHEMAS_MAX` registered schemas are kept.
+The methods block.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from broker.schemas.language import ReferencedSchema
+from broker.schemas.registry import RegistryError, SchemaRegistry, StoredSchema
+from broker.schemas.rules import FieldRule, schema_rules
+from deploy.console.formats import SHOWN_BYTES_MAX, BytesView, shown_bytes
+from deploy.records.decode_process import DecodeProcess
+from deploy.records.decode_worker import FRAME_BYTES, DecodeValue
+
+VALUE_BYTES_MAX: Final = 1 << 20
+FAILURES_MAX: Final = 3
+DECODE_S_MAX: Final = 10.0
+SCHEMAS_MAX: Final = 200
+REGISTRY_S: Final = 3.0
+_MAGIC: Final = 0
+_NAMES: Final[Mapping[str, str]] = {"avro": "Avro", "protobuf": "Protobuf", "json": "JSON"}
+
+
+class _NotDecoded(Exception):
+    """The message says why."""
+
+
+class SchemaCache:
+    """The schemas of a registry by their ids, which never change."""
+
+    def __init__(self, url: str) -> None:
+        """url: empty for no registry. Raises RegistryUrlInvalid."""
+        self._registry = SchemaRegistry(url, timeout_s=REGISTRY_S) if url else None
+        self._known: dict[int, StoredSchema] = {}
+
+    @property
+    def has_registry(self) -> bool:
+        return self._registry is not None
+
+    def find(self, number: int) -> StoredSchema:
+        """Return a schema. Raises RegistryError."""
+        found = self._known.get(number)
+        if found is None:
+            if self._registry is None:
+                raise RegistryError(
+                    f"schema {number}: start the console with --schema-registry URL to decode it"
+                )
+            found = self._registry.by_id(number)
+            if len(self._known) >= SCHEMAS_MAX:
+                self._known.clear()
+            self._known[number] = found
+        return found
+
+
+class TopicDecoder:
+    """Shows the keys and values of one topic on one page. configs: those that are set for it."""
+
+    def __init__(
+        self, configs: Mapping[str, str], schemas: SchemaCache, process: DecodeProcess
+    ) -> None:
+        rules = schema_rules(configs)
+        self._rules = {} if rules is None else {"key": rules.key, "value": rules.value}
+        self._schemas = schemas
+        self._process = process
+        self._failed: dict[int, str] = {}
+        """Why schemas are not known, by id: each is asked for once."""
+        self._ends_at = 0.0
+        self._failures_left = FAILURES_MAX
+
+    def show(self, part: str, data: bytes | None) -> BytesView:
+        """Show a key or a value. part: "key" or "value"."""
+        plain = shown_bytes(data)
+        if not data:
+            return plain
+        rule = self._rules.get(part)
+        try:
+            if rule is not None and not rule.strategy:
+                return self._by_config(rule, part, data, plain)
+            if rule is not None or (self._schemas.has_registry and _looks_framed(data)):
+                return self._registered(part, data)
+        except _NotDecoded as error:
+            return replace(plain, note=str(error))
+        return plain
+
+    def _by_config(self, rule: FieldRule, part: str, data: bytes, plain: BytesView) -> BytesView:
+        where = f"{_NAMES.get(rule.type, rule.type)}, by the topic's schema"
+        if rule.type == "json":
+            try:
+                msgspec.json.decode(data)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise _NotDecoded(f"not JSON, as the topic's schema says: {error}") from None
+            return replace(plain, note=where)
+        request = DecodeValue(
+            rule.type, rule.schema, (), rule.message, False, data, SHOWN_BYTES_MAX
+        )
+        return self._decoded(request, part, where)
+
+    def _registered(self, part: str, data: bytes) -> BytesView:
+        if not _looks_framed(data):
+            raise _NotDecoded("does not begin with a zero byte and the id of a registered schema")
+        number = int.from_bytes(data[1:FRAME_BYTES])
+        schema = self._schema(number)
+        kind = schema.type.lower()
+        where = f"{_NAMES.get(kind, kind)}, schema {number}"
+        if kind == "json":
+            shown = shown_bytes(data[FRAME_BYTES:])
+            return replace(shown, size_bytes=len(data), note=where)
+        references = tuple(ReferencedSchema(name, text) for name, text in schema.references)
+        request = DecodeValue(kind, schema.text, references, "", True, data, SHOWN_BYTES_MAX)
+        return self._decoded(request, part, where)
+
+    def _schema(self, number: int) -> StoredSchema:
+        if number not in self._failed:
+            try:
+                return self._schemas.find(number)
+            except RegistryError as error:
+                self._failed[number] = str(error)
+        raise _NotDecoded(self._failed[number])
+
+    def _decoded(self, request: DecodeValue, part: str, where: str) -> BytesView:
+        if len(request.data) > VALUE_BYTES_MAX:
+            raise _NotDecoded(f"not decoded: it has more than {VALUE_BYTES_MAX >> 20} MiB")
+        now = time.monotonic()
+        self._ends_at = self._ends_at or now + DECODE_S_MAX
+        if now > self._ends_at or not self._failures_left:
+            raise _NotDecoded("not decoded: other records of this page took too much; show fewer")
+        before = self._process.ended_count
+        answer = self._process.decode(request)
+        self._failures_left -= min(self._failures_left, self._process.ended_count - before)
+        if answer.problem:
+            raise _NotDecoded(f"not decoded ({where}): {part}{answer.problem}")
+        return BytesView(request.kind, answer.text, len(request.data), answer.is_cut, where)
+
+
+def _looks_framed(data: bytes) -> bool:
+    return data[0] == _MAGIC and len(data) >= FRAME_BYTES

@@ -1,0 +1,101 @@
+"""Run the process that decodes keys and values, and give it one after the other.
+
+Invariants: every request gets an answer. One that ends the process by its limits gets the reason,
+and the next one a new process. `decode` blocks; threads take turns.
+Limits: an answer takes at most ANSWER_S.
+"""
+
+import signal
+import socket
+import subprocess
+import threading
+from typing import Final
+
+from msgspec import MsgspecError
+
+from broker.schemas.messages import FRAME_BYTES
+from broker.schemas.process import LIMIT_SIGNALS, spawned
+from broker.schemas.worker import CPU_S_MAX, MEMORY_BYTES_MAX
+from deploy.records.decode_worker import DecodedValue, DecodeValue, decode_answer, encode
+
+ANSWER_S: Final = 10.0
+"""Above the CPU that the process may use: a machine may be busy."""
+_ANSWER_BYTES_MAX: Final = 1 << 20
+_END_S: Final = 5.0
+_MODULE: Final = "deploy.records.decode_worker"
+
+
+class DecodeProcess:
+    """One process, which starts with the first value."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self.ended_count = 0
+        """How often the process ended before it had answered."""
+
+    def close(self) -> None:
+        with self._turn:
+            self._end()
+
+    def decode(self, request: DecodeValue) -> DecodedValue:
+        """Return the decoded value, or why it is none."""
+        with self._turn:
+            try:
+                return self._ask(self._connected(), encode(request))
+            except (OSError, EOFError, MsgspecError) as error:
+                self.ended_count += 1
+                status = self._end()
+                if status is not None and -status in LIMIT_SIGNALS:
+                    name = signal.Signals(-status).name
+                    return DecodedValue(
+                        problem=f": decoding it takes more than {CPU_S_MAX:.0f} s of CPU,"
+                        f" {MEMORY_BYTES_MAX >> 20} MiB or the stack ({name})"
+                    )
+                return DecodedValue(problem=f": the process that decodes failed: {error!r}")
+
+    def _connected(self) -> socket.socket:
+        if self._connection is None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                try:
+                    self._process = spawned(theirs, _MODULE)
+                except BaseException:
+                    ours.close()
+                    raise
+            ours.settimeout(ANSWER_S)
+            self._connection = ours
+        return self._connection
+
+    def _ask(self, connection: socket.socket, data: bytes) -> DecodedValue:
+        connection.sendall(len(data).to_bytes(FRAME_BYTES, "big") + data)
+        size = int.from_bytes(_exactly(connection, FRAME_BYTES), "big")
+        if size > _ANSWER_BYTES_MAX:
+            raise EOFError(f"an answer of {size} bytes")
+        return decode_answer(_exactly(connection, size))
+
+    def _end(self) -> int | None:
+        """Return the status of the process, None if there was none."""
+        process, self._process = self._process, None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return None
+        try:
+            return process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    """Raises EOFError, TimeoutError."""
+    found = bytearray()
+    while len(found) < size:
+        piece = connection.recv(size - len(found))
+        if not piece:
+            raise EOFError("it closed its connection")
+        found += piece
+    return bytes(found)

@@ -1,0 +1,90 @@
+"""The process that decodes keys and values of Avro and Protobuf for the web console. It ends with
+its standard input.
+
+Schemas and records were written by others, so it has the limits of the process that checks records
+for a broker (`broker.schemas.worker`, ADR 0085).
+Must not: open a connection, or read what the console does not send.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from broker.schemas.language import (
+    CannotCheck,
+    CompiledSchema,
+    ReferencedSchema,
+    SchemaInvalid,
+    brief,
+    compile_schema,
+)
+from broker.schemas.worker import serve
+
+COMPILED_COUNT_MAX: Final = 100
+FRAME_BYTES: Final = 5
+"""Of Confluent's wire format: a zero, and the id of the schema."""
+
+
+class DecodeValue(Struct, frozen=True):
+    """A request: decode bytes by a schema.
+
+    kind: avro or protobuf. message: of an unframed value of Protobuf; empty: the first one of the
+    schema. is_framed: whether the bytes begin with the id of the schema. chars_max: of the answer.
+    """
+
+    kind: str
+    schema: str
+    references: tuple[ReferencedSchema, ...]
+    message: str
+    is_framed: bool
+    data: bytes
+    chars_max: int
+
+
+class DecodedValue(Struct, frozen=True):
+    """The answer: indented JSON, or why there is none. is_cut: the text is longer than wanted."""
+
+    text: str = ""
+    problem: str = ""
+    is_cut: bool = False
+
+
+decode_request: Final = msgspec.msgpack.Decoder(DecodeValue).decode
+decode_answer: Final = msgspec.msgpack.Decoder(DecodedValue).decode
+encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def main() -> None:
+    serve(lambda request: encode(decoded(decode_request(request))))
+
+
+def decoded(request: DecodeValue) -> DecodedValue:
+    """Decode a value. Does not raise."""
+    try:
+        compiled = _compiled(request.kind, request.schema, request.references)
+        if request.is_framed:
+            validator, data = compiled.framed(request.data[FRAME_BYTES:])
+        else:
+            validator, data = compiled.validator(request.message), request.data
+        if problem := validator.problem(data):
+            return DecodedValue(problem=problem)
+        text = msgspec.json.format(msgspec.json.encode(validator.value(data))).decode()
+    except (SchemaInvalid, CannotCheck) as error:
+        return DecodedValue(problem=f": {error}")
+    except MemoryError:
+        _compiled.cache_clear()
+        return DecodedValue(problem=": there is not enough memory for it")
+    except Exception as error:  # noqa: BLE001 - libraries raise what Python does with bad input
+        return DecodedValue(problem=f": {brief(repr(error))}")
+    return DecodedValue(text[: request.chars_max], is_cut=len(text) > request.chars_max)
+
+
+@lru_cache(COMPILED_COUNT_MAX)
+def _compiled(kind: str, schema: str, references: tuple[ReferencedSchema, ...]) -> CompiledSchema:
+    return compile_schema(kind, schema, references)
+
+
+if __name__ == "__main__":
+    main()

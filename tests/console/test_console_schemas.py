@@ -1,0 +1,155 @@
+"""The page of records decodes Avro and Protobuf: by the configs of the topic, and by the schemas of a
+registry. What it cannot decode is bytes, with the reason.
+"""
+
+import json
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro as _fastavro
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+
+from deploy.clients.kafka import Kafka
+from deploy.local.handle import LocalCluster
+from tests.support.browser import axe_problems
+from tests.support.console import ConsoleProcess, produce
+from tests.support.schema_registry import SchemaRegistryServer, serving
+
+fastavro: Any = _fastavro
+PAYMENT: dict[str, Any] = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [
+        {"name": "amount", "type": "long"},
+        {"name": "payer", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+PROTO = """syntax = "proto3";
+package shop;
+message Outer { message Click { int64 at = 1; string page = 2; } }
+"""
+CLICK = b"\x08\x2a\x12\x05/cart"
+"""at: 42, page: /cart"""
+NODE = {
+    "type": "record",
+    "name": "Node",
+    "fields": [{"name": "next", "type": ["null", "Node"]}],
+}
+DEPTH = 500_000
+"""Of a value that overflows the stack of what decodes it."""
+
+
+def avro(schema: dict[str, Any], value: dict[str, Any]) -> bytes:
+    stream = BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def framed(number: int, data: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + data
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SchemaRegistryServer]:
+    server = SchemaRegistryServer()
+    with serving(server):
+        yield server
+
+
+@pytest.fixture(scope="module")
+def records(cluster: LocalCluster, registry: SchemaRegistryServer) -> None:
+    """Three topics: with a schema of Avro, one of Protobuf, and with records of a registry."""
+    kafka = Kafka(cluster.bootstrap)
+    for name, configs in (
+        ("payments", {"type": "avro", "": json.dumps(PAYMENT)}),
+        ("visits", {"type": "protobuf", "": PROTO, "message": "shop.Outer.Click"}),
+    ):
+        settings = {
+            ".".join(filter(None, ("penstock.value.schema", key))): value
+            for key, value in configs.items()
+        }
+        kafka.create_topic(name, 1, -1, settings)
+    kafka.create_topic("registered", 1, -1, {})
+    payment = avro(PAYMENT, {"amount": 1_250, "payer": "Ada", "at": 1_700_000_000_000})
+    produce(cluster.bootstrap, "payments", [payment], key="p-1")
+    produce(cluster.bootstrap, "visits", [CLICK])
+    referring = {**NODE, "name": "Bill", "fields": [{"name": "payment", "type": "Payment"}]}
+    registry.register("payment", {"schema": json.dumps(PAYMENT)})
+    bill = registry.register(
+        "bill",
+        {
+            "schema": json.dumps(referring),
+            "references": [{"name": "Payment", "subject": "payment", "version": 1}],
+        },
+    )
+    click = registry.register("click", {"schema": PROTO, "schemaType": "PROTOBUF"})
+    node = registry.register("node", {"schema": json.dumps(NODE)})
+    produce(
+        cluster.bootstrap,
+        "registered",
+        [
+            framed(bill, payment),
+            framed(click, b"\x04\x00\x00" + CLICK),
+            framed(bill, payment[:-9]),
+            framed(node, b"\x02" * DEPTH + b"\x00"),
+            framed(99, payment),
+            framed(bill, payment),
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def reader(
+    cluster: LocalCluster, registry: SchemaRegistryServer, records: None
+) -> Iterator[ConsoleProcess]:
+    with ConsoleProcess(cluster.state_path, "--schema-registry", registry.url) as console:
+        yield console
+
+
+def shown(chrome: Chrome, console: ConsoleProcess, topic: str) -> list[str]:
+    """Return the text of each record, the oldest first, after all of them were opened."""
+    chrome.get(f"{console.url}/topics/{topic}/messages?start=earliest")
+    found = chrome.find_elements(By.CSS_SELECTOR, "details.record")
+    for record in found:
+        record.find_element(By.TAG_NAME, "summary").click()
+    return [record.text for record in found]
+
+
+def test_records_are_decoded_by_the_configs_of_their_topic(
+    chrome: Chrome, reader: ConsoleProcess, axe: Path
+) -> None:
+    (payment,) = shown(chrome, reader, "payments")
+    assert '"amount": 1250,\n' in payment
+    assert '"at": "2023-11-14T22:13:20Z"' in payment
+    assert "Avro, by the topic's schema" in payment
+    assert axe_problems(chrome, axe) == []
+    (visit,) = shown(chrome, reader, "visits")
+    assert '"page": "/cart"' in visit
+    assert "Protobuf, by the topic's schema" in visit
+
+
+def test_records_are_decoded_by_a_registry(chrome: Chrome, reader: ConsoleProcess) -> None:
+    """A record that is no Avro, that ends the process that decodes it, or whose schema is not known
+    is shown as bytes; the others are decoded.
+    """
+    bill, click, short, nested, unknown, last = shown(chrome, reader, "registered")
+    assert '"payer": "Ada"' in bill
+    assert "Avro, schema 2" in bill
+    assert '"at": "42"' in click
+    assert "Protobuf, schema 3" in click
+    assert "not decoded (Avro, schema 2): value.payment" in short
+    assert "000000" in short
+    assert "stack (SIGSEGV)" in nested
+    assert "answers 404 to GET /schemas/ids/99" in unknown
+    assert '"payer": "Ada"' in last
+
+
+@pytest.mark.usefixtures("records")
+def test_without_a_registry_the_id_is_shown(chrome: Chrome, console: ConsoleProcess) -> None:
+    for text in shown(chrome, console, "registered"):
+        assert "may begin with schema id" in text
