@@ -4,16 +4,17 @@ Invariant: every failure is a KafkaFailed.
 Source: KIP-140, KIP-290.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from base.acls import Operation, PatternType, Permission, ResourceType
+from base.principal import Principal
 from broker.wire import apis
 from broker.wire.error_codes import explain
 from broker.wire.gen import create_acls, delete_acls, describe_acls
 from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
+from deploy.errors import KafkaFailed, UsageError
 
 RESOURCES: Final = {
     "topic": ResourceType.TOPIC,
@@ -28,7 +29,10 @@ OPERATIONS: Final = {
     for operation in Operation
     if operation not in (Operation.UNKNOWN, Operation.ANY)
 }
+PATTERNS: Final = {"literal": PatternType.LITERAL, "prefixed": PatternType.PREFIXED}
+PERMISSIONS: Final = {"allow": Permission.ALLOW, "deny": Permission.DENY}
 _RESOURCE_WORDS: Final = {kind: word for word, kind in RESOURCES.items()}
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,32 @@ class AclSelection:
             self.operation or Operation.ANY,
             self.permission or Permission.ANY,
         )
+
+
+def known(field: str, words: Mapping[str, _T], word: str) -> _T:
+    """Return what a word of the command line means. Raises UsageError."""
+    if word not in words:
+        raise UsageError(f"{field} {word!r} is not known: one of {', '.join(words)}")
+    return words[word]
+
+
+def selection_of(acl: AclView) -> AclSelection:
+    """Return the selection of exactly one ACL. Raises UsageError for a value that is not allowed."""
+    try:
+        Principal.parse(acl.principal)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not acl.name:
+        raise UsageError(f"name the {acl.resource} of the ACL, or * for all")
+    return AclSelection(
+        known("resource", RESOURCES, acl.resource),
+        acl.name,
+        known("pattern", PATTERNS, acl.pattern),
+        acl.principal,
+        acl.host,
+        known("operation", OPERATIONS, acl.operation),
+        known("permission", PERMISSIONS, acl.permission),
+    )
 
 
 def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:

@@ -26,6 +26,7 @@ from deploy.console.console import Busy, Console, page
 from deploy.console.guard import HEADERS, is_known_host
 from deploy.console.login import COOKIE, session_at
 from deploy.console.pages import (
+    acls,
     configs,
     doctor,
     groups,
@@ -34,11 +35,12 @@ from deploy.console.pages import (
     nodes,
     objects,
     overview,
-    security,
+    quotas,
     snapshots,
     sql,
     topics,
     transactions,
+    users,
 )
 from deploy.console.rights import NotAllowed
 from deploy.errors import DeployError, KafkaFailed, NoController, UsageError
@@ -63,7 +65,7 @@ def application(console: Console) -> ASGIApp:
             await asyncio.to_thread(console.decoding.close)
 
     app = Starlette(
-        routes=_routes(),
+        routes=_at(console.options.base, _routes()),
         exception_handlers={
             DeployError: _explain,
             ObjectStoreError: _explain,
@@ -98,7 +100,11 @@ def _routes() -> list[BaseRoute]:
         ("/transactions/one", transactions.transaction),
         ("/snapshots", snapshots.snapshots),
         ("/configs", configs.configs),
-        ("/security", security.security),
+        ("/security", acls.acls),
+        ("/security/acls/remove", acls.ask_removal),
+        ("/security/users", users.users),
+        ("/security/user", users.user),
+        ("/security/quotas", quotas.quotas),
         ("/doctor", doctor.doctor),
         ("/sql", sql.show),
         ("/login", login.form),
@@ -117,6 +123,12 @@ def _routes() -> list[BaseRoute]:
         ("/snapshots/delete", snapshots.delete),
         ("/undelete", snapshots.undelete),
         ("/configs", configs.alter),
+        ("/security/acls", acls.add),
+        ("/security/acls/remove", acls.remove),
+        ("/security/users", users.create),
+        ("/security/users/password", users.change_password),
+        ("/security/users/delete", users.delete),
+        ("/security/quotas", quotas.alter),
         ("/doctor", doctor.examine),
         ("/sql", sql.run),
     )
@@ -125,6 +137,14 @@ def _routes() -> list[BaseRoute]:
         *(Route(path, call, methods=["POST"]) for path, call in post),
         Mount("/static", StaticFiles(directory=_STATIC)),
     ]
+
+
+def _at(base: str, routes: list[BaseRoute]) -> list[BaseRoute]:
+    """Return routes below a path."""
+    if not base:
+        return routes
+    home = RedirectResponse(f"{base}/", 308)
+    return [Route(base, home), Mount(base, routes=routes)]
 
 
 class _Guard:
@@ -138,12 +158,13 @@ class _Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        path = self._console.options.inner(scope["path"])
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
-                if not scope["path"].startswith("/static/"):
+                if not path.startswith("/static/"):
                     headers["Cache-Control"] = "no-store"
             await send(message)
 
@@ -162,22 +183,25 @@ class _Guard:
                 " localhost, or start it with --name and the host name.\n",
                 421,
             )
+        if not console.options.has(scope["path"]):
+            return PlainTextResponse(f"the console is at {console.options.base}/\n", 404)
         request = Request(scope)
         session = console.open_session
         if console.options.login:
             found = await session_at(console, request.cookies.get(COOKIE, ""))
-            if found is None and not scope["path"].startswith(_OPEN_PATHS):
-                return _to_login(scope)
+            path = console.options.inner(scope["path"])
+            if found is None and not path.startswith(_OPEN_PATHS):
+                return _to_login(console.options.base, path, scope["method"])
             session = found or session
         scope.setdefault("state", {})["session"] = session
         use(session.security)
         return None
 
 
-def _to_login(scope: Scope) -> Response:
-    if scope["method"] != "GET" or scope["path"].startswith("/live/"):
+def _to_login(base: str, path: str, method: str) -> Response:
+    if method != "GET" or path.startswith("/live/"):
         return PlainTextResponse("log in first\n", 401)
-    return RedirectResponse(f"/login?next={quote(scope['path'], safe='')}", 303)
+    return RedirectResponse(f"{base}/login?next={quote(path, safe='')}", 303)
 
 
 async def _explain(request: Request, error: Exception) -> Response:

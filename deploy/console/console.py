@@ -120,7 +120,8 @@ class Console:
         theme = request.cookies.get(THEME_COOKIE, "")
         return self._templates.get_template(template).render(
             tabs=[tab for tab in TABS if _sees(session.rights, tab)],
-            current=_current(request.url.path),
+            base=self.options.base,
+            current=_current(path_of(request)),
             session=session,
             options=self.options,
             theme=theme if theme in THEMES else "",
@@ -152,9 +153,14 @@ def page(request: Request, template: str, status: int = 200, **values: object) -
     return response
 
 
-def done(path: str, notice: str) -> Response:
-    """Show a page after a change, with a notice."""
-    response = RedirectResponse(path, 303)
+def path_of(request: Request) -> str:
+    """Return the path within this console."""
+    return console_of(request).options.inner(request.url.path)
+
+
+def done(request: Request, path: str, notice: str) -> Response:
+    """Show a page after a change, with a notice. path: within this console."""
+    response = RedirectResponse(console_of(request).options.base + path, 303)
     response.set_cookie(
         NOTICE_COOKIE,
         quote(notice[:_NOTICE_CHARS_MAX]),

@@ -64,7 +64,9 @@ async def log_in(request: Request) -> Response:
         console.sessions.failed(address)
         return page(request, "login.html", 401, problem=str(error))
     session = console.sessions.open(user, security, allowed)
-    response = RedirectResponse(_inner(request.query_params.get("next", "/"), allowed), 303)
+    response = RedirectResponse(
+        console.options.base + _inner(request.query_params.get("next", "/"), allowed), 303
+    )
     response.set_cookie(
         COOKIE,
         session.token,
@@ -79,7 +81,7 @@ async def log_in(request: Request) -> Response:
 async def log_out(request: Request) -> Response:
     await form_of(request, changes=False)
     console_of(request).sessions.close(session_of(request))
-    response = RedirectResponse("/login", 303)
+    response = RedirectResponse(f"{console_of(request).options.base}/login", 303)
     response.delete_cookie(COOKIE)
     return response
 

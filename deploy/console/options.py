@@ -23,6 +23,7 @@ class ConsoleOptions:
     names: host names by which browsers reach it, besides addresses and `localhost`. login: whether
     users log in. security: how the console itself connects to brokers. file_descriptor: of a
     listening socket, instead of host and port. schema_registry: URL of a registry, for records.
+    base: path before those of all pages, as in `/console`; empty for none.
     """
 
     bootstrap: str
@@ -39,10 +40,19 @@ class ConsoleOptions:
     security: ClientSecurity = field(default=PLAINTEXT)
     file_descriptor: int | None = None
     schema_registry: str = ""
+    base: str = ""
 
     @property
     def has_tls(self) -> bool:
         return bool(self.certificate)
+
+    def has(self, path: str) -> bool:
+        """Return whether a path belongs to this console."""
+        return not self.base or path == self.base or path.startswith(f"{self.base}/")
+
+    def inner(self, path: str) -> str:
+        """Return a path without the base."""
+        return path.removeprefix(self.base) or "/"
 
 
 def check(options: ConsoleOptions) -> ConsoleOptions:

@@ -8,15 +8,23 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from selenium.webdriver import Chrome
 
+from base.scram import ScramMechanism
+from deploy.clients.acls import AclView, add_acls, selection_of
+from deploy.clients.kafka import Kafka
+from deploy.clients.security import ClientSecurity, read_file
+from deploy.clients.users import create_user
+from deploy.clients.wire import WireClient
 from deploy.local.handle import LocalCluster
 from tests.support.browser import browser
-from tests.support.console import ConsoleProcess, produce
+from tests.support.console import Answer, ConsoleProcess, Visitor, produce
 from tests.support.npm import package
 
 AXE_VERSION = "4.14.1"
 HOSTILE = '<img src=x onerror="document.title=1">&`'
 """A name that a client chose to become a script in the console."""
 RECORDS = 40
+PASSWORD = "open-sesame"
+"""Of alice and bob."""
 
 
 @pytest.fixture(scope="session")
@@ -81,3 +89,30 @@ def axe() -> Path:
 @pytest.fixture(scope="session")
 def admin(cluster: LocalCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+
+@pytest.fixture(scope="session")
+def secure_cluster() -> Iterator[LocalCluster]:
+    """Topics `words` and `secrets`; alice may describe and read the first, bob describes it."""
+    arguments = ("--brokers", "1", "--secure", "--topics", "words:1,secrets:1")
+    with LocalCluster((*arguments, "--log-level", "error")) as cluster:
+        admin = admin_of(cluster)
+        with WireClient(cluster.bootstrap, admin) as client:
+            for user, operation in (("alice", "read"), ("bob", "describe")):
+                create_user(client, user, PASSWORD, ScramMechanism.SCRAM_SHA_256, 4_096)
+                acl = AclView("topic", "words", "literal", f"User:{user}", "*", operation, "allow")
+                add_acls(client, [selection_of(acl)])
+        producer = Kafka(cluster.bootstrap, admin).producer()
+        producer.produce("words", b"hello")
+        assert producer.flush(30) == 0
+        yield cluster
+
+
+def admin_of(cluster: LocalCluster) -> ClientSecurity:
+    return read_file(Path(cluster.state().command_config))
+
+
+def login(url: str, user: str, password: str) -> tuple[Visitor, Answer]:
+    visitor = Visitor(url)
+    fields = {"csrf": visitor.get("/login").csrf, "user": user, "password": password}
+    return visitor, visitor.post("/login?next=%2Ftopics", fields)

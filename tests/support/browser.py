@@ -14,6 +14,9 @@ from typing import Any
 
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import Select
 
 from tests.support.missing import missing
 
@@ -85,3 +88,25 @@ def axe_problems(found: Chrome, axe: Path) -> list[str]:
         f"{item['id']}: {json.dumps([node['target'] for node in item['nodes'][:3]])}"
         for item in result
     ]
+
+
+def send_form(found: Chrome, summary: str, **fields: str) -> None:
+    """Open the part of the page with this summary, fill its form in and send it. fields: by name;
+    for a list the text to choose.
+    """
+    (part,) = found.find_elements(By.XPATH, f"//details[summary[normalize-space()='{summary}']]")
+    part.find_element(By.TAG_NAME, "summary").click()
+    fill(part, **fields)
+
+
+def fill(part: Chrome | WebElement, **fields: str) -> None:
+    """Fill the only form of a part of the page in, and send it."""
+    for name, value in fields.items():
+        field = part.find_element(By.NAME, name)
+        if field.tag_name == "select":
+            Select(field).select_by_visible_text(value)
+        elif field.get_attribute("type") == "checkbox":
+            field.click()
+        else:
+            field.send_keys(value)
+    part.find_element(By.CSS_SELECTOR, "main form button, details form button").click()

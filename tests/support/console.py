@@ -69,14 +69,23 @@ class Visitor:
 class ConsoleProcess:
     """`penstock console` on a free port. Use as a context manager."""
 
-    def __init__(self, state_path: Path, *arguments: str) -> None:
+    def __init__(self, state_path: Path, *arguments: str, errors: Path | None = None) -> None:
+        """errors: a file for what it writes to standard error."""
+        self._errors = errors
         self._arguments = ("--state-file", str(state_path), "--port", "0", *arguments)
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
 
     def __enter__(self) -> Self:
         command = (sys.executable, "-P", "-m", "deploy.cli", "console", *self._arguments)
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+        with open(self._errors or os.devnull, "w") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=None if self._errors is None else errors,
+                text=True,
+                env=os.environ,
+            )
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         assert line.startswith("console="), line

@@ -25,7 +25,7 @@ async def examine(request: Request) -> Response:
         raise UsageError("an examination is under way; its report appears here")
     async with console.examining:
         console.report = await console.call(_examine, console, form.get("objects") == "on")
-    return done("/doctor", "")
+    return done(request, "/doctor", "")
 
 
 def _examine(console: Console, objects: bool) -> Report:

@@ -66,7 +66,7 @@ async def delete(request: Request) -> Response:
     confirmed(form, group_id)
     console = console_of(request)
     await console.call(_delete, console.options.bootstrap, group_id)
-    return done("/groups", f"Deleted group {group_id}.")
+    return done(request, "/groups", f"Deleted group {group_id}.")
 
 
 def _delete(bootstrap: str, group_id: str) -> None:
@@ -82,6 +82,7 @@ async def reset(request: Request) -> Response:
     console = console_of(request)
     await console.call(_reset, console.options.bootstrap, group_id, topic, to)
     return done(
+        request,
         f"/groups/one?id={quote(group_id, safe='')}", f"Offsets of {group_id} in {topic} are set."
     )
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from controller.metadata.topics import PartitionKey, is_moving
 from deploy.clients.wire import WireClient
 from deploy.console import views
-from deploy.console.console import Console, console_of, done, form_of, integer, page, rights_of
+from deploy.console.console import Console, console_of, done, form_of, integer, page, path_of, rights_of
 from deploy.console.events import HEARTBEAT, HEARTBEAT_S, comes, event, stream
 from deploy.console.paging import page_of
 from deploy.errors import KafkaFailed, UsageError
@@ -89,7 +89,7 @@ async def begin(request: Request) -> Response:
     others = [node_id for node_id in record.replicas if node_id not in (target, record.leader)]
     wanted = (target, *others)[: max(1, len(record.replicas))]
     await console.call(_move, console.options.bootstrap, Key(name, index), wanted)
-    return done(request.url.path, f"{name}-{index} moves to broker {target}.")
+    return done(request, path_of(request), f"{name}-{index} moves to broker {target}.")
 
 
 def _move(bootstrap: str, key: Key, wanted: tuple[int, ...]) -> None:

@@ -38,7 +38,7 @@ async def create(request: Request) -> Response:
     if not name:
         raise UsageError("a snapshot needs a name")
     found = await console.call(create_snapshot, console.options.bootstrap, name, topics)
-    return done("/snapshots", f"Created snapshot {name} of {len(found):,} topics.")
+    return done(request, "/snapshots", f"Created snapshot {name} of {len(found):,} topics.")
 
 
 async def delete(request: Request) -> Response:
@@ -48,7 +48,7 @@ async def delete(request: Request) -> Response:
     console = console_of(request)
     found = await console.call(find_snapshot, console.options.bootstrap, name)
     await console.call(delete_snapshot, console.options.bootstrap, found)
-    return done("/snapshots", f"Deleted snapshot {name}.")
+    return done(request, "/snapshots", f"Deleted snapshot {name}.")
 
 
 async def undelete(request: Request) -> Response:
@@ -56,7 +56,7 @@ async def undelete(request: Request) -> Response:
     form = await form_of(request)
     console = console_of(request)
     name = await console.call(_undelete, console.options.bootstrap, form.get("topic", ""))
-    return done(f"/topics/{name}", f"{name} is back.")
+    return done(request, f"/topics/{name}", f"{name} is back.")
 
 
 def _undelete(bootstrap: str, wanted: str) -> str:

@@ -17,6 +17,7 @@ from deploy.console.console import (
     form_of,
     integer,
     page,
+    path_of,
     rights_of,
 )
 from deploy.console.paging import page_of
@@ -118,7 +119,7 @@ async def create(request: Request) -> Response:
         -1,
         settings,
     )
-    return done("/topics", f"Created {name}.")
+    return done(request, "/topics", f"Created {name}.")
 
 
 async def delete(request: Request) -> Response:
@@ -127,7 +128,7 @@ async def delete(request: Request) -> Response:
     console = console_of(request)
     frozen = await console.call(delete_topic, console.options.bootstrap, name)
     back = " It can come back: see Snapshots." if frozen else ""
-    return done("/topics", f"Deleted {name}.{back}")
+    return done(request, "/topics", f"Deleted {name}.{back}")
 
 
 async def alter_config(request: Request) -> Response:
@@ -140,7 +141,7 @@ async def alter_config(request: Request) -> Response:
     await console.call(
         configs.alter, console.options.bootstrap, (TOPIC_RESOURCE, name), {key: value or None}
     )
-    return done(request.url.path.removesuffix("/configs"), f"{key} of {name} is changed.")
+    return done(request, path_of(request).removesuffix("/configs"), f"{key} of {name} is changed.")
 
 
 async def elect(request: Request) -> Response:
@@ -160,7 +161,8 @@ async def elect(request: Request) -> Response:
     if failed:
         raise KafkaFailed("; ".join(f"{key}: {text}" for key, text in sorted(failed.items())[:5]))
     return done(
-        request.url.path.removesuffix("/elect"),
+        request,
+        path_of(request).removesuffix("/elect"),
         f"Elected preferred leaders of {len(elected):,} partitions; {count - len(elected):,} had"
         " theirs already.",
     )

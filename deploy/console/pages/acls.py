@@ -1,0 +1,117 @@
+"""Show ACLs, as far as the brokers let this user see them; add and remove ACLs."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from base.acls import CLUSTER_NAME, WILDCARD
+from deploy.clients.acls import (
+    OPERATIONS,
+    PATTERNS,
+    PERMISSIONS,
+    RESOURCES,
+    AclSelection,
+    AclView,
+    add_acls,
+    known,
+    listed_acls,
+    remove_acls,
+    selection_of,
+)
+from deploy.clients.wire import WireClient
+from deploy.console.answers import listed
+from deploy.console.console import confirmed, console_of, done, form_of, integer, page
+from deploy.console.paging import page_of
+from deploy.errors import UsageError
+
+_FILTERS: Final = ("principal", "resource", "name", "operation")
+_FIELDS: Final = tuple(field.name for field in fields(AclView))
+
+
+async def acls(request: Request) -> Response:
+    """List ACLs, of all or those that the form asks for. With a name: those that count for the
+    resource of this name, also by prefixes and wildcards.
+    """
+    console, query = console_of(request), request.query_params
+    asked = {name: query.get(name, "").strip() for name in _FILTERS}
+    wanted = AclSelection(
+        resource=known("resource", RESOURCES, asked["resource"]) if asked["resource"] else None,
+        name=asked["name"] or None,
+        principal=asked["principal"] or None,
+        operation=known("operation", OPERATIONS, asked["operation"])
+        if asked["operation"]
+        else None,
+        matches=bool(asked["name"]),
+    )
+    found, problem = await listed(console, lambda client: listed_acls(client, wanted))
+    return page(
+        request,
+        "acls.html",
+        page=page_of(found, integer(query.get("page", ""), 1)),
+        problem=problem,
+        asked=asked,
+        resources=list(RESOURCES),
+        operations=list(OPERATIONS),
+        patterns=list(PATTERNS),
+        permissions=list(PERMISSIONS),
+    )
+
+
+async def ask_removal(request: Request) -> Response:
+    """Show one ACL and what its removal means."""
+    return page(request, "acl_removal.html", acl=_acl_of(request.query_params))
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+async def add(request: Request) -> Response:
+    form = await form_of(request)
+    given = _acl_of({name: value.strip() for name, value in form.items()})
+    given = replace(given, host=given.host or WILDCARD)
+    if given.resource == "cluster":
+        given = replace(given, name=CLUSTER_NAME, pattern="literal")
+    wanted = selection_of(given)
+    console = console_of(request)
+    await console.call(_add, console.options.bootstrap, wanted)
+    return done(
+        request,
+        "/security",
+        f"Added: {given.permission} {given.principal} {given.operation} on {given.resource}"
+        f" {given.name}.",
+    )
+
+
+def _add(bootstrap: str, wanted: AclSelection) -> None:
+    with WireClient(bootstrap) as client:
+        add_acls(client, [wanted])
+
+
+async def remove(request: Request) -> Response:
+    """Remove one ACL, whose principal the user typed."""
+    form = await form_of(request)
+    given = _acl_of(form)
+    confirmed(form, given.principal)
+    console = console_of(request)
+    removed = await console.call(_remove, console.options.bootstrap, selection_of(given))
+    if not removed:
+        raise UsageError("this ACL does not exist; it may have been removed meanwhile")
+    return done(
+        request,
+        "/security",
+        f"Removed: {given.permission} {given.principal} {given.operation} on {given.resource}"
+        f" {given.name}.",
+    )
+
+
+def _remove(bootstrap: str, wanted: AclSelection) -> list[AclView]:
+    with WireClient(bootstrap) as client:
+        return remove_acls(client, wanted)
+
+
+def _acl_of(given: Mapping[str, str]) -> AclView:
+    return AclView(**{name: given.get(name, "") for name in _FIELDS})
+

@@ -1,0 +1,69 @@
+"""Show quotas of users, clients and addresses; set and remove them."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from controller.metadata.quotas import (
+    CLIENT_ID,
+    CLIENT_QUOTAS,
+    CONNECTION_CREATION_RATE,
+    IP,
+    USER,
+)
+from deploy.clients.quotas import DEFAULT, alter_quotas, list_quotas, shown
+from deploy.clients.wire import WireClient
+from deploy.console.answers import listed
+from deploy.console.console import console_of, done, form_of, integer, page
+from deploy.console.paging import page_of
+from deploy.errors import UsageError
+
+QUOTAS = (*CLIENT_QUOTAS, CONNECTION_CREATION_RATE)
+
+
+async def quotas(request: Request) -> Response:
+    """List quotas: all, or those of entities whose names contain `q`."""
+    wanted = request.query_params.get("q", "").strip()
+    found, problem = await listed(console_of(request), lambda client: list_quotas(client, {}))
+    views = [(shown(view.entity), view.quotas) for view in found]
+    views = [view for view in views if wanted.lower() in view[0].lower()]
+    return page(
+        request,
+        "quotas.html",
+        page=page_of(views, integer(request.query_params.get("page", ""), 1)),
+        problem=problem,
+        q=wanted,
+        names=QUOTAS,
+        default=DEFAULT,
+    )
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+async def alter(request: Request) -> Response:
+    """Set one quota of an entity, or remove it if the value is left empty."""
+    form = await form_of(request)
+    given = {kind: form.get(kind, "").strip() for kind in (USER, CLIENT_ID, IP)}
+    entity = {
+        kind: None if name == DEFAULT else name for kind, name in given.items() if name
+    }
+    if not entity or (IP in entity and len(entity) > 1):
+        raise UsageError("name a user, a client id, both, or an address alone")
+    key, text = form.get("key", ""), form.get("value", "").strip()
+    if key not in QUOTAS:
+        raise UsageError(f"quota {key!r} is not known: one of {', '.join(QUOTAS)}")
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number, as in 1000000") from None
+    console = console_of(request)
+    await console.call(_alter, console.options.bootstrap, entity, {key: value})
+    change = "removed" if value is None else f"set to {value:,.15g}"
+    return done(request, "/security/quotas", f"{key} of {shown(entity)} is {change}.")
+
+
+def _alter(
+    bootstrap: str, entity: dict[str, str | None], values: dict[str, float | None]
+) -> None:
+    with WireClient(bootstrap) as client:
+        alter_quotas(client, entity, values)

@@ -1,0 +1,144 @@
+"""Show users of the metadata, and one of them with its ACLs and quotas; create and delete users, and
+change passwords.
+
+Invariant: a password is in the body of one form, and in no answer, log or address.
+"""
+
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from base.principal import USER as USER_KIND
+from base.scram import ITERATIONS_MIN, SCRAM_BY_NAME, ScramMechanism
+from controller.metadata.quotas import USER
+from deploy.clients.acls import AclSelection, known, listed_acls
+from deploy.clients.quotas import list_quotas, shown
+from deploy.clients.users import UserView, create_user, delete_credential, list_users
+from deploy.clients.wire import WireClient
+from deploy.console.answers import listed
+from deploy.console.console import (
+    confirmed,
+    console_of,
+    done,
+    form_of,
+    integer,
+    page,
+    session_of,
+)
+from deploy.console.paging import page_of
+from deploy.errors import UsageError
+
+_DEFAULT = ScramMechanism.SCRAM_SHA_512.sasl_name
+
+
+async def users(request: Request) -> Response:
+    """List users: all, or those whose name contains `q`."""
+    wanted = request.query_params.get("q", "").strip()
+    found, problem = await listed(console_of(request), list_users)
+    found = [user for user in found if wanted.lower() in user.name.lower()]
+    return page(
+        request,
+        "users.html",
+        page=page_of(found, integer(request.query_params.get("page", ""), 1)),
+        problem=problem,
+        q=wanted,
+        mechanisms=sorted(SCRAM_BY_NAME, key=lambda name: name != _DEFAULT),
+    )
+
+
+async def user(request: Request) -> Response:
+    """Show one user. It may have ACLs and quotas without being in the metadata."""
+    console, name = console_of(request), request.query_params.get("name", "")
+    if not name:
+        raise UsageError("name the user")
+    found, problem = await listed(console, lambda client: list_users(client, name))
+    acls, no_acls = await listed(
+        console,
+        lambda client: listed_acls(client, AclSelection(principal=f"{USER_KIND}:{name}")),
+    )
+    quotas, no_quotas = await listed(console, lambda client: list_quotas(client, {USER: name}))
+    return page(
+        request,
+        "user.html",
+        name=name,
+        mechanisms=found[0].mechanisms if found else {},
+        problem=problem,
+        acls=page_of(acls, 1),
+        no_acls=no_acls,
+        quotas=[(shown(view.entity), view.quotas) for view in quotas],
+        no_quotas=no_quotas,
+    )
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+async def create(request: Request) -> Response:
+    """Create a user; one that exists keeps its password."""
+    form = await form_of(request)
+    console = console_of(request)
+    name, password = form.get("name", "").strip(), form.get("password", "")
+    mechanism = known("mechanism", SCRAM_BY_NAME, form.get("mechanism", _DEFAULT))
+    if not (name and password):
+        raise UsageError("a user needs a name and a password")
+    await console.call(_create, console.options.bootstrap, name, password, mechanism)
+    return done(request, _page_of(name), f"Created {name}, who logs in by {mechanism.sasl_name}.")
+
+
+def _create(bootstrap: str, name: str, password: str, mechanism: ScramMechanism) -> None:
+    with WireClient(bootstrap) as client:
+        if _found(client, name):
+            raise UsageError(f"user {name!r} exists; change its password on its page")
+        create_user(client, name, password, mechanism, ITERATIONS_MIN)
+
+
+async def change_password(request: Request) -> Response:
+    """Change the password in all mechanisms of a user, so that the old one is worth nothing."""
+    form = await form_of(request)
+    console, name = console_of(request), form.get("name", "")
+    confirmed(form, name)
+    if not form.get("password", ""):
+        raise UsageError("the password is empty")
+    await console.call(_change, console.options.bootstrap, name, form["password"])
+    session = session_of(request)
+    if session.user == name:
+        console.sessions.close(session)
+    return done(request, _page_of(name), f"{name} has a new password.")
+
+
+def _change(bootstrap: str, name: str, password: str) -> None:
+    with WireClient(bootstrap) as client:
+        for found in _existing(client, name):
+            for mechanism, iterations in found.mechanisms.items():
+                create_user(client, name, password, SCRAM_BY_NAME[mechanism], iterations)
+
+
+async def delete(request: Request) -> Response:
+    form = await form_of(request)
+    console, name = console_of(request), form.get("name", "")
+    confirmed(form, name)
+    await console.call(_delete, console.options.bootstrap, name)
+    return done(request, "/security/users", f"Deleted {name}.")
+
+
+def _delete(bootstrap: str, name: str) -> None:
+    with WireClient(bootstrap) as client:
+        for found in _existing(client, name):
+            for mechanism in found.mechanisms:
+                delete_credential(client, name, SCRAM_BY_NAME[mechanism])
+
+
+def _found(client: WireClient, name: str) -> list[UserView]:
+    return [found for found in list_users(client, name) if found.name == name]
+
+
+def _existing(client: WireClient, name: str) -> list[UserView]:
+    found = _found(client, name)
+    if not found:
+        raise UsageError(f"there is no user {name!r}; it may have been deleted")
+    return found
+
+
+def _page_of(name: str) -> str:
+    return f"/security/user?name={quote(name, safe='')}"
