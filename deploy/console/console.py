@@ -7,6 +7,7 @@ for a turn; further ones are refused with 503.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qs, quote, unquote
@@ -212,6 +213,14 @@ def integer(text: str, otherwise: int = 0) -> int:
     return (
         int(text) if text.isascii() and text.lstrip("-").isdigit() and len(text) < 19 else otherwise
     )
+
+
+def utc_time(text: str) -> datetime:
+    """Read a time in UTC, as browsers send it. Raises UsageError."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a time in UTC, as in 2026-11-26T14:00") from None
 
 
 def _sees(rights: Rights, tab: NavigationEntry) -> bool:

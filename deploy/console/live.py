@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 WANTED_S: Final = 60.0
 TIMEOUT_S: Final = 5.0
+SEEN_S: Final = 2.0
 LISTENERS_MAX: Final = 64
 QUEUED_MAX: Final = 8
 _PAUSE_S: Final = 0.5
@@ -103,6 +104,24 @@ class LiveCluster:
     def silent_s(self) -> float:
         """Seconds since the controllers were last heard."""
         return 0.0 if self._follower is None else self._follower.silent_s
+
+    async def sees_topic(self, name: str) -> None:
+        """Wait until the metadata here have a topic that was just created, at most SEEN_S."""
+        seen = asyncio.Event()
+
+        def note(_delta: "MetadataDelta") -> None:
+            if self.image.topics.by_name(name) is not None:
+                seen.set()
+
+        if not self._options.controller or self.image.topics.by_name(name) is not None:
+            return
+        self._changes.add(note)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SEEN_S):
+                    await seen.wait()
+        finally:
+            self._changes.discard(note)
 
     async def quorum(self) -> QuorumStatus:
         """Return the quorum as its leader sees it. Raises NoController."""

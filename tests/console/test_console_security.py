@@ -44,6 +44,13 @@ def changing(secure_cluster: LocalCluster, errors: Path) -> Iterator[ConsoleProc
         yield console
 
 
+@pytest.fixture(scope="module")
+def reading(secure_cluster: LocalCluster) -> Iterator[ConsoleProcess]:
+    """A console in which users log in and change nothing."""
+    with ConsoleProcess(secure_cluster.state_path, "--login") as console:
+        yield console
+
+
 @pytest.fixture
 def as_admin(chrome: Chrome, changing: ConsoleProcess, secure_cluster: LocalCluster) -> Chrome:
     """A browser in which the super user is logged in."""
@@ -163,14 +170,14 @@ def test_a_user_changes_only_what_the_acls_allow(changing: ConsoleProcess) -> No
 
 @pytest.mark.parametrize("path", CHANGES)
 def test_changes_of_security_need_a_token_and_a_console_that_changes(
-    changing: ConsoleProcess, secure_cluster: LocalCluster, path: str
+    changing: ConsoleProcess, reading: ConsoleProcess, secure_cluster: LocalCluster, path: str
 ) -> None:
     password = admin_of(secure_cluster).password
     visitor, _ = login(changing.url, "admin", password)
     answer = visitor.post(path, {"csrf": "guessed", "name": "alice", "confirm": "alice"})
     assert (answer.status, "does not come from a page" in answer.words) == (403, True)
-    reading, _ = login(secure_cluster.state().console, "admin", password)
-    page = reading.get(CHANGES[path])
+    visitor, _ = login(reading.url, "admin", password)
+    page = visitor.get(CHANGES[path])
     assert page.text.count('method="post"') == 1, "to log out, and nothing else"
-    answer = reading.post(path, {"csrf": page.csrf, "name": "alice", "confirm": "alice"})
+    answer = visitor.post(path, {"csrf": page.csrf, "name": "alice", "confirm": "alice"})
     assert (answer.status, "--allow-changes" in answer.words) == (403, True)

@@ -2,13 +2,11 @@
 by their schemas.
 """
 
-from datetime import UTC, datetime
-
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deploy.console.console import console_of, integer, page, rights_of
+from deploy.console.console import console_of, integer, page, rights_of, utc_time
 from deploy.console.decoding import TopicDecoder
 from deploy.console.records import LIMITS, STARTS, RecordSelection, find_records
 from deploy.errors import UsageError
@@ -41,12 +39,7 @@ def query_of(topic: str, given: QueryParams) -> RecordSelection:
     start = given.get("start", "newest")
     if start not in STARTS:
         raise UsageError(f"start={start} is not allowed: one of {', '.join(STARTS)}")
-    since, text = None, given.get("since", "")
-    if start == "time":
-        try:
-            since = datetime.fromisoformat(text).replace(tzinfo=UTC)
-        except ValueError:
-            raise UsageError(f"{text!r} is not a time in UTC, as in 2026-11-26T14:00") from None
+    since = utc_time(given.get("since", "")) if start == "time" else None
     limit = integer(given.get("limit", ""), LIMITS[0])
     partition = given.get("partition", "")
     return RecordSelection(

@@ -1,4 +1,8 @@
-"""Show snapshots, forks and deleted topics; create and delete snapshots, and undelete topics."""
+"""Show snapshots, forks and deleted topics; create, delete and restore snapshots, and undelete topics.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -6,9 +10,26 @@ from starlette.responses import Response
 from deploy.clients.frozen_topics import find_deleted, frozen_topics, full_name
 from deploy.clients.kafka import Kafka
 from deploy.console import views
-from deploy.console.console import confirmed, console_of, done, form_of, page, rights_of
-from deploy.errors import UsageError
-from deploy.snapshots import create_snapshot, delete_snapshot, find_snapshot, view_snapshots
+from deploy.console.console import (
+    confirmed,
+    console_of,
+    done,
+    form_of,
+    integer,
+    page,
+    rights_of,
+)
+from deploy.console.paging import page_of
+from deploy.errors import KafkaFailed, UsageError
+from deploy.snapshots import (
+    RestoredView,
+    create_snapshot,
+    delete_snapshot,
+    find_snapshot,
+    planned,
+    restore,
+    view_snapshots,
+)
 
 
 async def snapshots(request: Request) -> Response:
@@ -30,11 +51,87 @@ async def snapshots(request: Request) -> Response:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """What to restore. topics: all if there are none. new_name: of the only topic; empty: the old
+    name. replaces: whether topics that exist are deleted first. groups: whether consumer groups get
+    their offsets back.
+    """
+
+    snapshot: str
+    topics: tuple[str, ...]
+    new_name: str
+    replaces: bool
+    groups: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a restore would make. present: names of these topics that exist."""
+
+    topics: list[RestoredView]
+    present: set[str]
+
+
+async def snapshot(request: Request) -> Response:
+    """Show the topics of one snapshot."""
+    console, name = console_of(request), request.query_params.get("name", "")
+    found = await console.call(find_snapshot, console.options.bootstrap, name)
+    (view,) = view_snapshots(found)
+    return page(
+        request,
+        "snapshot.html",
+        view=view,
+        page=page_of(found, integer(request.query_params.get("page", ""), 1)),
+    )
+
+
+async def ask_restore(request: Request) -> Response:
+    """Show what a restore would make, and what it would delete."""
+    console, wanted = console_of(request), _options(request.query_params)
+    plan = await console.call(_plan, console.options.bootstrap, wanted)
+    return page(
+        request,
+        "restore.html",
+        wanted=wanted,
+        plan=plan,
+        page=page_of(plan.topics, integer(request.query_params.get("page", ""), 1)),
+    )
+
+
+def _plan(bootstrap: str, wanted: RestoreOptions) -> RestorePlan:
+    found = find_snapshot(bootstrap, wanted.snapshot, wanted.topics)
+    if wanted.new_name and len(found) != 1:
+        raise UsageError(
+            f"{wanted.new_name!r} names one topic, and {len(found)} would be restored: name the one"
+        )
+    topics = planned(bootstrap, found, new_name=wanted.new_name, replaces=True)
+    known = {topic.name for topic in Kafka(bootstrap).topics()}
+    return RestorePlan(topics, {view.topic for view in topics} & known)
+
+
+def _options(given: Mapping[str, str]) -> RestoreOptions:
+    return RestoreOptions(
+        given.get("name", ""),
+        tuple(_names(given.get("topics", ""))),
+        given.get("as", "").strip(),
+        replaces=bool(given.get("replace")),
+        groups=bool(given.get("groups")),
+    )
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
 async def create(request: Request) -> Response:
     form = await form_of(request)
     console = console_of(request)
     name = form.get("name", "").strip()
-    topics = [item.strip() for item in form.get("topics", "").split(",") if item.strip()]
+    topics = _names(form.get("topics", ""))
     if not name:
         raise UsageError("a snapshot needs a name")
     found = await console.call(create_snapshot, console.options.bootstrap, name, topics)
@@ -51,11 +148,43 @@ async def delete(request: Request) -> Response:
     return done(request, "/snapshots", f"Deleted snapshot {name}.")
 
 
+async def make_topics(request: Request) -> Response:
+    """Restore topics; where some may be replaced, the user typed the name of the snapshot."""
+    form = await form_of(request)
+    console, wanted = console_of(request), _options(form)
+    if wanted.replaces:
+        confirmed(form, wanted.snapshot)
+    views = await console.call(_restore, console.options.bootstrap, wanted)
+    if problems := [f"{view.topic}: {text}" for view in views for text in view.problems]:
+        raise KafkaFailed("not everything was restored: " + "; ".join(problems[:10]))
+    groups = sum(view.groups for view in views) if wanted.groups else 0
+    return done(
+        request,
+        "/snapshots",
+        f"Restored {len(views):,} topics of {wanted.snapshot}, and the offsets of {groups:,} groups.",
+    )
+
+
+def _restore(bootstrap: str, wanted: RestoreOptions) -> Sequence[RestoredView]:
+    plan = _plan(bootstrap, wanted)
+    if plan.present and not wanted.replaces:
+        raise UsageError(f"topic {min(plan.present)!r} exists: look at the plan again")
+    found = find_snapshot(bootstrap, wanted.snapshot, wanted.topics)
+    return restore(
+        bootstrap,
+        found,
+        new_name=wanted.new_name,
+        replaces=wanted.replaces,
+        groups=wanted.groups,
+    )
+
+
 async def undelete(request: Request) -> Response:
     """Let a deleted topic come back under its name."""
     form = await form_of(request)
     console = console_of(request)
     name = await console.call(_undelete, console.options.bootstrap, form.get("topic", ""))
+    await console.live.sees_topic(name)
     return done(request, f"/topics/{name}", f"{name} is back.")
 
 

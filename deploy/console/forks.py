@@ -1,0 +1,70 @@
+"""Plan and make a fork: a topic that begins with the records of another one.
+
+Must not: render. The methods block.
+"""
+
+from dataclasses import dataclass
+
+from deploy.clients.forks import FORK_SOURCE
+from deploy.clients.kafka import Kafka
+from deploy.errors import UsageError
+from deploy.snapshots import find_snapshot
+from stream.format.manifest.model import in_snapshot
+
+FORK_TIME = "penstock.fork.timestamp.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class ForkOptions:
+    """What to fork. snapshot: whose records; empty: those of the topic. at_ms: leaves out what is
+    not older; None: nothing.
+    """
+
+    source: str
+    name: str
+    snapshot: str = ""
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPlan:
+    """What a fork would have: (partition, first offset, end). It ends at the border of a batch, so
+    it may have a few records less.
+    """
+
+    partitions: list[tuple[int, int, int]]
+
+    @property
+    def offsets(self) -> int:
+        return sum(max(0, end - start) for _, start, end in self.partitions)
+
+
+def plan_fork(bootstrap: str, wanted: ForkOptions) -> ForkPlan:
+    """Return what the fork would have now. Raises UsageError, KafkaFailed."""
+    if not wanted.name:
+        raise UsageError("the fork needs a name")
+    if wanted.snapshot and wanted.at_ms is not None:
+        raise UsageError("choose a time or a snapshot, not both")
+    kafka = Kafka(bootstrap)
+    if wanted.name in {topic.name for topic in kafka.topics()}:
+        raise UsageError(f"topic {wanted.name!r} exists; choose another name")
+    if wanted.snapshot:
+        (frozen,) = find_snapshot(bootstrap, wanted.snapshot, [wanted.source])
+        return ForkPlan(
+            [(at, part.start_offset, part.end_offset) for at, part in enumerate(frozen.partitions)]
+        )
+    indexes = [part.partition for part in kafka.topic(wanted.source).partitions]
+    bounds = kafka.offsets(wanted.source, indexes)
+    ends = {index: end for index, (_, end) in bounds.items()}
+    if wanted.at_ms is not None:
+        ends = kafka.offsets_for_time(wanted.source, ends, wanted.at_ms)
+    return ForkPlan([(index, bounds[index][0], ends[index]) for index in indexes])
+
+
+def make_fork(bootstrap: str, wanted: ForkOptions) -> None:
+    """Create the topic. Raises KafkaFailed."""
+    source = in_snapshot(wanted.source, wanted.snapshot) if wanted.snapshot else wanted.source
+    configs = {FORK_SOURCE: source}
+    if wanted.at_ms is not None:
+        configs[FORK_TIME] = str(wanted.at_ms)
+    Kafka(bootstrap).create_topic(wanted.name, -1, -1, configs)

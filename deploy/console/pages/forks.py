@@ -1,0 +1,50 @@
+"""Fork a topic: first show what the fork would have, then make it."""
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deploy.console.console import console_of, done, form_of, integer, page, rights_of, utc_time
+from deploy.console.forks import ForkOptions, make_fork, plan_fork
+from deploy.console.paging import page_of
+
+
+async def ask(request: Request) -> Response:
+    """Show what a fork would have."""
+    console = console_of(request)
+    wanted = _options(request.path_params["topic"], request.query_params)
+    rights_of(request).need_topic(wanted.source)
+    plan = await console.call(plan_fork, console.options.bootstrap, wanted)
+    return page(
+        request,
+        "fork.html",
+        name=wanted.source,
+        wanted=wanted,
+        since=request.query_params.get("since", ""),
+        plan=plan,
+        page=page_of(plan.partitions, integer(request.query_params.get("page", ""), 1)),
+    )
+
+
+async def make(request: Request) -> Response:
+    form = await form_of(request)
+    console = console_of(request)
+    wanted = _options(request.path_params["topic"], form)
+    await console.call(make_fork, console.options.bootstrap, wanted)
+    await console.live.sees_topic(wanted.name)
+    return done(
+        request, f"/topics/{quote(wanted.name, safe='')}", f"Forked {wanted.source} to {wanted.name}."
+    )
+
+
+def _options(source: str, given: Mapping[str, str]) -> ForkOptions:
+    """Read the form. Raises UsageError."""
+    since = given.get("since", "").strip()
+    return ForkOptions(
+        source,
+        given.get("name", "").strip(),
+        given.get("snapshot", "").strip(),
+        int(utc_time(since).timestamp() * 1_000) if since else None,
+    )
