@@ -78,7 +78,16 @@ class ListenerOptions:
             "--allow-insecure", help="With --host: let everyone in who reaches the address."
         ),
     ] = False
+    base_path: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Path before those of all pages, as in /console, behind a server that forwards it.",
+            show_default=False,
+        ),
+    ] = ""
     fd: Annotated[int | None, typer.Option(hidden=True)] = None
+    behind_node: Annotated[bool, typer.Option("--behind-node", hidden=True)] = False
 
 
 @with_option_groups
@@ -138,6 +147,8 @@ def console(
             security=current_security(),
             file_descriptor=listener.fd,
             schema_registry=cluster.schema_registry,
+            base=listener.base_path.rstrip("/"),
+            is_behind_node=listener.behind_node,
         )
     )
     try:

@@ -172,6 +172,8 @@ class _Guard:
                 headers.update(HEADERS)
                 if not path.startswith("/static/"):
                     headers["Cache-Control"] = "no-store"
+                if self._console.options.is_behind_node:
+                    headers["Connection"] = "close"
             await send(message)
 
         try:

@@ -116,11 +116,23 @@ class Console:
         finally:
             self._waiting -= 1
 
+    @property
+    def has_sql(self) -> bool:
+        """Return whether statements can run. They may take more memory than a node should spare."""
+        return is_available() and not self.options.is_behind_node
+
+    def _shows(self, tab: NavigationEntry, rights: Rights) -> bool:
+        if tab.needs == "cluster":
+            return rights.sees_cluster
+        if tab.needs == "sql" and not self.has_sql:
+            return False
+        return not (tab.needs in ("owner", "sql") and rights.is_bounded)
+
     def render(self, template: str, request: Request, **values: object) -> str:
         session = session_of(request)
         theme = request.cookies.get(THEME_COOKIE, "")
         return self._templates.get_template(template).render(
-            tabs=[tab for tab in TABS if _sees(session.rights, tab)],
+            tabs=[tab for tab in TABS if self._shows(tab, session.rights)],
             base=self.options.base,
             current=_current(path_of(request)),
             session=session,
@@ -221,14 +233,6 @@ def utc_time(text: str) -> datetime:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
         raise UsageError(f"{text!r} is not a time in UTC, as in 2026-11-26T14:00") from None
-
-
-def _sees(rights: Rights, tab: NavigationEntry) -> bool:
-    if tab.needs == "cluster":
-        return rights.sees_cluster
-    if tab.needs == "sql" and not is_available():
-        return False
-    return not (tab.needs in ("owner", "sql") and rights.is_bounded)
 
 
 def _current(path: str) -> str:

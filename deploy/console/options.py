@@ -4,6 +4,7 @@ Invariant: pure. On an address other than loopback the console asks for a user a
 cluster, unless `allow_insecure` says that everyone may come in (ADR 0067).
 """
 
+import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from deploy.clients.security import PLAINTEXT, ClientSecurity
 from deploy.errors import UsageError
 
+_PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+")
 PORT: Final = 9080
 """The default port, beside 9092 of the brokers."""
 
@@ -23,7 +25,8 @@ class ConsoleOptions:
     names: host names by which browsers reach it, besides addresses and `localhost`. login: whether
     users log in. security: how the console itself connects to brokers. file_descriptor: of a
     listening socket, instead of host and port. schema_registry: URL of a registry, for records.
-    base: path before those of all pages, as in `/console`; empty for none.
+    base: path before those of all pages, as in `/console`; empty for none. is_behind_node: a node
+    hands connections over, and the file descriptor is a socket to it.
     """
 
     bootstrap: str
@@ -41,6 +44,7 @@ class ConsoleOptions:
     file_descriptor: int | None = None
     schema_registry: str = ""
     base: str = ""
+    is_behind_node: bool = False
 
     @property
     def has_tls(self) -> bool:
@@ -59,6 +63,8 @@ def check(options: ConsoleOptions) -> ConsoleOptions:
     """Return the options if a console may start with them. Raises UsageError."""
     if bool(options.certificate) != bool(options.key):
         raise UsageError("--ssl-certificate and --ssl-key belong together: give both or none")
+    if options.base and not _PATH.fullmatch(options.base):
+        raise UsageError(f"--base-path {options.base} is not allowed: /NAME, as in /console")
     if options.login and not options.security.protocol.has_sasl:
         raise UsageError(
             "--login needs brokers with users: name with --command-config a file with"

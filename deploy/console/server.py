@@ -19,6 +19,7 @@ from broker.schemas.registry import RegistryUrlInvalid
 from deploy.console.application import application
 from deploy.console.console import Console
 from deploy.console.decoding import SchemaCache
+from deploy.console.handed import HandedServer, yield_to_node
 from deploy.console.live import LiveCluster
 from deploy.console.options import ConsoleOptions, is_loopback
 from deploy.console.sessions import Sessions
@@ -34,7 +35,6 @@ _TOKEN_BYTES: Final = 32
 
 def serve(options: ConsoleOptions) -> None:
     """Serve the console. Prints one line with its address. Raises PortTaken, DeployError."""
-    listening = _listening(options)
     new_token = partial(secrets.token_urlsafe, _TOKEN_BYTES)
     try:
         schemas = SchemaCache(options.schema_registry)
@@ -62,6 +62,12 @@ def serve(options: ConsoleOptions) -> None:
         ssl_keyfile=options.key or None,
         proxy_headers=False,
     )
+    if options.is_behind_node:
+        assert options.file_descriptor is not None
+        yield_to_node()
+        HandedServer(config, socket.socket(fileno=options.file_descriptor)).run()
+        return
+    listening = _listening(options)
     if options.file_descriptor is None:
         _announce(options, listening)
     uvicorn.Server(config).run(sockets=[listening])

@@ -3,19 +3,23 @@ from `deploy.node.metrics`.
 
 Invariants: 200 means yes; 503 means no, with one reason per line. Requests have limits:
 `REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`; beyond them connections are closed,
-so that requests cannot slow a node down. One answer per connection. Must not depend on brokers or
-controllers: `base.health.Health` has the answers.
+so that requests cannot slow a node down. One answer per connection. Requests for the web console
+leave with their connection, if the node serves one (`deploy.node.console`). Must not depend on
+brokers or controllers: `base.health.Health` has the answers.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from base.health import Health, ServeHealth
 from deploy.errors import PortTaken
+
+if TYPE_CHECKING:
+    from deploy.node.console import NodeConsole
 
 REQUEST_TIMEOUT_S: Final = 10.0
 REQUEST_BYTES_MAX: Final = 8 << 10
@@ -63,10 +67,13 @@ def routes_of(health: Health) -> dict[str, Route]:
 
 
 class HttpServer:
-    """Serve GET and HEAD for a few paths. `start` raises OSError if the port is taken."""
+    """Serve GET and HEAD for a few paths. console: takes the requests for its paths, of all methods.
+    `start` raises OSError if the port is taken.
+    """
 
-    def __init__(self, routes: dict[str, Route]) -> None:
+    def __init__(self, routes: dict[str, Route], console: "NodeConsole | None" = None) -> None:
         self._routes = routes
+        self._console = console
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -91,8 +98,11 @@ class HttpServer:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer(head))
-                await writer.drain()
+                if self._console is None or not self._console.has(_line_of(head)[1]):
+                    writer.write(await self._answer(head))
+                    await writer.drain()
+                    return
+            await _hand_over(self._console, head, reader, writer)
         except (
             TimeoutError,
             asyncio.IncompleteReadError,
@@ -105,8 +115,7 @@ class HttpServer:
             writer.close()
 
     async def _answer(self, head: bytes) -> bytes:
-        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
+        method, path = _line_of(head)
         route = self._routes.get(path)
         if method not in {"GET", "HEAD"}:
             answer = Answer((405 if method.isalpha() else 400, "text/plain", "GET or HEAD\n"))
@@ -115,6 +124,25 @@ class HttpServer:
         else:
             answer = await route()
         return _encoded(answer, with_body=method != "HEAD")
+
+
+def _line_of(head: bytes) -> tuple[str, str]:
+    """Return method and path of a request."""
+    method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+    return method, rest.partition(" ")[0].partition("?")[0]
+
+
+async def _hand_over(
+    console: "NodeConsole", head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Give a connection away with what was read of it, or answer why not."""
+    reader.feed_eof()
+    request = head + await reader.read()
+    # Nothing has run since: the end is there, so `read` did not wait, but it may have resumed.
+    writer.transport.pause_reading()
+    if reason := await console.take(request, writer.get_extra_info("socket").fileno()):
+        writer.write(_encoded(Answer((503, "text/plain", f"{reason}\n")), with_body=True))
+        await writer.drain()
 
 
 def _encoded(answer: Answer, *, with_body: bool) -> bytes:
@@ -136,13 +164,18 @@ async def no_more_routes(_health: Health) -> AsyncGenerator[dict[str, Route], No
     yield {}
 
 
-def serve_at(host: str, port: int, more: MoreRoutes = no_more_routes) -> ServeHealth:
+def serve_at(
+    host: str,
+    port: int,
+    more: MoreRoutes = no_more_routes,
+    console: "NodeConsole | None" = None,
+) -> ServeHealth:
     """Return a context manager that serves the health of brokers and controllers."""
 
     @asynccontextmanager
     async def serve(health: Health) -> AsyncGenerator[int, None]:
         async with more(health) as routes:
-            server = HttpServer(routes_of(health) | routes)
+            server = HttpServer(routes_of(health) | routes, console)
             try:
                 bound = await server.start(host, port)
             except OSError as error:
@@ -152,5 +185,7 @@ def serve_at(host: str, port: int, more: MoreRoutes = no_more_routes) -> ServeHe
                 yield bound
             finally:
                 await server.stop()
+                if console is not None:
+                    await console.stop()
 
     return serve

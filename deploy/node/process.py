@@ -14,8 +14,10 @@ from deploy.node import lifeline, logs
 if TYPE_CHECKING:
     from base.health import ServeHealth
     from controller.api.tls import TlsFiles
-    from deploy.node.config.definition import ProcessConfig, Role
+    from deploy.node.config.definition import Role
     from deploy.node.config.effective import Effective
+    from deploy.node.console import NodeConsole
+    from deploy.node.console_plan import ConsolePlan
 
 
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
@@ -100,22 +102,45 @@ def open_tls(config: "Effective") -> "TlsFiles | None":
 
 
 def _serve_health(config: "Effective") -> "ServeHealth":
-    from deploy.node.config.definition import ProcessConfig
     from deploy.node.config.exposure import insecure_listeners
     from deploy.node.insecure import with_reminders
 
-    serve = _health_endpoint(config.part(ProcessConfig))
-    return with_reminders(serve, insecure_listeners(config.parts))
+    plan = _console_plan(config)
+    found = [*insecure_listeners(config.parts), *(() if plan is None else plan.insecure)]
+    return with_reminders(_health_endpoint(config, plan), found)
 
 
-def _health_endpoint(process: "ProcessConfig") -> "ServeHealth":
+def _health_endpoint(config: "Effective", plan: "ConsolePlan | None") -> "ServeHealth":
     from base.health import no_health_endpoint
     from base.listeners import parse_listeners
+    from deploy.node.config.definition import ProcessConfig
 
+    process = config.part(ProcessConfig)
     if not process.health_listener:
         return no_health_endpoint
     from deploy.node.health import serve_at
     from deploy.node.metrics.node import metrics_of
 
     listener = parse_listeners("health_listener", [process.health_listener])[0]
-    return serve_at(listener.host, listener.port, metrics_of)
+    return serve_at(listener.host, listener.port, metrics_of, _console(plan))
+
+
+def _console_plan(config: "Effective") -> "ConsolePlan | None":
+    """Return how this node serves the web console, if it does. Raises UsageError."""
+    from deploy.node.config.console import OFF, ConsoleConfig
+
+    if config.part(ConsoleConfig).access == OFF:
+        return None
+    from deploy.node.console_plan import plan_console
+
+    return plan_console(config)
+
+
+def _console(plan: "ConsolePlan | None") -> "NodeConsole | None":
+    if plan is None:
+        return None
+    from deploy.node.console import NodeConsole
+
+    console = NodeConsole(plan)
+    console.warn()
+    return console

@@ -47,14 +47,19 @@ class Visitor:
 
     def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
         """Send a form, as from a page of the console."""
-        given = {"Origin": self.url, "Content-Type": "application/x-www-form-urlencoded"} | headers
+        given = {
+            "Origin": self.url.removesuffix(urlsplit(self.url).path),
+            "Content-Type": "application/x-www-form-urlencoded",
+            **headers,
+        }
         return self._ask("POST", path, urlencode(fields).encode(), given)
 
     def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=30)
         cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         try:
-            connection.request(method, path, body, {"Cookie": cookies, **headers})
+            connection.request(method, parts.path + path, body, {"Cookie": cookies, **headers})
             response = connection.getresponse()
             text = response.read().decode()
         finally:

@@ -42,6 +42,8 @@ class MeteredCluster:
         self._plan = plan_cluster(options, ports, str(directory / "controllers"))
         self._log = directory / "log"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.arguments: tuple[str, ...] = ()
+        """More flags of every node."""
         self.ports: dict[str, int] = {}
         """Ports of `/metrics`, by "broker 0" or "controller 0"."""
 
@@ -59,6 +61,7 @@ class MeteredCluster:
                     *process.arguments,
                     "--health-listener",
                     f"127.0.0.1:{port}",
+                    *self.arguments,
                 )
                 with self._log.open("ab") as log:
                     self._processes[process.name] = subprocess.Popen(
@@ -80,6 +83,9 @@ class MeteredCluster:
         for process in self._processes.values():
             process.kill()
             process.wait()
+
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
 
     def kill(self, name: str) -> None:
         self._processes[name].kill()

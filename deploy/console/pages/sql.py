@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deploy.console.console import console_of, form_of, page, rights_of
-from deploy.console.statements import ROWS_MAX, StatementResult, is_available, run_statement
+from deploy.console.statements import ROWS_MAX, StatementResult, run_statement
 from deploy.errors import UsageError
 
 QUERY_CHARS_MAX = 10_000
@@ -16,7 +16,7 @@ async def show(request: Request) -> Response:
 
 async def run(request: Request) -> Response:
     """Run the statement of the form; it changes nothing."""
-    rights_of(request).need_everything()
+    _need_sql(request)
     form = await form_of(request, changes=False)
     console = console_of(request)
     query = form.get("query", "").strip()[:QUERY_CHARS_MAX]
@@ -28,7 +28,11 @@ async def run(request: Request) -> Response:
 
 
 def _page(request: Request, query: str, result: StatementResult | None, problem: str) -> Response:
-    rights_of(request).need_everything()
-    if not is_available():
-        raise UsageError("SQL is not installed here")
+    _need_sql(request)
     return page(request, "sql.html", asked=query, result=result, problem=problem, rows_max=ROWS_MAX)
+
+
+def _need_sql(request: Request) -> None:
+    rights_of(request).need_everything()
+    if not console_of(request).has_sql:
+        raise UsageError("SQL is not installed here, or this console belongs to a node")

@@ -22,6 +22,7 @@ from broker.config import BrokerConfig, listener_field
 from broker.security.config import SecurityConfig
 from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
+from deploy.node.config.console import ConsoleConfig
 from deploy.node.logs import LEVELS
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
@@ -85,13 +86,14 @@ class ProcessConfig:
 PARTS: Final[dict[Role, tuple[type[Any], ...]]] = {
     "broker": (
         ProcessConfig,
+        ConsoleConfig,
         TlsConfig,
         BrokerConfig,
         SecurityConfig,
         StreamConfig,
         CompactionConfig,
     ),
-    "controller": (ProcessConfig, TlsConfig, ControllerConfig),
+    "controller": (ProcessConfig, ConsoleConfig, TlsConfig, ControllerConfig),
 }
 """The config classes of each role, in the order of the documentation."""
 

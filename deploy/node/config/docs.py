@@ -21,6 +21,7 @@ from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
+from deploy.node.config.console import ConsoleConfig
 from deploy.node.config.definition import (
     PARTS,
     ProcessConfig,
@@ -34,6 +35,7 @@ from stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
 
 _TITLES: Final[dict[type[Any], str]] = {
     ProcessConfig: "Every process",
+    ConsoleConfig: "Every process: web console",
     TlsConfig: "Every process: TLS between nodes",
     BrokerConfig: "Brokers",
     SecurityConfig: "Brokers: security",

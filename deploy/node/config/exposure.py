@@ -6,7 +6,7 @@ without TLS between nodes.
 
 The health listener is none of them: it answers probes and `/metrics`, which tell figures about a
 node, never names of topics, clients or users, and changes nothing. Probes of Kubernetes could not
-authenticate.
+authenticate. With the web console it may be one: `deploy.node.console_plan` decides that.
 
 Invariant: pure.
 """

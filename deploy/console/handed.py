@@ -1,0 +1,88 @@
+"""Serve connections that a node hands over, instead of listening.
+
+Each datagram on the socket to the node has one connection (SCM_RIGHTS) and what the node has read of
+its first request. Every connection ends with its first answer, so that the next request goes to the
+node again: `application` adds the header.
+Limits: without a connection for `IDLE_S` the process ends; the node starts it again when it is
+needed.
+"""
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from deploy.node.console import READY, REQUEST_BYTES_MAX
+
+IDLE_S: Final = 1_800.0
+"""As long as a login without requests."""
+NICENESS: Final = 10
+_OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
+
+
+def yield_to_node() -> None:
+    """Let the node have the CPU first, and end before it does where memory runs out."""
+    os.nice(NICENESS)
+    with suppress(OSError):
+        _OOM_SCORE.write_text("1000")
+
+
+class HandedConnection(H11Protocol):
+    """One connection, which begins with a request that was read already."""
+
+    request = b""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.data_received(self.request)
+
+
+class HandedServer(uvicorn.Server):
+    """Serves what comes from a node. source: the socket to the node."""
+
+    def __init__(self, config: uvicorn.Config, source: socket.socket) -> None:
+        super().__init__(config)
+        self._source = source
+        self._opening: set[asyncio.Task[None]] = set()
+        self._idle_since = 0.0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets or [])
+        loop = asyncio.get_running_loop()
+        self._idle_since = loop.time()
+        self._source.setblocking(False)
+        loop.add_reader(self._source, self._take)
+        self._source.send(READY)
+
+    async def on_tick(self, counter: int) -> bool:
+        now = asyncio.get_running_loop().time()
+        if self.server_state.connections or self._opening:
+            self._idle_since = now
+        return await super().on_tick(counter) or now - self._idle_since > IDLE_S
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().remove_reader(self._source)
+        await super().shutdown(sockets)
+
+    def _take(self) -> None:
+        try:
+            request, numbers, _, _ = socket.recv_fds(self._source, REQUEST_BYTES_MAX, 1)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            connection = socket.socket(fileno=number)
+            connection.setblocking(False)
+            task = asyncio.get_running_loop().create_task(self._open(request, connection))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, request: bytes, connection: socket.socket) -> None:
+        protocol = HandedConnection(self.config, self.server_state, self.lifespan.state)
+        protocol.request = request
+        with suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)

@@ -1,0 +1,130 @@
+"""A node serves the web console only where no login is needed, or where users log in."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import UsageError
+from deploy.node.config.definition import Role
+from deploy.node.config.load import load
+from deploy.node.console import NodeConsole
+from deploy.node.console_plan import ConsolePlan, plan_console
+
+STORE = ("--store", "s3://bucket?endpoint=http://127.0.0.1:1")
+READ = ("--console-access", "read", "--console-bootstrap-servers", "b:9092,c:9092")
+LOOPBACK = ("--health-listener", "127.0.0.1:9404")
+OPEN = ("--health-listener", "0.0.0.0:9404")
+INSECURE = ("--allow-insecure",)
+SASL = (
+    *("--listeners", "A://127.0.0.1:1,SASL_PLAINTEXT://127.0.0.1:2"),
+    *("--sasl-users-file", "users", "--sasl-inter-broker-username", "broker"),
+)
+TLS = tuple(
+    part
+    for name in ("certificate", "key", "ca")
+    for part in (f"--controller-ssl-{name}-location", f"{name}.pem")
+)
+USERS = """security.protocol=SASL_SSL
+sasl.mechanism=SCRAM-SHA-256
+sasl.username=console
+sasl.password=hidden
+"""
+
+
+def plan(role: Role, arguments: Sequence[str]) -> ConsolePlan:
+    needed = () if role == "broker" else ("--metadata-log-dir", "/tmp/m")
+    return plan_console(load(role, (*STORE, *needed, *READ, *arguments), {}))
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> tuple[str, str]:
+    """Client properties with a user for the console."""
+    path = tmp_path / "console.properties"
+    path.write_text(USERS)
+    return "--console-command-config", str(path)
+
+
+@pytest.mark.parametrize(
+    ("role", "arguments", "reason"),
+    [
+        ("broker", (), "needs health.listener"),
+        ("broker", OPEN, "everyone who reaches 0.0.0.0:9404 would see the cluster"),
+        ("broker", (*LOOPBACK, *SASL), "clients of this broker authenticate"),
+        ("broker", (*LOOPBACK, *SASL, *INSECURE), "clients of this broker authenticate"),
+        ("controller", LOOPBACK, "a controller does not know whether the cluster has users"),
+        ("broker", (*LOOPBACK, *TLS), "needs console.ssl.certificate.location"),
+    ],
+)
+def test_a_console_that_would_be_open_is_refused(
+    role: Role, arguments: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        plan(role, arguments)
+
+
+@pytest.mark.parametrize(
+    ("role", "arguments", "reminders"),
+    [
+        ("broker", LOOPBACK, 0),
+        ("broker", (*OPEN, *INSECURE), 1),
+        ("controller", (*LOOPBACK, *INSECURE), 0),
+        ("controller", (*OPEN, *INSECURE), 1),
+    ],
+)
+def test_a_console_without_a_login_is_possible_without_users(
+    role: Role, arguments: tuple[str, ...], reminders: int
+) -> None:
+    found = plan(role, arguments)
+    assert "--login" not in found.arguments
+    assert len(found.insecure) == reminders
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_users_log_in_with_a_user_for_the_console(role: Role, users: tuple[str, str]) -> None:
+    found = plan(role, (*OPEN, *users))
+    assert "--login" in found.arguments
+    assert (found.insecure, found.is_in_clear) == ((), True)
+    assert not plan(role, (*LOOPBACK, *users)).is_in_clear
+
+
+def test_secrets_are_in_the_environment_and_settings_of_the_node_are_not() -> None:
+    settings = {
+        "PENSTOCK_SCHEMA_REGISTRY_URL": "http://registry:8081",
+        "PENSTOCK_SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO": "me:s@crt",
+    }
+    store = "s3://bucket?endpoint=http://127.0.0.1:1&secret_key=hidden&access_key=a"
+    config = load("broker", ("--store", store, *READ, *LOOPBACK), settings)
+    found = plan_console(config)
+    assert not any("hidden" in text or "s@crt" in text for text in found.arguments)
+    environment = found.environment({"PATH": "/bin", "PENSTOCK_NODE_ID": "7"})
+    assert environment == {
+        "PATH": "/bin",
+        "PENSTOCK_BOOTSTRAP": "b:9092,c:9092",
+        "PENSTOCK_CONTROLLER": "127.0.0.1:9093",
+        "PENSTOCK_STORE": store,
+        "PENSTOCK_SCHEMA_REGISTRY": "http://me:s%40crt@registry:8081",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--controller-quorum-voters", "0@a:1,1@b:2,2@c:3"), "a:1,b:2,c:3"),
+        (("--controller-quorum-join-servers", "a:1"), "a:1"),
+        (("--listeners", "0.0.0.0:9093"), "127.0.0.1:9093"),
+    ],
+)
+def test_a_controller_knows_controllers(arguments: tuple[str, ...], expected: str) -> None:
+    found = plan("controller", (*LOOPBACK, *INSECURE, *arguments))
+    assert found.variables["PENSTOCK_CONTROLLER"] == expected
+
+
+async def test_a_console_that_does_not_start_says_where_to_look() -> None:
+    """And it is not started again at once."""
+    console = NodeConsole(ConsolePlan(("--no-such-option",), {}, is_in_clear=False))
+    try:
+        assert "the console did not start; the log" in await console.take(b"GET", 0)
+        assert "the console has ended" in await console.take(b"GET", 0)
+    finally:
+        await console.stop()
