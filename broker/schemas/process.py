@@ -159,7 +159,7 @@ def spawned(
     standard input.
     """
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 - our own modules, no shell
         [sys.executable, "-P", "-m", module],
         stdin=connection.fileno(),
         stdout=subprocess.DEVNULL,

@@ -42,7 +42,7 @@ class TargetOptions:
             "--schema-registry",
             envvar="PENSTOCK_SCHEMA_REGISTRY",
             metavar="URL",
-            help="Schema registry, for records that begin with Confluent's zero byte and schema id.",
+            help="Schema registry, for values with Confluent's zero byte and schema id.",
             show_default=False,
         ),
     ] = ""
@@ -82,7 +82,7 @@ class ListenerOptions:
         str,
         typer.Option(
             metavar="PATH",
-            help="Path before those of all pages, as in /console, behind a server that forwards it.",
+            help="Path before those of all pages, as in /console, for a server in front.",
             show_default=False,
         ),
     ] = ""
@@ -99,7 +99,8 @@ def console(
         bool,
         typer.Option(
             "--allow-changes",
-            help="Let users change topics, configs, groups, leaders and snapshots.",
+            help="Let users change topics, configs, groups, leaders, snapshots, ACLs, users,"
+            " quotas.",
         ),
     ] = False,
 ) -> None:

@@ -84,7 +84,7 @@ def known(field: str, words: Mapping[str, _T], word: str) -> _T:
 
 
 def selection_of(acl: AclView) -> AclSelection:
-    """Return the selection of exactly one ACL. Raises UsageError for a value that is not allowed."""
+    """Return the selection of one ACL. Raises UsageError for a value that is not allowed."""
     try:
         Principal.parse(acl.principal)
     except ValueError as error:

@@ -10,9 +10,7 @@ from deploy.errors import KafkaFailed
 _T = TypeVar("_T")
 
 
-async def listed(
-    console: Console, ask: Callable[[WireClient], list[_T]]
-) -> tuple[list[_T], str]:
+async def listed(console: Console, ask: Callable[[WireClient], list[_T]]) -> tuple[list[_T], str]:
     """Return what a broker answers, or nothing and why. Raises KafkaFailed if none answers."""
     return await console.call(_listed, console.options.bootstrap, ask)
 

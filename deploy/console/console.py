@@ -32,6 +32,7 @@ from deploy.records.decode_process import DecodeProcess
 CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32
 FIELDS_MAX: Final = 100
+FORM_S_MAX: Final = 30.0
 NOTICE_COOKIE: Final = "penstock_notice"
 THEME_COOKIE: Final = "penstock_theme"
 THEMES: Final = ("light", "dark")
@@ -190,11 +191,7 @@ async def form_of(request: Request, *, changes: bool = True) -> Mapping[str, str
 
     Raises NotAllowed for other forms, UsageError for one that is too long.
     """
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise UsageError(f"the form has more than {BODY_BYTES_MAX:,} bytes")
+    body = await _body_of(request)
     try:
         fields = parse_qs(
             body.decode(), keep_blank_values=True, strict_parsing=False, max_num_fields=FIELDS_MAX
@@ -212,6 +209,20 @@ async def form_of(request: Request, *, changes: bool = True) -> Mapping[str, str
     if changes and not console_of(request).options.allow_changes:
         raise NotAllowed("this console only reads; start it with --allow-changes to change things")
     return form
+
+
+async def _body_of(request: Request) -> bytearray:
+    """Return the body of a form. Raises UsageError if it is too long, or comes too slowly."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(FORM_S_MAX):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > BODY_BYTES_MAX:
+                    raise UsageError(f"the form has more than {BODY_BYTES_MAX:,} bytes")
+    except TimeoutError:
+        raise UsageError(f"the form takes more than {FORM_S_MAX:.0f} s") from None
+    return body
 
 
 def confirmed(form: Mapping[str, str], name: str) -> None:

@@ -73,8 +73,8 @@ def age(value_ms: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BytesView:
-    """A key or value for a page. kind: "null", "empty", "json", "avro", "protobuf", "text" or "hex".
-    note: what else is known, such as its schema, or why it was not decoded.
+    """A key or value for a page. kind: "null", "empty", "json", "avro", "protobuf", "text" or
+    "hex". note: what else is known, such as its schema, or why it was not decoded.
     """
 
     kind: str

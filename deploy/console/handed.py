@@ -1,8 +1,8 @@
 """Serve connections that a node hands over, instead of listening.
 
-Each datagram on the socket to the node has one connection (SCM_RIGHTS) and what the node has read of
-its first request. Every connection ends with its first answer, so that the next request goes to the
-node again: `application` adds the header.
+Each datagram on the socket to the node has one connection (SCM_RIGHTS) and what the node has read
+of its first request. Every connection ends with its first answer, so that the next request goes to
+the node again: `application` adds the header.
 Limits: without a connection for `IDLE_S` the process ends; the node starts it again when it is
 needed.
 """

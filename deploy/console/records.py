@@ -77,8 +77,8 @@ class RecordsFound:
 
 
 def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:
-    """Return the records, the newest first with `start="newest"`, else the oldest first. show: shows
-    a "key" or a "value".
+    """Return the records, the newest first with `start="newest"`, else the oldest first. show:
+    shows a "key" or a "value".
 
     Raises UsageError, and the errors of `lake.arrow.topic_scan.scan`.
     """

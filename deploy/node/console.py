@@ -133,7 +133,7 @@ class NodeConsole:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         with theirs:
             try:
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
                     self._command(theirs.fileno()),
                     stdin=subprocess.DEVNULL,
                     stdout=sys.stderr,
@@ -151,9 +151,7 @@ class NodeConsole:
         program = (sys.executable, "-P", "-m", "deploy.cli", "console")
         return (*program, "--fd", str(number), *self._plan.arguments)
 
-    async def _is_ready(
-        self, channel: socket.socket, process: "subprocess.Popen[bytes]"
-    ) -> bool:
+    async def _is_ready(self, channel: socket.socket, process: "subprocess.Popen[bytes]") -> bool:
         """Wait until the process takes connections; False if it ends before, or takes too long."""
         loop = asyncio.get_running_loop()
         said = asyncio.Event()

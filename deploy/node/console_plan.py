@@ -4,7 +4,7 @@ What the console shows is not for everyone who reaches the health listener, so i
 unless nothing in the cluster does:
 
 - A broker with a SASL listener always needs one.
-- A controller does not know whether the cluster has users, so it needs one without `allow.insecure`.
+- A controller does not know whether the cluster has users: it needs one without `allow.insecure`.
 - On another address than loopback it needs one without `allow.insecure` (ADR 0067).
 
 Must not start anything: `deploy.node.console` does.
@@ -36,9 +36,9 @@ _OWN: Final = "PENSTOCK_"
 @dataclass(frozen=True, slots=True)
 class ConsolePlan:
     """How the process of the console starts. arguments: of `penstock console`. variables: of its
-    environment, where other processes cannot see secrets. is_in_clear: passwords cross the network
-    in clear, unless something in front of the node encrypts. insecure: the health listener, if other
-    machines reach it and the console without a login.
+    environment, where other users cannot see secrets. is_in_clear: passwords cross the network
+    in clear, unless something in front of the node encrypts. insecure: the health listener, if
+    other machines reach it, and the console has no login.
     """
 
     arguments: tuple[str, ...]
@@ -117,8 +117,8 @@ def _needs_login(config: "Effective", listener: Listener) -> str:
     if listener.is_loopback or allows:
         return ""
     return (
-        f"everyone who reaches {listener.address} would see the cluster, so users must authenticate,"
-        " or set allow.insecure"
+        f"everyone who reaches {listener.address} would see the cluster, so users must"
+        " authenticate, or set allow.insecure"
     )
 
 

@@ -11,7 +11,7 @@ brokers or controllers: `base.health.Health` has the answers.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
@@ -67,7 +67,7 @@ def routes_of(health: Health) -> dict[str, Route]:
 
 
 class HttpServer:
-    """Serve GET and HEAD for a few paths. console: takes the requests for its paths, of all methods.
+    """Serve GET and HEAD for a few paths. console: takes requests of all methods for its paths.
     `start` raises OSError if the port is taken.
     """
 
@@ -139,7 +139,7 @@ async def _hand_over(
     reader.feed_eof()
     request = head + await reader.read()
     # Nothing has run since: the end is there, so `read` did not wait, but it may have resumed.
-    writer.transport.pause_reading()
+    cast("asyncio.Transport", writer.transport).pause_reading()
     if reason := await console.take(request, writer.get_extra_info("socket").fileno()):
         writer.write(_encoded(Answer((503, "text/plain", f"{reason}\n")), with_body=True))
         await writer.drain()

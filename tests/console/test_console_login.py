@@ -21,7 +21,9 @@ def test_without_a_login_there_is_only_the_login(secure_cluster: LocalCluster) -
 
 
 def test_the_super_user_sees_everything(secure_cluster: LocalCluster) -> None:
-    visitor, answer = login(secure_cluster.state().console, "admin", admin_of(secure_cluster).password)
+    visitor, answer = login(
+        secure_cluster.state().console, "admin", admin_of(secure_cluster).password
+    )
     assert answer.headers["location"] == "/topics"
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie

@@ -1,5 +1,5 @@
-"""The page of records decodes Avro and Protobuf: by the configs of the topic, and by the schemas of a
-registry. What it cannot decode is bytes, with the reason.
+"""The page of records decodes Avro and Protobuf by the configs of the topic and by a registry. What
+it cannot decode is bytes, with the reason.
 """
 
 import json
@@ -14,7 +14,9 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from deploy.clients.kafka import Kafka
+from deploy.console.decoding import FAILURES_MAX, SchemaCache, TopicDecoder
 from deploy.local.handle import LocalCluster
+from deploy.records.decode_process import DecodeProcess
 from tests.support.browser import axe_problems
 from tests.support.console import ConsoleProcess, produce
 from tests.support.schema_registry import SchemaRegistryServer, serving
@@ -153,3 +155,19 @@ def test_records_are_decoded_by_a_registry(chrome: Chrome, reader: ConsoleProces
 def test_without_a_registry_the_id_is_shown(chrome: Chrome, console: ConsoleProcess) -> None:
     for text in shown(chrome, console, "registered"):
         assert "may begin with schema id" in text
+
+
+def test_records_that_end_the_process_do_not_delay_a_page_for_long() -> None:
+    """After three of them the rest of the page is shown as bytes, and the next page begins anew."""
+    configs = {"penstock.value.schema": json.dumps(NODE), "penstock.value.schema.type": "avro"}
+    process = DecodeProcess()
+    try:
+        nested = b"\x02" * DEPTH + b"\x00"
+        decoder = TopicDecoder(configs, SchemaCache(""), process)
+        notes = [decoder.show("value", nested).note for _ in range(FAILURES_MAX + 1)]
+        assert [("SIGSEGV" in note) for note in notes] == [True] * FAILURES_MAX + [False]
+        assert "other records of this page took too much" in notes[-1]
+        found = TopicDecoder(configs, SchemaCache(""), process).show("value", b"\x02\x00")
+        assert (found.kind, found.text) == ("avro", '{\n  "next": {\n    "next": null\n  }\n}')
+    finally:
+        process.close()

@@ -114,4 +114,3 @@ def _remove(bootstrap: str, wanted: AclSelection) -> list[AclView]:
 
 def _acl_of(given: Mapping[str, str]) -> AclView:
     return AclView(**{name: given.get(name, "") for name in _FIELDS})
-

@@ -44,4 +44,6 @@ async def alter(request: Request) -> Response:
         client.alter, console.options.bootstrap, (BROKER_RESOURCE, broker), {key: value or None}
     )
     whose = f"broker {broker}" if broker else "all brokers"
-    return done(request, f"/configs?broker={broker}" if broker else "/configs", f"{key} of {whose} changed.")
+    return done(
+        request, f"/configs?broker={broker}" if broker else "/configs", f"{key} of {whose} changed."
+    )

@@ -35,7 +35,9 @@ async def make(request: Request) -> Response:
     await console.call(make_fork, console.options.bootstrap, wanted)
     await console.live.sees_topic(wanted.name)
     return done(
-        request, f"/topics/{quote(wanted.name, safe='')}", f"Forked {wanted.source} to {wanted.name}."
+        request,
+        f"/topics/{quote(wanted.name, safe='')}",
+        f"Forked {wanted.source} to {wanted.name}.",
     )
 
 

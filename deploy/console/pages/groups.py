@@ -83,7 +83,8 @@ async def reset(request: Request) -> Response:
     await console.call(_reset, console.options.bootstrap, group_id, topic, to)
     return done(
         request,
-        f"/groups/one?id={quote(group_id, safe='')}", f"Offsets of {group_id} in {topic} are set."
+        f"/groups/one?id={quote(group_id, safe='')}",
+        f"Offsets of {group_id} in {topic} are set.",
     )
 
 

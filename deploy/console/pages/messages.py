@@ -19,7 +19,7 @@ async def messages(request: Request) -> Response:
     query = query_of(name, request.query_params)
     image = console.live.image if console.options.controller else None
     topic = None if image is None else image.topics.by_name(name)
-    configs = {} if image is None else image.configs.topic(name)
+    configs = dict[str, str]() if image is None else image.configs.topic(name)
     decoder = TopicDecoder(configs, console.schemas, console.decoding)
     found = await console.call(find_records, console.options.store, query, decoder.show)
     return page(

@@ -11,7 +11,16 @@ from starlette.responses import Response
 from controller.metadata.topics import PartitionKey, is_moving
 from deploy.clients.wire import WireClient
 from deploy.console import views
-from deploy.console.console import Console, console_of, done, form_of, integer, page, path_of, rights_of
+from deploy.console.console import (
+    Console,
+    console_of,
+    done,
+    form_of,
+    integer,
+    page,
+    path_of,
+    rights_of,
+)
 from deploy.console.events import HEARTBEAT, HEARTBEAT_S, comes, event, stream
 from deploy.console.paging import page_of
 from deploy.errors import KafkaFailed, UsageError

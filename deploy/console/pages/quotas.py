@@ -44,9 +44,7 @@ async def alter(request: Request) -> Response:
     """Set one quota of an entity, or remove it if the value is left empty."""
     form = await form_of(request)
     given = {kind: form.get(kind, "").strip() for kind in (USER, CLIENT_ID, IP)}
-    entity = {
-        kind: None if name == DEFAULT else name for kind, name in given.items() if name
-    }
+    entity = {kind: None if name == DEFAULT else name for kind, name in given.items() if name}
     if not entity or (IP in entity and len(entity) > 1):
         raise UsageError("name a user, a client id, both, or an address alone")
     key, text = form.get("key", ""), form.get("value", "").strip()
@@ -62,8 +60,6 @@ async def alter(request: Request) -> Response:
     return done(request, "/security/quotas", f"{key} of {shown(entity)} is {change}.")
 
 
-def _alter(
-    bootstrap: str, entity: dict[str, str | None], values: dict[str, float | None]
-) -> None:
+def _alter(bootstrap: str, entity: dict[str, str | None], values: dict[str, float | None]) -> None:
     with WireClient(bootstrap) as client:
         alter_quotas(client, entity, values)

@@ -1,4 +1,5 @@
-"""Show snapshots, forks and deleted topics; create, delete and restore snapshots, and undelete topics.
+"""Show snapshots, forks and deleted topics; create, delete and restore snapshots, and undelete
+topics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -161,7 +162,8 @@ async def make_topics(request: Request) -> Response:
     return done(
         request,
         "/snapshots",
-        f"Restored {len(views):,} topics of {wanted.snapshot}, and the offsets of {groups:,} groups.",
+        f"Restored {len(views):,} topics of {wanted.snapshot}, and the offsets of {groups:,}"
+        " groups.",
     )
 
 

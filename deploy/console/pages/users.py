@@ -1,5 +1,5 @@
-"""Show users of the metadata, and one of them with its ACLs and quotas; create and delete users, and
-change passwords.
+"""Show users of the metadata, and one of them with its ACLs and quotas; create and delete users,
+and change passwords.
 
 Invariant: a password is in the body of one form, and in no answer, log or address.
 """

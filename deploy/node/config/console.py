@@ -17,9 +17,7 @@ CHANGE: Final = "change"
 class ConsoleConfig:
     """Whether and how a node serves the web console."""
 
-    access: Annotated[
-        str, Setting("console.access", Kind.ENUM, choices=(OFF, READ, CHANGE))
-    ] = OFF
+    access: Annotated[str, Setting("console.access", Kind.ENUM, choices=(OFF, READ, CHANGE))] = OFF
     """Whether `health.listener` serves the web console at /console, and whether users only read or
     also change things. Its process starts with the first visit. Needs the extra `console`.
     """
@@ -52,4 +50,6 @@ class ConsoleConfig:
                 "bootstrap", "", "host:port of brokers, several separated by commas"
             )
         if bool(self.certificate) != bool(self.key):
-            raise SettingInvalid("certificate", self.certificate, "both certificate and key, or none")
+            raise SettingInvalid(
+                "certificate", self.certificate, "both certificate and key, or none"
+            )

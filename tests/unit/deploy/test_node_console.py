@@ -110,7 +110,7 @@ def test_secrets_are_in_the_environment_and_settings_of_the_node_are_not() -> No
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--controller-quorum-voters", "0@a:1,1@b:2,2@c:3"), "a:1,b:2,c:3"),
+        (("--cluster-id", "x", "--controller-quorum-voters", "0@a:1,1@b:2,2@c:3"), "a:1,b:2,c:3"),
         (("--controller-quorum-join-servers", "a:1"), "a:1"),
         (("--listeners", "0.0.0.0:9093"), "127.0.0.1:9093"),
     ],
