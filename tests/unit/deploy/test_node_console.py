@@ -128,3 +128,14 @@ async def test_a_console_that_does_not_start_says_where_to_look() -> None:
         assert "the console has ended" in await console.take(b"GET", 0)
     finally:
         await console.stop()
+
+
+def test_a_console_connects_to_controllers_with_its_own_certificate() -> None:
+    own = ("--console-ssl-certificate-location", "a.pem", "--console-ssl-key-location", "k.pem")
+    variables = plan("broker", (*LOOPBACK, *TLS, *own)).variables
+    named = {name: value for name, value in variables.items() if "CONTROLLER_SSL" in name}
+    assert named == {
+        "PENSTOCK_CONTROLLER_SSL_CERTIFICATE_LOCATION": "a.pem",
+        "PENSTOCK_CONTROLLER_SSL_KEY_LOCATION": "k.pem",
+        "PENSTOCK_CONTROLLER_SSL_CA_LOCATION": "ca.pem",
+    }
