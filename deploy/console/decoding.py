@@ -16,7 +16,12 @@ from typing import Final
 import msgspec
 
 from broker.schemas.language import ReferencedSchema
-from broker.schemas.registry import RegistryError, SchemaRegistry, StoredSchema
+from broker.schemas.registry import (
+    NotRegistered,
+    RegistryError,
+    SchemaRegistry,
+    StoredSchema,
+)
 from broker.schemas.rules import FieldRule, schema_rules
 from deploy.console.formats import SHOWN_BYTES_MAX, BytesView, shown_bytes
 from deploy.records.decode_process import DecodeProcess
@@ -48,13 +53,10 @@ class SchemaCache:
         return self._registry is not None
 
     def find(self, number: int) -> StoredSchema:
-        """Return a schema. Raises RegistryError."""
+        """Return a schema of the registry that there is. Raises RegistryError."""
         found = self._known.get(number)
         if found is None:
-            if self._registry is None:
-                raise RegistryError(
-                    f"schema {number}: start the console with --schema-registry URL to decode it"
-                )
+            assert self._registry is not None
             found = self._registry.by_id(number)
             if len(self._known) >= SCHEMAS_MAX:
                 self._known.clear()
@@ -72,8 +74,10 @@ class TopicDecoder:
         self._rules = {} if rules is None else {"key": rules.key, "value": rules.value}
         self._schemas = schemas
         self._process = process
-        self._failed: dict[int, str] = {}
+        self._unknown: dict[int, str] = {}
         """Why schemas are not known, by id: each is asked for once."""
+        self._silent = ""
+        """Why the registry does not answer. It is not asked again for this page."""
         self._ends_at = 0.0
         self._failures_left = FAILURES_MAX
 
@@ -109,6 +113,8 @@ class TopicDecoder:
         if not _looks_framed(data):
             raise _NotDecoded("does not begin with a zero byte and the id of a registered schema")
         number = int.from_bytes(data[1:FRAME_BYTES])
+        if not self._schemas.has_registry:
+            raise _NotDecoded(f"schema {number}: start the console with --schema-registry URL")
         schema = self._schema(number)
         kind = schema.type.lower()
         where = f"{_NAMES.get(kind, kind)}, schema {number}"
@@ -120,12 +126,14 @@ class TopicDecoder:
         return self._decoded(request, part, where)
 
     def _schema(self, number: int) -> StoredSchema:
-        if number not in self._failed:
+        if number not in self._unknown and not self._silent:
             try:
                 return self._schemas.find(number)
+            except NotRegistered as error:
+                self._unknown[number] = str(error)
             except RegistryError as error:
-                self._failed[number] = str(error)
-        raise _NotDecoded(self._failed[number])
+                self._silent = str(error)
+        raise _NotDecoded(self._unknown.get(number, self._silent))
 
     def _decoded(self, request: DecodeValue, part: str, where: str) -> BytesView:
         if len(request.data) > VALUE_BYTES_MAX:

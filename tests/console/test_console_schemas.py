@@ -171,3 +171,12 @@ def test_records_that_end_the_process_do_not_delay_a_page_for_long() -> None:
         assert (found.kind, found.text) == ("avro", '{\n  "next": {\n    "next": null\n  }\n}')
     finally:
         process.close()
+
+
+def test_a_registry_that_fails_is_asked_once_for_a_page() -> None:
+    with serving(SchemaRegistryServer()) as registry:
+        registry.fails = True
+        decoder = TopicDecoder({}, SchemaCache(registry.url), DecodeProcess())
+        shown = [decoder.show("value", framed(number, CLICK)) for number in (1, 2, 1)]
+    assert registry.requests == ["GET /schemas/ids/1"]
+    assert {(view.kind, "answers 500" in view.note) for view in shown} == {("hex", True)}
