@@ -42,7 +42,7 @@ NODE = {
     "name": "Node",
     "fields": [{"name": "next", "type": ["null", "Node"]}],
 }
-DEPTH = 500_000
+DEPTH = 200_000
 """Of a value that overflows the stack of what decodes it."""
 
 
