@@ -10,9 +10,17 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import yaml
-
-from tests.support.chart import CHART, KUBERNETES, NAMESPACE, RELEASE, Object, helm, named, render
+from tests.support.chart import (
+    CHART,
+    KUBERNETES,
+    NAMESPACE,
+    RELEASE,
+    Object,
+    helm,
+    named,
+    parsed,
+    render,
+)
 
 BUCKET: Object = {"store.bucket": "records", "security.allowInsecure": True}
 _GROUP = {"groupVersion": "apps/v1", "version": "v1"}
@@ -95,7 +103,7 @@ def upgrade(server: str, values: Object, *, check: bool = True) -> Any:
         *given,
         check=check,
     )
-    return list(yaml.safe_load_all(done.stdout)) if check else done
+    return parsed(done.stdout) if check else done
 
 
 def broker_count(objects: list[Object]) -> int:

@@ -51,7 +51,14 @@ def render(
     values: Object | None = None, *files: Path, kubernetes: str = KUBERNETES
 ) -> list[Object]:
     """Return the rendered objects in the order of Helm, with hooks."""
-    return list(yaml.safe_load_all(template(values, *files, kubernetes=kubernetes).stdout))
+    return parsed(template(values, *files, kubernetes=kubernetes).stdout)
+
+
+def parsed(text: str) -> list[Object]:
+    """Return the objects of a YAML stream. libyaml reads the dashboards ten times faster than the
+    parser in Python.
+    """
+    return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
 
 
 def template(
