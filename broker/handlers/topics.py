@@ -43,6 +43,10 @@ CHUNK_PARTITIONS: Final = 500
 """Partitions that the controller creates in one step. Ten thousand in one step take it a second, in
 which no broker reaches it.
 """
+_TOO_MANY: Final = (
+    f"more than {messages.PARTITIONS_PER_REQUEST_MAX} partitions in one request: make several"
+    " requests"
+)
 _MOVED: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNSET: Final = -1
 _Created = create_topics.CreatableTopicResult
@@ -296,11 +300,8 @@ def _partition_count(topic: messages.NewTopic) -> int:
 
 
 def _too_many(topic: messages.NewTopic) -> _Created:
-    most = messages.PARTITIONS_PER_REQUEST_MAX
     return _Created(
-        topic.name,
-        error_code=ErrorCode.INVALID_PARTITIONS,
-        error_message=f"more than {most} partitions in one request: make several requests",
+        topic.name, error_code=ErrorCode.INVALID_PARTITIONS, error_message=_TOO_MANY
     )
 
 
@@ -503,16 +504,67 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
         wanted.append(
             messages.NewPartitions(name=topic.name, total=topic.count, assignment=assignment)
         )
-    if wanted:
-        change = messages.CreatePartitions(
-            topics=wanted, validate_only=request.validate_only, client=quota_client(ctx)
-        )
-        results |= await _add_partitions(node, ctx, change, _timeout_s(node, request.timeout_ms))
-        if not request.validate_only:
-            added = [name for name, result in results.items() if not result.error_code]
-            note_change(node, ctx, "partitions_added", added)
+    results |= await _grow(node, ctx, request, wanted)
+    if wanted and not request.validate_only:
+        added = [name for name, result in results.items() if not result.error_code]
+        note_change(node, ctx, "partitions_added", added)
     return encode_response(
         ctx, create_partitions.CreatePartitionsResponse(results=[results[name] for name in counts])
+    )
+
+
+async def _grow(
+    node: Node,
+    ctx: RequestContext,
+    request: create_partitions.CreatePartitionsRequest,
+    wanted: Sequence[messages.NewPartitions],
+) -> dict[str, create_partitions.CreatePartitionsTopicResult]:
+    """Add the partitions in chunks, so that the controller serves others in between."""
+    deadline = asyncio.get_running_loop().time() + _timeout_s(node, request.timeout_ms)
+    results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
+    added_count = 0
+    async for chunk in sliced(_growth_chunks(node, wanted)):
+        added_count += sum(_added_count(node, topic) for topic in chunk)
+        if results and added_count > messages.PARTITIONS_PER_REQUEST_MAX:
+            results |= {topic.name: _too_many_added(topic) for topic in chunk}
+            continue
+        change = messages.CreatePartitions(
+            topics=chunk, validate_only=request.validate_only, client=quota_client(ctx)
+        )
+        left_s = deadline - asyncio.get_running_loop().time()
+        results |= await _add_partitions(node, ctx, change, left_s)
+    return results
+
+
+def _growth_chunks(
+    node: Node, wanted: Sequence[messages.NewPartitions]
+) -> Iterator[list[messages.NewPartitions]]:
+    """Yield the topics in chunks of about CHUNK_PARTITIONS new partitions."""
+    chunk: list[messages.NewPartitions] = []
+    count = 0
+    for topic in wanted:
+        added_count = max(1, _added_count(node, topic))
+        if chunk and count + added_count > CHUNK_PARTITIONS:
+            yield chunk
+            chunk, count = [], 0
+        chunk.append(topic)
+        count += added_count
+    if chunk:
+        yield chunk
+
+
+def _added_count(node: Node, topic: messages.NewPartitions) -> int:
+    """Return how many partitions the topic gets, as far as this broker knows; 0: it is refused."""
+    found = node.image.topics.by_name(topic.name)
+    added_count = 0 if found is None else topic.total - len(found.partitions)
+    return added_count if 0 < added_count <= messages.PARTITIONS_PER_REQUEST_MAX else 0
+
+
+def _too_many_added(
+    topic: messages.NewPartitions,
+) -> create_partitions.CreatePartitionsTopicResult:
+    return create_partitions.CreatePartitionsTopicResult(
+        topic.name, ErrorCode.INVALID_PARTITIONS, _TOO_MANY
     )
 
 

@@ -15,6 +15,7 @@ from broker.handlers.topics import CHUNK_PARTITIONS
 from broker.wire import apis
 from broker.wire.gen import (
     consumer_group_describe,
+    create_partitions,
     create_topics,
     describe_configs,
     describe_groups,
@@ -180,8 +181,8 @@ async def test_others_are_answered_while_a_request_looks_up_offsets(
 async def test_long_requests_reach_the_controller_in_chunks(
     cluster: Cluster, attacker: Attacker
 ) -> None:
-    """CreateTopics of thousands: the controller works on a few hundred at a time, and serves
-    brokers in between. Beyond the limit of a request nothing is created.
+    """CreateTopics and CreatePartitions of thousands: the controller works on a few hundred at a
+    time, and serves brokers in between. Beyond the limit of a request nothing is created.
     """
     assert cluster.controller is not None
     runtime = cluster.controller.runtime
@@ -200,6 +201,20 @@ async def test_long_requests_reach_the_controller_in_chunks(
     assert {result.error_code for result in results[:-1]} == {ErrorCode.NONE}
     assert results[-1].error_code == ErrorCode.INVALID_PARTITIONS
     assert "make several requests" in results[-1].error_message
+    assert sum(most) == len(names)
+    assert max(most) <= CHUNK_PARTITIONS
+    most.clear()
+    grown = [create_partitions.CreatePartitionsTopic(name, 2, None) for name in names]
+    grown.insert(1, create_partitions.CreatePartitionsTopic("unknown", 2, None))
+    large_total = PARTITIONS_PER_REQUEST_MAX
+    grown.append(create_partitions.CreatePartitionsTopic("orders", large_total, None))
+    added = create_partitions.CreatePartitionsRequest(grown, timeout_ms=60_000)
+    answers = (await attacker.ask(apis.CREATE_PARTITIONS, 3, added)).results
+    codes = {answer.name: answer.error_code for answer in answers}
+    assert codes.pop("unknown") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes.pop("orders") == ErrorCode.INVALID_PARTITIONS
+    assert "make several requests" in answers[-1].error_message
+    assert set(codes.values()) == {ErrorCode.NONE}
     assert sum(most) == len(names)
     assert max(most) <= CHUNK_PARTITIONS
 
