@@ -261,8 +261,18 @@ class Reader:
         if pos < self.end and self.view[pos] == 0:
             self.pos = pos + 1
             return
-        for _ in range(self.tag_count()):
-            _, self.pos = self.tag()
+        view, end, count = self.view, self.end, self.tag_count()
+        pos = self.pos
+        for _ in range(count):
+            # Tags and sizes below 128 without a call: a request may have 50,000 of them.
+            if pos + 1 < end and view[pos] < 0x80 and view[pos + 1] < 0x80:
+                pos += 2 + view[pos + 1]
+                if pos > end:
+                    raise Truncated(pos - end, 0)
+            else:
+                self.pos = pos
+                _, pos = self.tag()
+        self.pos = pos
 
     def _too_many(self, what: str, count: int, element_bytes: int) -> InvalidLength:
         fitting = (self.end - self.pos) // element_bytes

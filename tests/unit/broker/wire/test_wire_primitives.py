@@ -104,8 +104,13 @@ def test_unknown_tags_are_skipped_and_counted_against_the_frame() -> None:
     reader = Reader(bytes.fromhex("02 05 02 aabb 8001 00 2a"))
     reader.skip_tags()
     assert reader.i8() == 42
-    with pytest.raises(Truncated):
-        Reader(bytes.fromhex("01 05 09 aabb")).skip_tags()
+    long = bytes.fromhex("03 7f 7f") + bytes(127) + bytes.fromhex("8001 8001") + bytes(128)
+    reader = Reader(long + bytes.fromhex("03 00 2a"))
+    reader.skip_tags()
+    assert reader.i8() == 42
+    for truncated in ("01 05 09 aabb", "02 05 00 05 01", "02 8001 00 05 01"):
+        with pytest.raises(Truncated):
+            Reader(bytes.fromhex(truncated)).skip_tags()
     with pytest.raises(InvalidLength):
         Reader(bytes.fromhex("7f 05 00")).skip_tags()
 
