@@ -6,13 +6,13 @@ requests of a connection enter the log in order. A partition that is being opene
 soon as it is open, before any later request. What a producer sent after a refused part is refused,
 too, until that part is sent again. The first batch of a transaction in a partition is appended when
 its coordinator has answered (`broker.handlers.verification`), and so are those behind it. Before
-that, records of topics with schemas are checked (`broker.handlers.record_checks`). acks 1
-means the same as acks -1: there is no weaker durability. Only durable records are acknowledged.
-Clients cannot write to internal topics, regardless of their client id. Without a session nothing is
-appended and the connection is closed: this broker's metadata is stale then, and librdkafka keeps
-refreshing metadata only from this broker after NOT_LEADER. Only a broker that leads alone returns
-OUT_OF_ORDER_SEQUENCE_NUMBER (`broker.handlers.lease`), because clients do not repeat the batch
-then.
+that, records of topics with schemas and long batches of compacted topics are checked
+(`broker.handlers.record_checks`). acks 1 means the same as acks -1: there is no weaker durability.
+Only durable records are acknowledged. Clients cannot write to internal topics, regardless of their
+client id. Without a session nothing is appended and the connection is closed: the metadata of this
+broker is stale then, and librdkafka keeps refreshing metadata only from this broker after
+NOT_LEADER. Only a broker that leads alone returns OUT_OF_ORDER_SEQUENCE_NUMBER
+(`broker.handlers.lease`), because clients do not repeat the batch then.
 Limits: a part waits for its partition at most for the request's timeout and 30 s. Before the
 election it waits at most 0.8 s: answers of one connection keep their order, so a hanging source or
 a long recovery must not delay the others. The WAL limits the wait for durability; it fails all
@@ -25,6 +25,7 @@ Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -41,6 +42,7 @@ from broker.handlers.slices import Slices, sliced
 from broker.network.request import LongAnswer, RequestContext, Respond
 from broker.network.server import CannotAnswer
 from broker.partition.append import NAMED_TWICE, Content, PartitionAppend
+from broker.partition.keys import KeyCheck, TakesLong
 from broker.partition.mirrored import MirroredBatches
 from broker.partition.partition import Partition
 from broker.partition.validation import Refusal
@@ -101,6 +103,7 @@ class _ProduceCall:
         "_denied",
         "_groups",
         "_guard",
+        "_key_check",
         "_names",
         "_node",
         "_pending_count",
@@ -124,6 +127,7 @@ class _ProduceCall:
         """The name of each topic in `_results`; None: there is no topic of this id."""
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
+        self._key_check: KeyCheck | None = None
         self._adds = verification.produce_adds(ctx.api_version)
         self._guard = verification.required_guard(node, request.transactional_id, adds=self._adds)
         tracing = node.storage.tracing
@@ -225,8 +229,7 @@ class _ProduceCall:
             result.error_message = _NOT_FOR_CLIENTS
             return None
         if isinstance(found, Partition):
-            if found.log.rules.schemas is not None or found.checks_count:
-                self._append_when_checked(found, wanted.records, result)
+            if self._check(found, wanted.records, result):
                 return None
             if self._request.transactional_id is None:
                 return found
@@ -357,10 +360,29 @@ class _ProduceCall:
         verification.ask(node, transactional_id, partition, producer, admitted, adds=adds)
         return True
 
+    def _check(
+        self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
+    ) -> bool:
+        """Settle the part by a check of its records, now or later, if its topic asks for one.
+        Returns False if the part can be appended.
+        """
+        rules = partition.log.rules
+        if rules.schemas is None and not partition.checks_count:
+            if not rules.needs_keys or self._request.mirror_source:
+                return False
+            with suppress(TakesLong):
+                self._key_check = self._key_check or KeyCheck()
+                refusal = self._key_check.problem(records, rules)
+                if refusal is not None:
+                    self._append([(partition, records)], [result], refusal=refusal)
+                return refusal is not None
+        self._append_when_checked(partition, records, result)
+        return True
+
     def _append_when_checked(
         self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
     ) -> None:
-        """Append the part when its records have been checked against the schemas of its topic."""
+        """Append the part when its records have been checked."""
         self._pending_count += 1
 
         def checked(refusal: Refusal | None) -> None:
@@ -389,9 +411,9 @@ class _ProduceCall:
             is_done = True
             timer.cancel()
             if isinstance(found, Partition) and self._node.can_write():
-                if found.log.rules.schemas is not None or found.checks_count:
-                    self._append_when_checked(found, records, result)
-                elif not self._ask_coordinator(found, records, result):
+                if not self._check(found, records, result) and not self._ask_coordinator(
+                    found, records, result
+                ):
                     self._append([(found, self._content(records))], [result])
             else:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found

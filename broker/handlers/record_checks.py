@@ -1,4 +1,5 @@
-"""Check records against the schemas of their topic before they are appended.
+"""Check records before they are appended: against the schemas of their topic, and for the keys that
+a compacted topic needs.
 
 Invariants: verdicts of one partition come in the order of its batches, so batches of a producer
 keep theirs. What cannot be checked is refused, never let in: with INVALID_RECORD if that is the
@@ -132,11 +133,16 @@ class RecordChecks:
         rules = partition.log.rules
         schemas = rules.schemas
         # A batch without records or above the limit is refused without a look at it.
-        if schemas is None or batch is None or len(batch) > rules.message_bytes_max:
+        if (
+            batch is None
+            or len(batch) > rules.message_bytes_max
+            or (schemas is None and not rules.needs_keys)
+        ):
             self._settle(partition, check, None)
             return
         if self.pending_bytes + len(batch) > PENDING_BYTES_MAX and self.pending_bytes:
-            self._note(partition, messages.UNAVAILABLE)
+            if schemas is not None:
+                self._note(partition, messages.UNAVAILABLE)
             why = f"{self.pending_bytes} bytes of batches wait for that already"
             self._settle(partition, check, _unavailable(why))
             return
@@ -146,10 +152,15 @@ class RecordChecks:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(
-        self, partition: Partition, check: _Check, rules: SchemaRules, batch: memoryview
+        self, partition: Partition, check: _Check, schemas: SchemaRules | None, batch: memoryview
     ) -> None:
+        rules = partition.log.rules
         request = CheckBatch(
-            partition.topic_name, rules, batch, partition.log.rules.decompressed_bytes_max
+            partition.topic_name,
+            schemas or SchemaRules(),
+            batch,
+            rules.decompressed_bytes_max,
+            needs_keys=rules.needs_keys,
         )
         try:
             async with asyncio.timeout(CHECK_S):
@@ -166,10 +177,11 @@ class RecordChecks:
             raise
         finally:
             self.pending_bytes -= len(batch)
-        self.checked_count += 1
         refusal = _refusal(verdict)
-        if refusal is not None:
-            self._note(partition, verdict.kind)
+        if schemas is not None:
+            self.checked_count += 1
+            if refusal is not None:
+                self._note(partition, verdict.kind)
         self._settle(partition, check, refusal)
 
     def _note(self, partition: Partition, reason: str) -> None:
@@ -197,6 +209,7 @@ class RecordChecks:
             request.batch,
             request.decompressed_bytes_max,
             await self._known.find(verdict.ids),
+            request.needs_keys,
         )
         verdict = await self._process.call(request.topic, request)
         if verdict.kind == messages.UNKNOWN:
@@ -242,13 +255,10 @@ def _refusal(verdict: Verdict) -> Refusal | None:
         case messages.MISMATCH:
             return Refusal(ErrorCode.INVALID_RECORD, verdict.message, verdict.failures)
         case messages.TOO_SLOW:
-            message = (
-                "the check of this batch against the schema of its topic takes too much CPU or"
-                " memory"
-            )
+            message = "the check of the records of this batch takes too much CPU or memory"
             return Refusal(ErrorCode.INVALID_RECORD, message)
         case messages.TOO_LARGE:
-            # As for the keys of compacted topics: Java's producer splits the batch.
+            # Java's producer splits the batch.
             message = f"{verdict.message}: lower batch.size of the producer"
             return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
         case messages.CORRUPT:
@@ -258,5 +268,5 @@ def _refusal(verdict: Verdict) -> Refusal | None:
 
 
 def _unavailable(why: str) -> Refusal:
-    message = f"the records cannot be checked against the schema of their topic: {why}"
+    message = f"the records cannot be checked: {why}"
     return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, message)

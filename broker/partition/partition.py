@@ -89,7 +89,7 @@ class Partition:
         """Bytes of batches in Fetch responses."""
         self.requests_count = 0
         self.checks_count = 0
-        """Batches that are being checked against the schemas of the topic."""
+        """Batches whose records are being checked before they are appended."""
         self.records_in = 0
         self.records_out = 0
         """Offsets from the position of a fetch to the end of its records."""

@@ -2,10 +2,9 @@
 checksum.
 
 Invariant: an accepted batch is one whole v2 batch with a valid CRC32C, within the limits of the
-topic, and its offsets can be set by patching only the header. Records are decoded only for
-compacted topics, where each needs a key.
-Must not: change the batch, know offsets or producers, or decompress batches of topics without
-compaction.
+topic, and its offsets can be set by patching only the header.
+Must not: change the batch, know offsets or producers, or decode records. Those for compacted topics
+are checked before (`broker.partition.keys`).
 
 Source: Kafka `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`.
 """
@@ -21,9 +20,8 @@ from broker.schemas.rules import SchemaRules, schema_rules
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.topic_configs import cleanup_policies, open_mirror
 from stream.batch.header import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, parse_header
-from stream.batch.records import RECORDS_SEARCHED_MAX, keyless_records
 from stream.config import DECOMPRESSED_BATCH_BYTES_MAX
-from stream.errors import BatchCorrupt, BatchTooLarge
+from stream.errors import BatchCorrupt
 
 MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588
 _MAGIC_AT: Final = 16
@@ -38,7 +36,8 @@ class TopicRules:
     """The configs of a topic that affect batches. Names as in Kafka."""
 
     message_bytes_max: int = MESSAGE_BYTES_MAX_DEFAULT
-    is_compacted: bool = False
+    needs_keys: bool = False
+    """Whether the topic is compacted. Not that of a mirror: its records are those of its source."""
     is_log_append_time: bool = False
     timestamp_before_max_ms: int = _FOREVER_MS
     timestamp_after_max_ms: int = _FOREVER_MS
@@ -64,7 +63,7 @@ class TopicRules:
         mirror_source = open_mirror(configs)
         return cls(
             message_bytes_max=int(configs.get("max.message.bytes", MESSAGE_BYTES_MAX_DEFAULT)),
-            is_compacted="compact" in cleanup_policies(configs),
+            needs_keys="compact" in cleanup_policies(configs) and not mirror_source,
             is_log_append_time=configs.get("message.timestamp.type", "CreateTime")
             == "LogAppendTime",
             timestamp_before_max_ms=int(
@@ -120,14 +119,12 @@ def validate_batch(
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     if crc32c(records[CRC_START : header.size_bytes]) != header.crc:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC32C")
-    refusal = (
+    return (
         _check_shape(header, len(records))
         or _check_producer(header, from_coordinator)
         or _check_limits(header, rules, now_ms)
+        or header
     )
-    if refusal is None and rules.is_compacted:
-        refusal = _check_keys(records, header, rules)
-    return header if refusal is None else refusal
 
 
 def _check_shape(header: BatchHeader, size_bytes: int) -> Refusal | None:
@@ -195,31 +192,3 @@ def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Ref
         )
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     return None
-
-
-def _check_keys(records: memoryview, header: BatchHeader, rules: TopicRules) -> Refusal | None:
-    """Check that each record has a key, because compaction keeps the last record of each key.
-    Decodes the whole batch, within limits: a megabyte may decompress to a gigabyte.
-
-    MESSAGE_TOO_LARGE makes Java's producer split a compressed batch and send the parts.
-    """
-    if header.record_count > RECORDS_SEARCHED_MAX:
-        message = (
-            f"the batch has {header.record_count} records; a compacted topic accepts at most"
-            f" {RECORDS_SEARCHED_MAX} in one batch: lower batch.size of the producer"
-        )
-        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
-    try:
-        keyless = keyless_records(records, rules.decompressed_bytes_max)
-    except BatchTooLarge as error:
-        message = (
-            f"{error} (decompressed.batch.max.bytes of the broker): lower batch.size of the"
-            " producer"
-        )
-        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
-    except BatchCorrupt as error:
-        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
-    if not keyless:
-        return None
-    message = "a compacted topic accepts only records with a key"
-    return Refusal(ErrorCode.INVALID_RECORD, message, tuple((at, message) for at in keyless))

@@ -36,6 +36,7 @@ class CheckBatch(Struct, frozen=True, tag="batch"):
     """Check every record of a batch.
 
     decompressed_bytes_max: limit of the batch. schemas: what the worker asked for, by id.
+    needs_keys: whether each record needs a key.
     """
 
     topic: str
@@ -43,6 +44,7 @@ class CheckBatch(Struct, frozen=True, tag="batch"):
     batch: memoryview
     decompressed_bytes_max: int
     schemas: dict[int, RegisteredSchema] = {}
+    needs_keys: bool = False
 
 
 Request: TypeAlias = CheckSchema | CheckBatch

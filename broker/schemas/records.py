@@ -1,7 +1,7 @@
 """Check the records of a batch against the rules of its topic.
 
-Invariant: VALID means that every key and every value that is not null matches. A batch is checked
-as a whole, or refused.
+Invariant: VALID means that every key and every value that is not null matches, and that no key is
+null where all are needed. A batch is checked as a whole, or refused.
 Pure, apart from the libraries of the languages. Source: Confluent's wire format.
 """
 
@@ -20,7 +20,8 @@ from broker.schemas.language import (
     compile_schema,
 )
 from broker.schemas.messages import FAILURES_MAX, CheckBatch, CheckSchema, RegisteredSchema, Verdict
-from broker.schemas.rules import TOPIC_STRATEGY, FieldRule, subject_of
+from broker.schemas.rules import KEYLESS, TOPIC_STRATEGY, FieldRule, subject_of
+from stream.batch.compression import ReusingInflater
 from stream.batch.header import parse_header
 from stream.batch.records import RECORDS_SEARCHED_MAX, iter_records
 from stream.errors import BatchCorrupt, BatchTooLarge
@@ -78,6 +79,7 @@ class RecordCheck:
 
     def __init__(self) -> None:
         self._registered = _Registered()
+        self._inflater = ReusingInflater()
 
     def answer(self, request: CheckSchema | CheckBatch) -> Verdict:
         """Return the verdict. Does not raise."""
@@ -108,10 +110,12 @@ class RecordCheck:
         check = _BatchCheck(request, self._registered)
         try:
             if parse_header(request.batch).record_count > RECORDS_SEARCHED_MAX:
-                raise BatchTooLarge(f"the batch has more than {RECORDS_SEARCHED_MAX} records")
-            check.run()
+                message = f"the batch has more than {RECORDS_SEARCHED_MAX} records"
+                return Verdict(messages.TOO_LARGE, message)
+            check.run(self._inflater)
         except BatchTooLarge as error:
-            return Verdict(messages.TOO_LARGE, str(error))
+            message = f"{error} (decompressed.batch.max.bytes of the broker)"
+            return Verdict(messages.TOO_LARGE, message)
         except BatchCorrupt as error:
             return Verdict(messages.CORRUPT, str(error))
         return check.verdict()
@@ -135,12 +139,14 @@ class _BatchCheck:
             return Verdict(messages.MISMATCH, failures[0][1], failures)
         return Verdict(messages.VALID)
 
-    def run(self) -> None:
+    def run(self, inflater: ReusingInflater) -> None:
         """Raises BatchCorrupt, BatchTooLarge, MemoryError."""
         request = self._request
         key_rule, value_rule = request.rules.key, request.rules.value
-        records = iter_records(request.batch, request.decompressed_bytes_max)
+        records = iter_records(request.batch, request.decompressed_bytes_max, inflater.decompress)
         for at, record in enumerate(records):
+            if request.needs_keys and record.key is None:
+                self._failures.append((at, KEYLESS))
             if key_rule is not None and record.key is not None:
                 self._check(at, "key", key_rule, record.key)
             if value_rule is not None and record.value is not None:

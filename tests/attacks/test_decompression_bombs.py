@@ -6,6 +6,7 @@ import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import cramjam
 import pytest
@@ -13,6 +14,10 @@ from crc32c import crc32c
 from structlog.testing import capture_logs
 
 from broker.errors import ErrorCode
+from broker.partition.keys import RECORDS_AT_ONCE_MAX
+from broker.partition.partition import Partition
+from broker.schemas.messages import FAILURES_MAX
+from broker.schemas.process import CheckProcess
 from broker.wire import apis
 from broker.wire.gen import list_offsets
 from controller.api.messages import CreateTopics, NewTopic
@@ -125,6 +130,58 @@ def test_the_next_bomb_uses_the_memory_of_the_last_one() -> None:
     finally:
         tracemalloc.stop()
     assert peak_bytes < BOMB_BYTES // 64
+
+
+async def test_long_checks_hold_up_only_their_partition(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process checks bombs, and batches of many records. Meanwhile others are served, and the
+    next batch of the partition waits for its turn.
+    """
+    many = [Record(at, NOW_MS, b"k", b"v") for at in range(2 * RECORDS_AT_ONCE_MAX)]
+    keyless = [*many[:-20], *(record._replace(key=None) for record in many[-20:])]
+    short = encode_batch([Record(0, NOW_MS, b"k", b"v")])
+    call = CheckProcess.call
+    called, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def held(*arguments: Any) -> Any:
+        called.set()
+        await may_go_on.wait()
+        return await call(*arguments)
+
+    monkeypatch.setattr(CheckProcess, "call", held)
+    partition = cluster.broker.partitions.get("compacted", 0)
+    assert isinstance(partition, Partition)
+    end = 0
+    for sent, code in (
+        (bomb(Compression.ZSTD), ErrorCode.MESSAGE_TOO_LARGE),
+        (bytes(encode_batch(keyless)), ErrorCode.INVALID_RECORD),
+        (bytes(encode_batch(many)), ErrorCode.NONE),
+    ):
+        called.clear()
+        may_go_on.clear()
+        async with (
+            Attacker.connected(cluster.broker.port) as first,
+            Attacker.connected(cluster.broker.port) as second,
+            asyncio.TaskGroup() as group,
+        ):
+            long = group.create_task(first.produce("compacted", sent))
+            await until(called.is_set)
+            behind = group.create_task(second.produce("compacted", short))
+            await until(lambda: partition.checks_count == 2)
+            async with Attacker.connected(cluster.broker.port) as other:
+                assert (await other.produce("plain", short)).error_code == ErrorCode.NONE
+            assert not long.done()
+            assert not behind.done()
+            may_go_on.set()
+        answer = long.result()
+        assert answer.error_code == code, answer
+        end += len(many) if code == ErrorCode.NONE else 0
+        assert behind.result().base_offset == end
+        end += 1
+        if code == ErrorCode.INVALID_RECORD:
+            named = [error.batch_index for error in answer.record_errors]
+            assert named == list(range(len(many) - 20, len(many)))[:FAILURES_MAX]
 
 
 async def test_produce_of_a_bomb_in_xerial_blocks(cluster: Cluster) -> None:

@@ -3,10 +3,12 @@
 import pytest
 
 from broker.partition.delayed_fetch import FetchWait
+from broker.partition.keys import BYTES_AT_ONCE_MAX, RECORDS_AT_ONCE_MAX, KeyCheck, TakesLong
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.producer_state import SEQUENCES_COUNT, KnownBatch, ProducerState
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
 from broker.wire.error_codes import ErrorCode
+from stream.batch.compression import Compression
 from stream.batch.header import CRC_START, parse_header
 from stream.batch.records import Record, encode_batch
 
@@ -151,14 +153,48 @@ class TestValidation:
         )
         assert code_of(batch(timestamp=5), rules) is None
 
-    def test_compacted_topics_need_keys_and_say_which_record_has_none(self):
-        rules = TopicRules.from_configs({"cleanup.policy": "compact,delete"})
-        assert code_of(batch(key=None)) is None
-        assert code_of(batch(key=b""), rules) is None
-        refusal = validate_batch(batch(key=None), rules, NOW)
+    def test_mirrors_need_no_keys(self):
+        compacted = {"cleanup.policy": "compact,delete"}
+        assert TopicRules.from_configs(compacted).needs_keys
+        mirror = compacted | {"penstock.mirror.source": "topic"}
+        assert not TopicRules.from_configs(mirror).needs_keys
+
+
+class TestKeys:
+    rules = TopicRules.from_configs({"cleanup.policy": "compact"})
+
+    def test_records_without_a_key_are_named(self):
+        assert KeyCheck().problem(batch(key=b""), self.rules) is None
+        refusal = KeyCheck().problem(batch(key=None), self.rules)
         assert isinstance(refusal, Refusal)
         assert refusal.code is ErrorCode.INVALID_RECORD
         assert [at for at, _ in refusal.record_errors] == [0, 1]
+
+    def test_damage_is_found_and_what_is_refused_anyway_is_not_decoded(self):
+        damaged = batch()
+        damaged[-1] ^= 1
+        refusal = KeyCheck().problem(damaged, self.rules)
+        assert isinstance(refusal, Refusal)
+        assert refusal.code is ErrorCode.CORRUPT_MESSAGE
+        assert KeyCheck().problem(None, self.rules) is None
+        assert KeyCheck().problem(batch(key=None), TopicRules(message_bytes_max=10)) is None
+
+    def test_a_request_decodes_a_limited_number_of_records(self):
+        check = KeyCheck()
+        assert check.problem(batch(RECORDS_AT_ONCE_MAX - 1), self.rules) is None
+        assert check.problem(batch(1), self.rules) is None
+        with pytest.raises(TakesLong):
+            check.problem(batch(1), self.rules)
+
+    @pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
+    def test_a_batch_is_decompressed_up_to_a_limit(self, codec):
+        def compressed(size_bytes):
+            record = Record(0, NOW, b"k", bytes(size_bytes))
+            return memoryview(encode_batch([record], compression=codec))
+
+        assert KeyCheck().problem(compressed(BYTES_AT_ONCE_MAX // 2), self.rules) is None
+        with pytest.raises(TakesLong):
+            KeyCheck().problem(compressed(BYTES_AT_ONCE_MAX), self.rules)
 
 
 def test_a_fetch_wakes_once_when_enough_bytes_came():
