@@ -15,6 +15,7 @@ Source: Kafka's SocketServer and Selector (muting), queued.max.request.bytes.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -184,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._is_shaking_hands = True
             self._update_reading()
-            self._server.handshakes.add(self._take_tls)
+            self._server.handshakes.add(self.peer_host, self._take_tls)
 
     # --- TLS and authentication -------------------------------------------------------------------
 
@@ -540,7 +541,9 @@ class Server:
         """Connections from which nothing is read because of a quota."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.tls_buffer = memoryview(bytearray(WAKE_BYTES))
-        self.handshakes = HandshakeOrder(self.loop.call_soon)
+        self.handshakes = HandshakeOrder(
+            self.loop.call_soon, self.loop.call_later, time.perf_counter
+        )
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
         self.buffered_bytes = 0
