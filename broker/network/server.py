@@ -38,7 +38,7 @@ from broker.network.handshake_order import HandshakeOrder
 from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, Respond, Response
 from broker.network.request_meter import RequestMeter
-from broker.network.tls_channel import TlsBroken, TlsChannel
+from broker.network.tls_channel import FEED_BYTES_MAX, TlsBroken, TlsChannel
 from broker.network.wake_limit import WAKE_BYTES, WakeLimit
 from broker.quotas.connections import (
     Connections,
@@ -59,6 +59,7 @@ SLOW_SENDER_S: Final = 0.5
 """A TLS client that sent less than what its connection is woken for in this time is slow."""
 _API_KEY_BYTES: Final = 2
 _ONE_BUFFER: Final = (bytearray, bytes, memoryview)
+_NOTHING: Final = memoryview(b"")
 BURST_BYTES_MAX: Final = 1 << 16
 """Bytes read from one connection before the others get their turn. libuv alone would read up to 32
 buffers in a row, of up to 1 MiB each.
@@ -172,36 +173,40 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._server.tls_buffer if self._tls is not None else self._reader.get_buffer()
+        if self._tls is None:
+            return self._reader.get_buffer()
+        buffer = self._server.tls_buffer
+        return buffer if self._tls.is_established else buffer[:FEED_BYTES_MAX]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._tls is None:
             self._received(nbytes)
             return
-        self._tls.feed(self._server.tls_buffer[:nbytes])
+        data = self._server.tls_buffer[:nbytes]
         self.last_bytes_at = self._server.loop.time()
         if self._tls.is_established:
-            self._take_tls()
+            self._take_tls(data)
         else:
+            self._tls.feed(data)
             self._is_shaking_hands = True
             self._update_reading()
             self._server.handshakes.add(self.peer_host, self._take_tls)
 
     # --- TLS and authentication -------------------------------------------------------------------
 
-    def _take_tls(self) -> None:
-        """Take what was fed to TLS."""
+    def _take_tls(self, data: memoryview = _NOTHING) -> None:
+        """Take what was fed to TLS, and this."""
         if self._tls is None or self._transport is None or self._transport.is_closing():
             return
         try:
-            self._advance_tls(self._tls)
+            self._advance_tls(self._tls, data)
         except TlsBroken as error:
             self._end_tls(self._tls, str(error))
         if self._is_shaking_hands:
             self._is_shaking_hands = False
             self._update_reading()
 
-    def _advance_tls(self, tls: TlsChannel) -> None:
+    def _advance_tls(self, tls: TlsChannel, data: memoryview) -> None:
         """Continue the handshake, then decrypt. Raises TlsBroken."""
         if not tls.is_established:
             is_established = tls.shake_hands()
@@ -210,13 +215,19 @@ class Connection(asyncio.BufferedProtocol):
                 return
             if self.sasl is None and not self._take_certificate(tls):
                 return
+        for at in range(0, max(1, len(data)), FEED_BYTES_MAX):
+            tls.feed(data[at : at + FEED_BYTES_MAX])
+            self._decrypt(tls)
+        self._write(tls.outgoing())
+        self._wake_after(self._reader.missing_bytes)
+
+    def _decrypt(self, tls: TlsChannel) -> None:
+        """Raises TlsBroken."""
         while self._transport is not None and not self._transport.is_closing():
             count = tls.read_into(self._reader.get_buffer())
             if not count:
-                break
+                return
             self._received(count)
-        self._write(tls.outgoing())
-        self._wake_after(self._reader.missing_bytes)
 
     def _wake_after(self, missing_bytes: int) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -18,6 +18,9 @@ from base.buffers import Buffer
 RECORD_BYTES_MAX: Final = 1 << 14
 """Bytes of data in one TLS record. Source: RFC 8446, section 5.1."""
 
+FEED_BYTES_MAX: Final = 1 << 18
+"""Bytes that a channel should take at once: it keeps memory for the most that it ever got."""
+
 _WRITE_BYTES: Final = 1 << 18
 """Bytes that one call encrypts. A larger piece makes OpenSSL grow its buffer, which copies."""
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.network.tls_channel import RECORD_BYTES_MAX
 
-WAKE_BYTES: Final = 512 * 1024
+WAKE_BYTES: Final = 1024 * 1024
 """Most bytes that wait in the kernel before the event loop is woken."""
 
 

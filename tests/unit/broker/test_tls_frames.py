@@ -13,7 +13,7 @@ import uvloop
 
 from broker.config import BrokerConfig
 from broker.network.server import Connection, Server
-from broker.network.tls_channel import RECORD_BYTES_MAX, TlsBroken, TlsChannel
+from broker.network.tls_channel import FEED_BYTES_MAX, RECORD_BYTES_MAX, TlsBroken, TlsChannel
 from broker.network.wake_limit import WAKE_BYTES
 from broker.security.access import ClientAccess
 from tests.support.secure_cluster import SecureFiles
@@ -122,6 +122,35 @@ def test_frames_arrive_wherever_they_are_cut(
         runner.run(send_frames_in_two_pieces(Listener(tmp_path)))
 
 
+async def test_tls_takes_little_at_once(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSL keeps the memory for the most that a connection ever fed to it."""
+    feed, sizes = TlsChannel.feed, list[int]()
+
+    def noted(channel: TlsChannel, data: memoryview) -> None:
+        sizes.append(len(data))
+        feed(channel, data)
+
+    monkeypatch.setattr(TlsChannel, "feed", noted)
+    await listener.start()
+    peer = await listener.connect()
+    for _ in range(3):
+        peer.writer.write(peer.encrypted(FRAME))
+        assert await peer.receive(len(FRAME)) == FRAME
+    assert sum(sizes) > 3 * len(FRAME)
+    assert max(sizes) <= FEED_BYTES_MAX
+    stranger = await asyncio.open_connection("127.0.0.1", listener.server.port)
+    sizes.clear()
+    stranger[1].write(b"\x16\x03\x01\x40\x00" + bytes(8 * FEED_BYTES_MAX))
+    with suppress(ConnectionError):
+        while await stranger[0].read(1 << 16):
+            pass
+    stranger[1].close()
+    assert sizes
+    assert max(sizes) <= FEED_BYTES_MAX
+
+
 async def test_a_slow_sender_is_not_taken_for_a_stalled_one(listener: Listener) -> None:
     """Its bytes are fewer than what the server is woken for."""
     await listener.start(request_stall_ms=20_000)
@@ -161,10 +190,10 @@ async def test_handshakes_take_turns(listener: Listener) -> None:
 
     take = Connection.__dict__["_take_tls"]
 
-    def noted(connection: Connection) -> None:
+    def noted(connection: Connection, *data: memoryview) -> None:
         if not connection._tls.is_established:  # type: ignore[union-attr]
             steps.append(turn)
-        take(connection)
+        take(connection, *data)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Connection, "_take_tls", noted)
