@@ -36,7 +36,6 @@ from broker.handlers.loggers import (
     logger_entries,
 )
 from broker.handlers.long_requests import decoded
-from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
 from broker.handlers.slices import sliced
 from broker.network.request import RequestContext, Response
@@ -58,6 +57,7 @@ from controller.metadata.configs import (
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.kafka_config import KafkaConfig
 from controller.metadata.topic_configs import TOPIC_CONFIGS
+from controller.metadata.topic_names import is_topic_name
 
 CONFIGS_MAX: Final = 50_000
 """Configs of one answer that are not of topics, about 30 MB with their documentation. Any name is
@@ -254,7 +254,7 @@ def _entries(
 
 
 def _entries_of_topic(node: Node, name: str) -> list[ConfigEntry] | tuple[ErrorCode, str]:
-    if not is_valid_topic_name(name):
+    if not is_topic_name(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION.message
     if node.image.topics.by_name(name) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"

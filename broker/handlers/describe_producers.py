@@ -21,7 +21,6 @@ from broker.errors import ErrorCode
 from broker.handlers.authorization import find_denied_topics, is_broker
 from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
-from broker.handlers.metadata import is_valid_topic_name
 from broker.handlers.node import Node
 from broker.handlers.slices import Slices
 from broker.handlers.txn_markers import led_partition
@@ -39,6 +38,7 @@ from broker.wire.gen.describe_producers import (
     TopicResponse,
     decode_request,
 )
+from controller.metadata.topic_names import is_topic_name
 
 PRODUCERS_MAX: Final = 100_000
 """Ten times what one partition remembers by default; about 4 MB."""
@@ -118,7 +118,7 @@ async def _ask(
 
 
 def _describe(node: Node, topic: str, index: int, described_count: int) -> PartitionResponse:
-    if not is_valid_topic_name(topic):
+    if not is_topic_name(topic):
         return _refused(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
     found = led_partition(node, (topic, index))
     if not isinstance(found, Partition):

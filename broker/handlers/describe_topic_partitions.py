@@ -21,7 +21,7 @@ from broker.handlers.advertised import live_nodes
 from broker.handlers.authorization import allows_topic, operations
 from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
-from broker.handlers.metadata import is_valid_topic_name, partition_metadata
+from broker.handlers.metadata import partition_metadata
 from broker.handlers.node import Node
 from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
@@ -34,6 +34,7 @@ from broker.wire.gen.describe_topic_partitions import (
     ResponseCursor,
     decode_request,
 )
+from controller.metadata.topic_names import is_topic_name
 from controller.metadata.topics import PartitionMetadata
 
 PARTITIONS_MAX: Final = 2_000
@@ -123,7 +124,7 @@ class _Describe:
         state = self._node.image.topics.by_name(name)
         allowed = operations(self._node, self._ctx, ResourceType.TOPIC, name)
         if state is None:
-            known = is_valid_topic_name(name)
+            known = is_topic_name(name)
             topic = _refused(
                 name,
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

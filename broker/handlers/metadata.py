@@ -16,7 +16,6 @@ Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationMa
 (topic ids).
 """
 
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -58,6 +57,7 @@ from broker.wire.metadata import EncodedMetadata, EncodedTopic, encode_metadata,
 from controller.api import messages
 from controller.api.errors import ControllerError
 from controller.metadata.image import MetadataImage
+from controller.metadata.topic_names import is_topic_name
 from controller.metadata.topics import PartitionMetadata, TopicState
 
 _WITHOUT_RIGHTS: Final = frozenset(
@@ -68,12 +68,7 @@ _NOT_TOLD: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
 )
 """Outcomes of creating a topic after which the answer tells whether it exists."""
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FIRST_WITH_EMPTY_AS_NONE: Final = 1
-
-
-def is_valid_topic_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 class PartitionCache:
@@ -168,7 +163,7 @@ def _is_missing(node: Node, name: str) -> bool:
     """Return whether there is no such topic, but could be."""
     return (
         node.image.topics.by_name(name) is None
-        and is_valid_topic_name(name)
+        and is_topic_name(name)
         and name not in INTERNAL_TOPICS
     )
 
@@ -321,7 +316,7 @@ class _Answer:
             return self.known(topic)
         fallback = (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if is_valid_topic_name(name)
+            if is_topic_name(name)
             else ErrorCode.INVALID_TOPIC_EXCEPTION
         )
         code = errors.get(name, fallback)

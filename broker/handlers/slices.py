@@ -8,8 +8,8 @@ became due, so that many long requests do not stop others for longer than one.
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -26,6 +26,7 @@ STARTED_COUNT: Final = 50
 CHUNK_COUNT: Final = 100
 
 _T = TypeVar("_T")
+_H = TypeVar("_H", bound=Hashable)
 
 
 class Slices:
@@ -70,6 +71,18 @@ async def listed(items: Iterable[_T]) -> list[_T]:
     found: list[_T] = []
     for item in items:
         found.append(item)
+        if slices.is_over:
+            await slices.turn()
+    return found
+
+
+async def counted(items: Iterable[_H]) -> Counter[_H]:
+    """Return how often each item is there."""
+    slices = Slices()
+    found: Counter[_H] = Counter()
+    left = iter(items)
+    while some := list(islice(left, CHUNK_COUNT)):
+        found.update(some)
         if slices.is_over:
             await slices.turn()
     return found

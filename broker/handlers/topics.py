@@ -2,15 +2,14 @@
 
 Invariants: every topic of a request gets its own result. After an answer this broker's Metadata
 shows the change (read your writes).
-Must not: decide what is allowed; the controller does. Only rules of the wire format are checked
-here.
+Must not: decide what depends on metadata; the controller does. Rules of the wire format and of
+names are checked here, so that a request of bad names costs the controller nothing.
 
 Source: Kafka's ControllerApis; KIP-525 (answers with configs), KIP-516 (topic ids).
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -25,7 +24,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.mutation_quota import note_throttle, quota_client
 from broker.handlers.node import Node
-from broker.handlers.slices import sliced
+from broker.handlers.slices import counted, listed, sliced
 from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
 from broker.network.request import RequestContext, Response
 from broker.schemas.rules import is_schema_config
@@ -35,6 +34,7 @@ from controller.api import messages
 from controller.api.errors import ControllerError
 from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE, canonical
+from controller.metadata.topic_names import topic_name_problem
 from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 _TIMEOUT_MS_MIN: Final = 1_000
@@ -62,7 +62,7 @@ def _timeout_s(node: Node, requested_ms: int) -> float:
 
 async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, create_topics.decode_request)
-    counts = Counter(topic.name for topic in request.topics)
+    counts = await counted(topic.name for topic in request.topics)
     results: dict[str, _Created] = {}
     wanted: list[messages.NewTopic] = []
     denied = await not_creatable(node, ctx, request.topics, counts)
@@ -83,23 +83,31 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     deadline = asyncio.get_running_loop().time() + timeout_s
     for _ in range(_FORK_ATTEMPTS_MAX if wanted else 0):
         planned = _all_or_no_snapshots(wanted, await _with_forks(node, wanted, deadline))
-        results |= {item.name: item for item in planned if isinstance(item, _Created)}
-        ready = [item for item in planned if not isinstance(item, _Created)]
+        ready: list[messages.NewTopic] = []
+        async for item in sliced(planned):
+            if isinstance(item, _Created):
+                results[item.name] = item
+            else:
+                ready.append(item)
         if ready:
             results |= await _create(
                 node, ctx, ready, validate_only=request.validate_only, timeout_s=timeout_s
             )
         # Log compaction may move the border of a batch between the two steps of a fork.
-        wanted = [topic for topic in wanted if results[topic.name].error_code == _MOVED]
+        wanted = await listed(topic for topic in wanted if results[topic.name].error_code == _MOVED)
         if not wanted:
             break
     if not request.validate_only:
-        created = [name for name, result in results.items() if not result.error_code]
-        note_change(node, ctx, "topics_created", created)
+        note_change(node, ctx, "topics_created", await _succeeded(results))
     await hide_configs(node, ctx, results)
-    return encode_response(
-        ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts])
-    )
+    answers = await listed(results[name] for name in counts)
+    return encode_response(ctx, create_topics.CreateTopicsResponse(topics=answers))
+
+
+async def _succeeded(
+    results: Mapping[str, _Created] | Mapping[str, create_partitions.CreatePartitionsTopicResult],
+) -> list[str]:
+    return await listed(name for name, result in results.items() if not result.error_code)
 
 
 def _problem(
@@ -108,6 +116,8 @@ def _problem(
     """Return why a topic, which the request names so many times, is refused; None: it is not."""
     if count > 1:
         return ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
+    if not _is_frozen(topic.name) and (problem := topic_name_problem(topic.name)):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
     if assignment is not None and (
         topic.num_partitions != _UNSET or topic.replication_factor != _UNSET
     ):
@@ -300,9 +310,7 @@ def _partition_count(topic: messages.NewTopic) -> int:
 
 
 def _too_many(topic: messages.NewTopic) -> _Created:
-    return _Created(
-        topic.name, error_code=ErrorCode.INVALID_PARTITIONS, error_message=_TOO_MANY
-    )
+    return _Created(topic.name, error_code=ErrorCode.INVALID_PARTITIONS, error_message=_TOO_MANY)
 
 
 async def _create_chunk(
@@ -385,7 +393,8 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
         requested = [(name, None) for name in request.topic_names]
     found: dict[UUID, delete_topics.DeletableTopicResult] = {}
     results: list[delete_topics.DeletableTopicResult] = []
-    async for (name, topic_id), count in sliced(Counter(requested).items()):
+    counts = await counted(requested)
+    async for (name, topic_id), count in sliced(counts.items()):
         result = _find(node, name, topic_id, count)
         refuse_undeletable(node, ctx, result, is_named=name is not None)
         first = None if result.error_code else found.get(result.topic_id or NO_TOPIC_ID)
@@ -480,7 +489,7 @@ async def _delete(
 
 async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, create_partitions.decode_request)
-    counts = Counter(topic.name for topic in request.topics)
+    counts = await counted(topic.name for topic in request.topics)
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     wanted: list[messages.NewPartitions] = []
     denied = await find_denied_topics(node, ctx, Operation.ALTER, counts)
@@ -506,11 +515,9 @@ async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
         )
     results |= await _grow(node, ctx, request, wanted)
     if wanted and not request.validate_only:
-        added = [name for name, result in results.items() if not result.error_code]
-        note_change(node, ctx, "partitions_added", added)
-    return encode_response(
-        ctx, create_partitions.CreatePartitionsResponse(results=[results[name] for name in counts])
-    )
+        note_change(node, ctx, "partitions_added", await _succeeded(results))
+    answers = await listed(results[name] for name in counts)
+    return encode_response(ctx, create_partitions.CreatePartitionsResponse(results=answers))
 
 
 async def _grow(

@@ -6,7 +6,6 @@ Internal topics keep their number of partitions. Source: KRaft
 `ReplicationControlManager`.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -48,6 +47,7 @@ from controller.metadata.records import (
     TopicRecord,
 )
 from controller.metadata.topic_configs import UNDELETE
+from controller.metadata.topic_names import topic_name_problem
 from controller.metadata.topics import NO_LEADER
 from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
@@ -56,7 +56,6 @@ _FIXED = (
     "topic {name!r} must keep its {count} partitions: keys are located by their number, and with"
     " another number they would be lost"
 )
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +287,8 @@ def _freeze(
 
 
 def check_topic_name(name: str) -> None:
-    if name in {".", ".."} or _NAME.fullmatch(name) is None:
-        detail = (
-            f"topic name {name[:260]!r} is not allowed: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and"
-            " '-', and neither '.' nor '..'"
-        )
-        raise Refused(Status.INVALID_TOPIC_NAME, detail)
+    if problem := topic_name_problem(name):
+        raise Refused(Status.INVALID_TOPIC_NAME, problem)
 
 
 def _rows(topic: NewTopic, maker: _Maker, defaults: TopicDefaults) -> list[tuple[NodeId, ...]]:

@@ -219,6 +219,20 @@ async def test_long_requests_reach_the_controller_in_chunks(
     assert max(most) <= CHUNK_PARTITIONS
 
 
+async def test_bad_names_of_topics_cost_the_controller_nothing(
+    cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster.broker.client, "create_topics", None)
+    names = [f"a/{number}" for number in range(REPEATED)]
+    request = create_topics.CreateTopicsRequest(
+        [create_topics.CreatableTopic(name, 1, 1) for name in names]
+    )
+    results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+    assert [result.name for result in results] == names
+    assert {result.error_code for result in results} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
+    assert "topic name 'a/0' is not allowed" in results[0].error_message
+
+
 async def test_a_request_of_too_many_elements_closes_the_connection(
     cluster: Cluster, attacker: Attacker
 ) -> None:

@@ -1,0 +1,22 @@
+"""Which names a topic may have.
+
+Pure. Source: Kafka `Topic.validate`.
+"""
+
+import re
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and name not in {".", ".."}
+
+
+def topic_name_problem(name: str) -> str:
+    """Return why no topic can have this name; empty if one can."""
+    if is_topic_name(name):
+        return ""
+    return (
+        f"topic name {name[:260]!r} is not allowed: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and"
+        " '-', and neither '.' nor '..'"
+    )
