@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# `make kubernetes` installs the chart on a real API server with real controllers: compile them with Go, and install etcd.
+# `make kubernetes` installs the chart on a real API server with real controllers: compile them with Go, install etcd, and get the
+# definitions of Gateway API.
 # Compiled once, into the user's cache; half an hour on 2 cores. Prints the directory; exits 1 with the way out if it cannot.
 set -euo pipefail
 cd "$(dirname "$0")/../tests/kubernetes"
 
 version=$(sed -n 's/^require k8s.io\/kubernetes //p' go.mod)
+gateway_api=sigs.k8s.io/gateway-api@v1.6.3
 bin="${XDG_CACHE_HOME:-$HOME/.cache}/penstock/kubernetes-$version"
 go=$(command -v go || echo /usr/local/go/bin/go)
 [ -x "$go" ] || { echo "Go is missing; it compiles the API server of Kubernetes for the tests of the chart." >&2; exit 1; }
@@ -31,4 +33,13 @@ for server in kube-apiserver kube-controller-manager kube-scheduler; do
     (cd "$work" && CGO_ENABLED=0 nice "$go" build -mod=mod -trimpath -ldflags "$flags" -o "$bin/$server.new" "k8s.io/kubernetes/cmd/$server") >&2
     mv "$bin/$server.new" "$bin/$server"
 done
+definitions="$bin/gateway-api"
+if [ "$(cat "$definitions/version" 2>/dev/null || true)" != "$gateway_api" ]; then
+    module=$(cd "$work" && "$go" mod download -json "$gateway_api" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    mkdir -p "$definitions"
+    for kind in gateways tlsroutes tcproutes; do
+        install -m 644 "$module/config/crd/standard/gateway.networking.k8s.io_$kind.yaml" "$definitions"
+    done
+    echo "$gateway_api" > "$definitions/version"
+fi
 echo "$bin"

@@ -1,13 +1,16 @@
 """Generate the chart's `values.yaml`, `values.schema.json` and `README.md` from `schema.yaml` and
-the definition of settings.
+the definition of settings, and its copies of the pages of the documentation that it refers to.
 
 python helm/generate.py [--check]
 
 Invariants: each value is described once; objects refuse unknown keys; settings that the chart
-computes cannot be set. Must not run in production: it needs a checkout.
+computes cannot be set; a packaged chart has every page that its files link to. Must not run in
+production: it needs a checkout.
 """
 
 import json
+import posixpath
+import re
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +56,12 @@ COMPUTED: Final = frozenset(
 with the other settings.
 """
 
+PAGES: Final = ("how-to/kubernetes.md", "how-to/encrypt-controllers.md", "how-to/alerts.md")
+"""The pages that the chart has below `docs`, at their paths in the documentation."""
+
+_LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(#[^)\s]*)?\)")
+_SOURCE: Final = re.compile(r"`((?:deploy|tests)/[^`\s]+)`")
+
 _Json = dict[str, Any]
 
 
@@ -65,10 +74,11 @@ def generated() -> dict[Path, str]:
     whole = {"$schema": DRAFT, "title": "Values of the Penstock chart"} | schema
     return {
         CHART / "values.schema.json": json.dumps(whole, indent=2) + "\n",
-        CHART / "values.yaml": "# Written by `python helm/generate.py` from helm/schema.yaml.\n"
+        CHART / "values.yaml": "# Generated from helm/schema.yaml of Penstock's sources.\n"
         + "\n".join(_values(schema, 0))
         + "\n",
         CHART / "README.md": _readme(schema),
+        **{CHART / "docs" / name: _page(name) for name in PAGES},
     }
 
 
@@ -128,6 +138,28 @@ def _readme(schema: _Json) -> str:
     return _README.format(values="\n".join(rows), external="\n".join(external))
 
 
+def _page(name: str) -> str:
+    """Return a page of the documentation for readers who have only the chart: links to other pages
+    become their titles, and paths are those of the packaged chart.
+    """
+    chart: _Json = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    text = (HERE.parent / "docs" / name).read_text()
+
+    def link(found: re.Match[str]) -> str:
+        words, target, _ = found.groups()
+        page = posixpath.normpath(posixpath.join(posixpath.dirname(name), target or ""))
+        is_kept = not target or ":" in target or page in PAGES
+        return found[0] if is_kept else f"*{words}*"
+
+    text = _LINK.sub(link, text)
+    text = text.replace("helm/penstock/", "").replace(
+        "helm/penstock", f"{chart['name']}-{chart['version']}.tgz"
+    )
+    text = _SOURCE.sub(r"`\1` of Penstock's sources", text)
+    title, rest = text.split("\n", 1)
+    return f"{title}\n\n{_NOTE}\n{rest}"
+
+
 def _rows(schema: _Json, path: str) -> list[tuple[str, str, str, str]]:
     found: list[tuple[str, str, str, str]] = []
     for name, node in schema["properties"].items():
@@ -161,16 +193,21 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+_NOTE: Final = (
+    "This page of Penstock's documentation is in the chart;"
+    " names in italics are other pages of the documentation."
+)
+
 _README: Final = """# Penstock on Kubernetes
 
 Kafka-protocol streaming on object storage: a small quorum of controllers, brokers without disks,
 every byte in a bucket.
-[Run on Kubernetes](../../docs/how-to/kubernetes.md) has the steps of installation, security,
-upgrades and scaling, [ADR 0026](../../docs/adr/0026-kubernetes.md) the reasons of the design.
+[Run on Kubernetes](docs/how-to/kubernetes.md) has the steps of installation, security,
+upgrades and scaling, and [Respond to alerts](docs/how-to/alerts.md) what to do about each alert.
 
-`python helm/generate.py` writes this file, `values.yaml` and `values.schema.json` from
-`helm/schema.yaml`; a test compares them.
 The chart refuses unknown values.
+This file, `values.yaml` and `values.schema.json` are generated:
+helm/schema.yaml of Penstock's sources has what they say.
 
 ## Values
 
@@ -178,10 +215,9 @@ The chart refuses unknown values.
 |---|---|---|---|
 {values}
 
-The settings under `config.broker` and `config.controller` are those of
-[docs/reference/configuration.md](../../docs/reference/configuration.md), except those that the
-chart computes.
-`values.schema.json` lists them with their limits.
+`values.schema.json` lists the settings under `config.broker` and `config.controller` with their
+limits, without those that the chart computes.
+`penstock config docs` prints what they mean.
 
 ## External listeners
 
@@ -195,12 +231,12 @@ chart computes.
 
 def main(arguments: list[str]) -> int:
     """Write the files; with --check report stale ones."""
-    stale = [
-        path for path, text in generated().items() if not path.exists() or path.read_text() != text
-    ]
+    files = generated()
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     for path in stale:
         if "--check" not in arguments:
-            path.write_text(generated()[path])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(files[path])
         sys.stderr.write(
             f"{'stale' if '--check' in arguments else 'written'}: {path.relative_to(HERE)}\n"
         )

@@ -26,7 +26,14 @@ def test_generated_files_are_up_to_date() -> None:
 
 def test_each_generated_file_is_compared(tmp_path: Path) -> None:
     generated = runpy.run_path(str(GENERATE))["generated"]()
-    assert {path.name for path in generated} == {"values.yaml", "values.schema.json", "README.md"}
+    assert {str(path.relative_to(CHART)) for path in generated} == {
+        "values.yaml",
+        "values.schema.json",
+        "README.md",
+        "docs/how-to/kubernetes.md",
+        "docs/how-to/encrypt-controllers.md",
+        "docs/how-to/alerts.md",
+    }
     assert all(path.read_text() == text for path, text in generated.items())
 
 

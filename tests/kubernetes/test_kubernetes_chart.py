@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.helm.test_helm_network import GATEWAY
 from tests.helm.test_helm_objects import EVERYTHING, SECURE
 from tests.support.chart import of_kind, render
 from tests.support.kubernetes import Kubernetes
@@ -24,6 +26,7 @@ BUCKET = {
 }
 SETS = "apps/v1/statefulsets"
 JOBS = "/apis/batch/v1/namespaces/streams/jobs"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +95,41 @@ def test_the_api_server_accepts_what_the_chart_renders(
     kubernetes.until(lambda: pods_of(kubernetes, "controller") == 3, "3 controllers")
     for job in of_kind(render(own), "Job"):
         kubernetes.ask("POST", f"{JOBS}?dryRun=All", job)
+
+
+def define_gateway_api(kubernetes: Kubernetes) -> None:
+    for file in sorted((Path(BINARIES) / "gateway-api").glob("*.yaml")):
+        definition = yaml.safe_load(file.read_text())
+        kubernetes.ask("POST", DEFINITIONS, definition)
+        path = f"{DEFINITIONS}/{definition['metadata']['name']}"
+
+        def is_served(path: str = path) -> bool:
+            found = kubernetes.ask("GET", path).get("status", {}).get("conditions")
+            return any(it["type"] == "Established" and it["status"] == "True" for it in found or ())
+
+        kubernetes.until(is_served, f"{file.name} is served")
+
+
+def test_the_api_server_accepts_routes_of_a_gateway(kubernetes: Kubernetes) -> None:
+    egress = {"enabled": True, "store": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
+    own = {
+        **GATEWAY,
+        "security.tls": {"secret": "listeners"},
+        "nodeTls": {"controllerSecret": "controller", "brokerSecret": "broker"},
+        "networkPolicy": {"enabled": True, "egress": egress},
+    }
+    refused = kubernetes.helm("install", own, check=False).stderr
+    assert "does not have the kind" in refused
+    define_gateway_api(kubernetes)
+    kubernetes.helm("install", own, "--no-hooks")
+    group = "gateway.networking.k8s.io/v1"
+    for kind, name in (("tlsroutes", "public"), ("tcproutes", "plain")):
+        names = {f"penstock-{name}-{identity}" for identity in ("bootstrap", 0, 1)}
+        assert kubernetes.names(f"{group}/{kind}") == names
+    gateway = kubernetes.get(f"{group}/gateways", "penstock")
+    assert len(gateway["spec"]["listeners"]) == 4
+    policies = kubernetes.names("networking.k8s.io/v1/networkpolicies")
+    assert {"penstock-broker", "penstock-broker-egress", "penstock-controller-egress"} <= policies
 
 
 def test_controllers_are_not_added_to_a_quorum_that_is_being_founded(

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -48,10 +49,15 @@ def helm(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProc
 
 
 def render(
-    values: Object | None = None, *files: Path, kubernetes: str = KUBERNETES
+    values: Object | None = None,
+    *files: Path,
+    kubernetes: str = KUBERNETES,
+    kinds: Sequence[str] = (),
 ) -> list[Object]:
-    """Return the rendered objects in the order of Helm, with hooks."""
-    return parsed(template(values, *files, kubernetes=kubernetes).stdout)
+    """Return the rendered objects in the order of Helm, with hooks. kinds: what the cluster serves,
+    as group/version/Kind; none: no cluster is asked.
+    """
+    return parsed(template(values, *files, kubernetes=kubernetes, kinds=kinds).stdout)
 
 
 def parsed(text: str) -> list[Object]:
@@ -62,11 +68,17 @@ def parsed(text: str) -> list[Object]:
 
 
 def template(
-    values: Object | None = None, *files: Path, check: bool = True, kubernetes: str = KUBERNETES
+    values: Object | None = None,
+    *files: Path,
+    check: bool = True,
+    kubernetes: str = KUBERNETES,
+    kinds: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     given = [part for file in files for part in ("-f", str(file))]
     for key, value in (values or {}).items():
         given += ["--set-json", f"{key}={json.dumps(value)}"]
+    for kind in kinds:
+        given += ["--api-versions", kind]
     return helm(
         "template",
         RELEASE,

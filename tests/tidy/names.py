@@ -95,6 +95,7 @@ FOREIGN_ARGUMENTS = {
 """Arguments of Python functions of other projects."""
 
 FOREIGN_FLAGS = {
+    "--api-versions": "helm template",
     "--bootstrap-server": "Kafka's tools",
     "--command-config": "Kafka's tools",
     "--describe": "Kafka's tools",

@@ -187,7 +187,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{ end -}}
 {{- end -}}
 
-{{- /* Probes: /startz has started, /livez works, /readyz may serve clients (controller/main.py, broker/health.py). */ -}}
+{{- /* Probes: /startz has started, /livez works, /readyz may serve clients. */ -}}
 {{- define "penstock.probes" -}}
 {{- range $name, $path := dict "startup" "/startz" "liveness" "/livez" "readiness" "/readyz" }}
 {{ $name }}Probe:

@@ -24,6 +24,9 @@
 {{- $host = $host | default "$(HOST_IP)" -}}
 {{- $port = $port | default (printf "{id+%d}" (int $listener.firstNodePort)) -}}
 {{- else -}}
+{{- if hasSuffix "Route" $listener.type -}}
+{{- $port = $port | default (ternary $listener.gatewayPort (printf "{id+%d}" (int $listener.gatewayPort)) (eq $listener.type "TLSRoute")) -}}
+{{- end -}}
 {{- if not $host -}}
 {{- fail (printf "externalListeners.%s.host is missing: the name under which clients reach broker N, as in broker-{id}.kafka.example.com" $name) -}}
 {{- end -}}

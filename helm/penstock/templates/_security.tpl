@@ -175,8 +175,8 @@ export PENSTOCK_COMMAND_CONFIG=/tmp/client.properties
 {{- $names := list (printf "*.%s" (include "penstock.brokerHost" .)) (printf "%s.%s" $service .Values.clusterDomain) $service (printf "%s.%s" (include "penstock.fullname" .) .Release.Namespace) (include "penstock.fullname" .) -}}
 {{- range $listener := .Values.externalListeners -}}
 {{- with $listener.host -}}
-{{- range $id := until (int (include "penstock.brokersMax" $)) -}}
-{{- $names = append $names ($listener.host | replace "{id}" (toString $id) | replace "{ordinal}" (toString $id) | replace "{pod}" (printf "%s-broker-%d" (include "penstock.fullname" $) $id)) -}}
+{{- range $id := concat (ternary (list "bootstrap") (list) (eq $listener.type "TLSRoute")) (until (int (include "penstock.brokersMax" $))) -}}
+{{- $names = append $names ($listener.host | replace "{id}" (toString $id) | replace "{ordinal}" (toString $id) | replace "{pod}" (printf "%s-broker-%v" (include "penstock.fullname" $) $id)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
