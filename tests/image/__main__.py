@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.image import builder as images
 from tests.image.builder import Builder, ImageFailed
 from tests.image.container import Container
+from tests.support.sbom import IN_THE_IMAGE, Bill, installed
 
 _SHOWN = 12
 
@@ -63,6 +64,24 @@ def show_contents(builder: Builder, root: Path) -> None:
         raise ImageFailed("the image contains pip")
 
 
+def check_bill(root: Path) -> None:
+    """Compare the bill of materials with what is installed, and keep a copy."""
+    text = (root / IN_THE_IMAGE).read_text()
+    try:
+        bill = Bill(text)
+    except ValueError as error:
+        raise ImageFailed(f"/{IN_THE_IMAGE}: {error}") from error
+    (packages,) = (root / "opt" / "penstock").glob("lib/python*/site-packages")
+    differing = set(bill.versions.items()) ^ set(installed(packages).items())
+    if differing:
+        raise ImageFailed(f"/{IN_THE_IMAGE} differs from what is installed: {sorted(differing)}")
+    copy = images.WORK / IN_THE_IMAGE.name
+    copy.write_text(text)
+    unknown = sorted(name for name, it in bill.components.items() if not it.get("licenses"))
+    say(f"bill of materials of {len(bill.versions)} packages: {copy.relative_to(images.ROOT)}")
+    say(f"  without a license in their metadata: {', '.join(unknown) or 'none'}")
+
+
 def check_container(root: Path, builder: Builder) -> None:
     """Produce and consume a record in a cluster in the container."""
     config = images.config_of(builder)
@@ -107,6 +126,7 @@ def main() -> None:
     try:
         root = Path(builder.buildah("mount", container).strip())
         show_contents(builder, root)
+        check_bill(root)
         with step("Running penstock dev in it by runc: produce, consume, SIGTERM"):
             check_container(root, builder)
     finally:

@@ -54,9 +54,10 @@ class Builder:
 
 
 def base_name() -> str:
-    """Return the only base image that the Dockerfile names."""
-    lines = DOCKERFILE.read_text().splitlines()
-    (name,) = {line.split()[1] for line in lines if line.startswith("FROM ")}
+    """Return the only base image that the Dockerfile names; stages may begin with earlier ones."""
+    lines = [line.split() for line in DOCKERFILE.read_text().splitlines()]
+    stages = [words for words in lines if words[:1] == ["FROM"]]
+    (name,) = {words[1] for words in stages} - {words[3] for words in stages if len(words) > 3}
     return name
 
 
