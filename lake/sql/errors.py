@@ -15,14 +15,14 @@ class SqlStopped(SqlError):
     """A statement was canceled, or took longer than `max_seconds`."""
 
 
-def unknown_topic(name: str, known: Sequence[str], listed: str = "topics") -> SqlError:
+def unknown_topic(name: str, known: Sequence[str]) -> SqlError:
     """Return the error for a table that does not exist. It names the nearest topics."""
     by_lower = {topic.lower(): topic for topic in known}
     near = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)
     if near:
         hint = f"did you mean {', '.join(by_lower[item] for item in near)}?"
     elif known:
-        hint = f"{listed} are: {shortened(sorted(known))}"
+        hint = f"topics are: {shortened(sorted(known))}; SHOW TABLES lists them"
     else:
         hint = "the cluster has no topics; a new one appears within about 1 s"
     return SqlError(f"no topic or view is named {name!r}; {hint}")

@@ -7,6 +7,7 @@ store. A statement sees what was acknowledged when it first read a topic: commit
 tails included. Serves one statement at a time; a new one closes the last one.
 """
 
+import re
 import shutil
 import tempfile
 import time
@@ -42,6 +43,8 @@ from lake.table.values import ValueFormat
 from stream.format.manifest.model import split_name
 
 _PLAIN: Final = str.isidentifier
+_NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
+"""What DuckDB says of a name at the place of a table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,12 +277,10 @@ class Session:
                 f"{message}; names with dots or dashes need quotes:"
                 f" {', '.join(quoted(name) for name in unquoted)}"
             )
-        if isinstance(error, duckdb.CatalogException) and "Table" in message:
-            views = self._views()
-            for table in named:
-                is_known = self._topic_of(table, known) or table.topic.lower() in views
-                if table.is_certain and not is_known:
-                    return unknown_topic(table.topic, [*known, *views.values()])
+        if missing := _NO_TABLE.search(message):
+            topics = {table.known_as.lower(): table.topic for table in named}
+            name = topics.get(missing[1].lower(), missing[1])
+            return unknown_topic(name, [*known, *self._views().values()])
         if isinstance(error, duckdb.BinderException):
             columns = [
                 f"columns of {table.topic}: {shortened(self._schemas[key].schema.names)}"

@@ -15,7 +15,6 @@ from lake.sql.errors import SqlError
 _BEFORE_TABLES: Final = frozenset(
     {"FROM", "JOIN", "TABLE", "DESCRIBE", "DESC", "SUMMARIZE", "PIVOT", "UNPIVOT", "SHOW", ",", "("}
 )
-_SURELY_BEFORE_TABLES: Final = frozenset({"FROM", "JOIN", "DESCRIBE", "DESC", "SUMMARIZE"})
 _NO_ALIAS: Final = frozenset(
     {
         "ANTI",
@@ -88,8 +87,6 @@ class TableRef(NamedTuple):
     topic: str
     as_of: datetime | None = None
     snapshot: str = ""
-    is_certain: bool = False
-    """Whether the name can be nothing but a table."""
 
 
 def tokens_of(sql: str) -> list[Token]:
@@ -130,8 +127,7 @@ def table_names(tokens: Sequence[Token]) -> Iterator[TableRef]:
         before = tokens[number - 1].word if number else ""
         after = tokens[number + 1].text if number + 1 < len(tokens) else ""
         if token.name and before in _BEFORE_TABLES and after not in {".", "("}:
-            is_certain = before in _SURELY_BEFORE_TABLES and token.kind == "identifier"
-            yield TableRef(token.name, token.name, is_certain=is_certain)
+            yield TableRef(token.name, token.name)
 
 
 def names_in(tokens: Sequence[Token]) -> frozenset[str]:
@@ -203,8 +199,8 @@ def _table_as_of(group: Sequence[Token]) -> TableRef:
     value = group[4].text.strip("'").replace("''", "'")
     known_as = f"{topic} as of {kind.lower()} {value}"
     if kind == "SNAPSHOT":
-        return TableRef(known_as, topic, snapshot=value, is_certain=True)
-    return TableRef(known_as, topic, as_of=moment_of(value), is_certain=True)
+        return TableRef(known_as, topic, snapshot=value)
+    return TableRef(known_as, topic, as_of=moment_of(value))
 
 
 def _is_alias(token: Token | None) -> bool:

@@ -326,6 +326,9 @@ def test_earlier_states(sql: Sql) -> None:
 def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:
     for query, message in {
         "SELECT * FROM ordres": "did you mean orders",
+        "SELECT * FROM nothing": "named 'nothing'; topics are: .*orders.*; SHOW TABLES lists them",
+        "SELECT extract(day FROM _timestamp) FROM nowhere": "topic or view is named 'nowhere'",
+        "SELECT * FROM orders o JOIN a.b USING (id)": "no topic or view is named 'a.b'",
         "SELECT amont FROM orders": "columns of orders: _partition, _offset, .* amount",
         "SELECT 1; SELECT 2": "one statement; there are 2",
         " -- nothing": "the statement is empty",
