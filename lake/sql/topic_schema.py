@@ -112,33 +112,35 @@ def _sample(scan: Scan) -> tuple[list[bytes], list[bytes]]:
     keys: list[bytes] = []
     values: list[bytes] = []
     for width in (SAMPLED_RECORDS_MAX, _WIDE_OFFSETS):
-        for partition, (start, end) in chosen:
-            middle = min(start + width, end)
-            for part in ((start, middle), (max(middle, end - width), end)):
-                for key, value in _records(scan, partition, part):
-                    if key is not None:
-                        keys.append(key)
-                    if value is not None:
-                        values.append(value)
+        oldest = {number: (start, min(start + width, end)) for number, (start, end) in chosen}
+        newest = {number: (max(oldest[number][1], end - width), end) for number, (_, end) in chosen}
+        for part in (oldest, newest):
+            for key, value in _records(scan, part, is_wide=width > SAMPLED_RECORDS_MAX):
+                if key is not None:
+                    keys.append(key)
+                if value is not None:
+                    values.append(value)
         if values:
             break
     return keys, values
 
 
 def _records(
-    scan: Scan, partition: int, offsets: tuple[int, int]
+    scan: Scan, offsets: Mapping[int, tuple[int, int]], *, is_wide: bool
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Yield key and value of a bounded number of records in a range."""
-    if offsets[0] == offsets[1]:
-        return
-    left = SAMPLED_RECORDS_MAX
-    with closing(scan.narrowed({partition: offsets}, ("key", "value")).batches()) as batches:
-        for batch in batches:
-            rows = batch.slice(0, left)
-            yield from zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True)
-            left -= rows.num_rows
-            if not left:
-                return
+    """Yield key and value of a bounded number of records in a range of each partition. All ranges
+    are one scan, whose requests run side by side; wide ones are read until there are enough.
+    """
+    parts = [{number: part} for number, part in offsets.items()] if is_wide else [offsets]
+    for part in parts:
+        left = SAMPLED_RECORDS_MAX * len(part)
+        with closing(scan.narrowed(part, ("key", "value")).batches()) as batches:
+            for batch in batches:
+                rows = batch.slice(0, left)
+                yield from zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True)
+                left -= rows.num_rows
+                if not left:
+                    break
 
 
 def _text_type(sample: Sequence[bytes]) -> DataType:
