@@ -38,7 +38,8 @@ def test_records_survive_their_broker_and_spark_reads_beside_the_others(
     flights = list(read_flights(RECORDS))
     with LocalCluster(("--store", store_url, "--log-level", "error")) as cluster:
         bootstrap = cluster.bootstrap
-        Kafka(bootstrap).create_topic("flights", 4, -1, {})
+        # The flights are of 2013, and retention deletes by the time of the records.
+        Kafka(bootstrap).create_topic("flights", 4, -1, {"retention.ms": "-1"})
         half = RECORDS // 2
         sent = clients.produce(bootstrap, "flights", flights[:half], lambda _: None).count
         killed = cluster.brokers()[:1]
@@ -63,4 +64,6 @@ def test_records_survive_their_broker_and_spark_reads_beside_the_others(
         assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-4_000:]
         lines = done.stdout.splitlines()
         for item in delays_in(flights):
-            assert any(item.carrier in line and f" {item.flights}|" in line for line in lines)
+            assert any(item.carrier in line and f" {item.flights}|" in line for line in lines), (
+                f"not {item.flights} flights of {item.carrier}:\n{done.stdout}"
+            )
