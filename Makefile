@@ -170,6 +170,11 @@ kubernetes: venv ## the chart on a real API server with real controllers; compil
 	@deploy/ensure-helm.sh > /dev/null
 	PENSTOCK_KUBERNETES=$$(deploy/ensure-kubernetes.sh) $(BIN)/pytest -q tests/kubernetes $(ARGS)
 
+.PHONY: monitoring
+monitoring: venv ## alerts and dashboards in Prometheus, compiled once with Go (10 minutes): promtool, and a scraped cluster; 5 minutes
+	@deploy/ensure-prometheus.sh > /dev/null
+	$(BIN)/pytest -q tests/monitoring $(ARGS)
+
 .PHONY: unit
 unit: venv ## the fast tests alone
 	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/property tests/scenarios $(ARGS)

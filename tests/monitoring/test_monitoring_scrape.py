@@ -1,0 +1,146 @@
+"""Let Prometheus scrape a real cluster: a healthy one has no alert, every panel of the dashboards
+has data, and the alerts about a killed broker fire, and no others.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.metered_cluster import MeteredCluster
+from tests.support.prometheus import Prometheus
+from tests.support.promql import CHART
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+RATE_INTERVAL = "1m"
+DATA_S = 180.0
+FIRING_S = 240.0
+TOPIC = "orders"
+PARTITIONS = 6
+RECORDS = 100
+
+
+@dataclass(frozen=True)
+class Scraped:
+    cluster: MeteredCluster
+    prometheus: Prometheus
+    clients: "Clients"
+
+
+@dataclass
+class Clients:
+    """Clients that do everything that the dashboards show."""
+
+    bootstrap: str
+    rounds: int = 0
+    _admin: AdminClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self._create(TOPIC, PARTITIONS)
+
+    def work(self) -> None:
+        """Create a topic, produce in a transaction, and read everything as a member of a group."""
+        self.rounds += 1
+        self._create(f"{TOPIC}-{self.rounds}", 1)
+        servers = {"bootstrap.servers": self.bootstrap}
+        producer = Producer({**servers, "transactional.id": "bookkeeper"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for number in range(RECORDS):
+            producer.produce(TOPIC, bytes(1_000), partition=number % PARTITIONS)
+        producer.commit_transaction(30)
+        group = {"group.id": "readers", "auto.offset.reset": "earliest"}
+        consumer = Consumer({**servers, **group, "enable.auto.commit": False})
+        consumer.subscribe([TOPIC])
+        seen = 0
+        while seen < RECORDS * self.rounds:
+            messages = consumer.consume(RECORDS, 30)
+            assert messages, f"{seen} of {RECORDS * self.rounds}"
+            seen += len(messages)
+        consumer.close()
+
+    def _create(self, topic: str, partitions: int) -> None:
+        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    with (
+        MeteredCluster(tmp_path_factory.mktemp("nodes"), brokers=3, controllers=3) as cluster,
+        Prometheus(tmp_path_factory.mktemp("prometheus"), cluster.ports) as prometheus,
+    ):
+        clients = Clients(cluster.bootstrap)
+        clients.work()
+        yield Scraped(cluster, prometheus, clients)
+
+
+def panels() -> list[tuple[str, str]]:
+    """Return each expression of the dashboards with its place, as Grafana fills it in."""
+    found: list[tuple[str, str]] = []
+    for path in sorted((CHART / "dashboards").glob("*.json")):
+        dashboard = json.loads(path.read_text())
+        values = {"__rate_interval": RATE_INTERVAL, "namespace": "streams"}
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "textbox":
+                values[variable["name"]] = variable["query"]
+        for panel in dashboard["panels"]:
+            for target in panel["targets"]:
+                text = target["expr"]
+                for name, value in values.items():
+                    text = text.replace(f"${name}", value)
+                assert "$" not in text, text
+                found.append((f"{path.name}: {panel['title']}", text))
+    return found
+
+
+def without_data(prometheus: Prometheus) -> list[str]:
+    """Return the expressions that give no number."""
+    return [
+        f"{where}: {text}"
+        for where, text in panels()
+        if all(math.isnan(float(it["value"][1])) for it in prometheus.query(text))
+    ]
+
+
+def test_a_healthy_cluster_has_no_alert(scraped: Scraped) -> None:
+    prometheus = scraped.prometheus
+    wait_until(lambda: len(prometheus.query("up == 1")) == len(scraped.cluster.ports), DATA_S)
+    wait_until(lambda: prometheus.query("penstock_network_bytes_per_second"), DATA_S)
+    wait_until(lambda: not prometheus.alerts(), DATA_S)
+    groups = prometheus.get("rules")["groups"]
+    unhealthy = [
+        (rule["name"], rule.get("lastError"))
+        for group in groups
+        for rule in group["rules"]
+        if rule["health"] != "ok"
+    ]
+    assert sum(len(group["rules"]) for group in groups) >= 20
+    assert not unhealthy
+
+
+def test_a_killed_broker_fires_its_alerts_and_no_others(scraped: Scraped) -> None:
+    expected = {"PenstockNodeDown", "PenstockBrokerFenced"}
+    scraped.cluster.kill("broker 1")
+
+    def has_fired() -> bool:
+        firing = {name for name, state in scraped.prometheus.alerts().items() if state == "firing"}
+        assert firing <= expected
+        return firing == expected
+
+    wait_until(has_fired, FIRING_S)
+
+
+def test_every_panel_of_the_dashboards_has_data(scraped: Scraped) -> None:
+    """A broker has died by now, so others read its partitions from the store."""
+    assert len(panels()) > 80
+    deadline = time.monotonic() + DATA_S
+    while missing := without_data(scraped.prometheus):
+        assert time.monotonic() < deadline, "no data:\n" + "\n".join(missing)
+        scraped.clients.work()
