@@ -1,33 +1,58 @@
 """Flatten a document to the lines of a CSV file, with one header.
 
-Invariant: pure. Columns have the names of the fields; a field of a nested object has both names,
-joined by a dot.
+Invariant: pure. Readers of CSV get every cell as it was. Columns have the names of the fields; a
+field of a nested object has both names, joined by a dot.
 """
 
 import csv
 import io
-from collections.abc import Iterator
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TextIO, cast
 
 import msgspec
+
+from base.printable import printable
 
 _Object = dict[str, Any]
 _SCALARS: Final = (str, int, float, bool, type(None))
 
 
-def encode_csv(value: Any) -> str:  # noqa: ANN401 - any document
+class CsvWriter:
+    """Writes lines of CSV.
+
+    escaped: for terminals, what is not printable in a cell becomes an escape. CSV has no escapes,
+    so programs get cells as they are.
+    """
+
+    def __init__(self, out: TextIO, *, escaped: bool) -> None:
+        self._out, self._escaped = out, escaped
+        # With "\n" as its end of lines, Python 3.11 and 3.12 do not quote a cell with "\r".
+        self._lines = csv.writer(self, lineterminator="\r\n")
+
+    def add(self, cells: Iterable[object]) -> None:
+        if self._escaped:
+            cells = (printable(cell) if isinstance(cell, str) else cell for cell in cells)
+        self._lines.writerow(cells)
+
+    def write(self, line: str) -> None:
+        """Take a line of the writer."""
+        self._out.write(line.removesuffix("\r\n") + "\n")
+
+
+def encode_csv(value: Any, *, escaped: bool = False) -> str:  # noqa: ANN401 - any document
     """Return the lines, with a header; an empty text if there are no rows.
 
     value: what `msgspec.to_builtins` returns. None is an empty cell; lists of plain values are
-    joined by a semicolon, because a comma would need quotes.
+    joined by a semicolon, because a comma would need quotes. escaped: as in `CsvWriter`.
     """
     rows = [_flat(row) for row in rows_of(value)]
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    text = io.StringIO(newline="")
+    writer = CsvWriter(text, escaped=escaped)
     if columns:
-        writer.writeheader()
-    writer.writerows(rows)
+        writer.add(columns)
+    for row in rows:
+        writer.add(row.get(name, "") for name in columns)
     return text.getvalue()
 
 

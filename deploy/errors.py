@@ -5,9 +5,12 @@ traceback. The message names the value, what is allowed and what to do. Exit cod
 failure, 2 wrong usage.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
+
+from base.printable import printable
 
 
 class DeployError(Exception):
@@ -53,6 +56,14 @@ class NoController(DeployError):
 
 class KafkaFailed(DeployError):
     """The brokers did not answer, or refused a request."""
+
+
+def print_error(error: Exception) -> None:
+    """Print an error on stderr. Escapes what is not printable in it, and indents the lines behind
+    the first, so that none of them passes for another message.
+    """
+    text = printable(str(error), kept="\n").replace("\n", "\n  ")
+    print(f"error: {text}", file=sys.stderr)
 
 
 def near_hint(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -1,8 +1,9 @@
 """Print what commands answer: tables for people; JSON, YAML and CSV for programs.
 
 Invariant: stdout carries only the answer; progress and remarks go to stderr. With `--output` the
-answer is one document without colors; field names are stable. In tables and JSON, names that
-clients chose cannot act on a terminal: what is not printable is escaped, and no name is markup.
+answer is one document without colors; field names are stable. Names that clients chose cannot act
+on a terminal or pass for another line: what is not printable is escaped, and no name is markup.
+JSON and YAML have escapes of their own. CSV has none, so it is escaped on a terminal alone.
 """
 
 import json
@@ -45,24 +46,38 @@ def print_document(output: Format, value: object) -> None:
 
 def _encoded(output: Format, value: object) -> str:
     if output is Format.YAML:
-        from msgspec import yaml
+        from deploy.yaml_text import encode_yaml
 
-        return yaml.encode(value).decode()
+        return encode_yaml(msgspec.to_builtins(value))
     if output is Format.CSV:
         from deploy.csv_rows import encode_csv
 
-        return encode_csv(msgspec.to_builtins(value))
-    return json_text(msgspec.json.format(msgspec.json.encode(value), indent=2)) + "\n"
+        return encode_csv(msgspec.to_builtins(value), escaped=sys.stdout.isatty())
+    return json_text(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n"
 
 
-def json_text(document: bytes) -> str:
+def print_json_line(value: object) -> None:
+    """Print one JSON document on one line, and flush."""
+    print(json_text(msgspec.json.encode(value).decode()), flush=True)
+
+
+def say(*lines: str) -> None:
+    """Print sentences on stdout, and flush. Escapes what is not printable, also line breaks."""
+    print(*map(printable, lines), sep="\n", flush=True)
+
+
+def remark(*lines: str) -> None:
+    """Print sentences on stderr, as `say` does."""
+    print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)
+
+
+def json_text(document: str) -> str:
     """Return a JSON document in which everything that is not printable is an escape of JSON."""
-    text = document.decode()
-    if text.isprintable():
-        return text
+    if document.isprintable():
+        return document
     return "".join(
         letter if letter.isprintable() or letter in _LAYOUT else json.dumps(letter)[1:-1]
-        for letter in text
+        for letter in document
     )
 
 
@@ -134,7 +149,7 @@ class Progress:
     """
 
     def __init__(self, what: str, total: int | None, unit: str = "") -> None:
-        self._what = what
+        self._what = printable(what)
         self._total = total
         self._unit = unit
         self._done = 0
@@ -169,7 +184,7 @@ class Progress:
         from rich.progress import Progress as Bars
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn(self._unit),
@@ -192,9 +207,9 @@ def waiting(what: str) -> Generator[None, None, None]:
     from rich.progress import Progress as Bars
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        bars.add_task(what, total=None)
+        bars.add_task(printable(what), total=None)
         yield
 
 

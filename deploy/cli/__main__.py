@@ -21,7 +21,7 @@ _INTERRUPTED: Final = 130
 
 def main() -> None:
     """Run the console script; end the process."""
-    from deploy.errors import DeployError
+    from deploy.errors import DeployError, print_error
 
     try:
         if len(sys.argv) > 1 and sys.argv[1] in _NODES and not _is_command(sys.argv[2:]):
@@ -39,7 +39,7 @@ def main() -> None:
             completion_module().completion_init()
         app(prog_name="penstock")
     except DeployError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

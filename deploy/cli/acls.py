@@ -9,7 +9,7 @@ from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_groups, complete_topics
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from base.acls import ResourceType
@@ -171,7 +171,7 @@ def remove(
     else:
         _print(removed)
         if dry_run:
-            print("nothing was changed")
+            say("nothing was changed")
 
 
 def _resource(

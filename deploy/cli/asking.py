@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from base.printable import printable
 from deploy.output import Format
 
 
@@ -13,4 +14,4 @@ def confirm(question: str, output: Format = Format.TABLE, *, yes: bool) -> None:
     Without a terminal, with --yes and with a format for programs, nothing is asked.
     """
     if not yes and output is Format.TABLE and sys.stdin.isatty():
-        typer.confirm(question, abort=True, err=True)
+        typer.confirm(printable(question), abort=True, err=True)

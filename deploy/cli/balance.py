@@ -8,7 +8,7 @@ import typer
 
 from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import KafkaFailed, UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from controller.api.load_messages import BrokerLoad, ProposedMove
@@ -62,12 +62,12 @@ def balance(
     else:
         _print_proposal(found.before, found.after, found.moves)
         if execute:
-            print(
+            say(
                 f"Started {problems.count('')} of {len(found.moves)} moves; `penstock nodes`"
                 " shows their progress."
             )
         elif found.moves:
-            print("Nothing was changed; --execute starts these moves.")
+            say("Nothing was changed; --execute starts these moves.")
     if failed := [
         f"{move.topic}-{move.partition}: {text}"
         for move, text in zip(found.moves, problems, strict=False)
@@ -103,7 +103,7 @@ def _print_proposal(
         rows,
     )
     if not moves:
-        print("The loads are balanced; no move is needed.")
+        say("The loads are balanced; no move is needed.")
         return
     print_table(
         "moves",

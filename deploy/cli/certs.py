@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from deploy.errors import UsageError
+from deploy.output import say
 
 app = typer.Typer(help="Make certificates for development.", no_args_is_help=True)
 
@@ -44,6 +45,6 @@ def dev(
         if not client.replace("-", "").replace("_", "").isalnum() or client in {"ca", "broker"}:
             raise UsageError(f"--client {client!r} is not allowed: letters, digits, - and _")
         write_private(directory / f"{client}.pem", authority.issue(client).keystore)
-    print(f"brokers:  ssl.keystore.location={directory / 'broker.pem'}")
-    print(f"          ssl.truststore.location={directory / 'ca.pem'}")
-    print(f"clients:  ssl.ca.location={directory / 'ca.pem'}")
+    say(f"brokers:  ssl.keystore.location={directory / 'broker.pem'}")
+    say(f"          ssl.truststore.location={directory / 'ca.pem'}")
+    say(f"clients:  ssl.ca.location={directory / 'ca.pem'}")

@@ -12,7 +12,7 @@ import typer
 from base.extras import install_hint
 from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import DeployError, UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from deploy.cli.compact_job import Target
@@ -179,11 +179,11 @@ def _print_report(report: "RewriteReport") -> None:
     sources = sum(item.sources_replaced for item in report.partitions)
     written = sum(item.objects_written for item in report.partitions)
     if not sources:
-        print(f"{report.topic}: nothing to rewrite in {len(report.partitions)} partitions")
+        say(f"{report.topic}: nothing to rewrite in {len(report.partitions)} partitions")
         return
     rewritten = size(sum(item.rewritten_bytes for item in report.partitions))
     before = sum(item.objects_before for item in report.partitions)
-    print(
+    say(
         f"{report.topic}: {sources:,} of {before:,} objects' ranges became {written:,} objects,"
         f" {rewritten} in {report.rounds} rounds"
     )

@@ -21,7 +21,7 @@ from controller.metadata.image import MetadataImage
 from deploy.cli.compact_job import ControllerRewrites, Target
 from deploy.clients.controllers import connect, no_controller
 from deploy.errors import DeployError, UsageError
-from deploy.output import Format, Progress, print_document, print_table, size
+from deploy.output import Format, Progress, print_document, print_table, say, size
 from lake.cleaning.job import PassJob, PassResult, PassTask
 from lake.cleaning.run import (
     Checkpoint,
@@ -278,11 +278,11 @@ def _print_plan(topic: str, planned: Sequence[PassPlan], *, output: Format) -> N
 def _print_report(report: CleaningRun) -> None:
     removed = sum(item.removed_records for item in report.partitions)
     if not removed:
-        print(f"{report.topic}: nothing to remove below the newest checkpoints of its leaders")
+        say(f"{report.topic}: nothing to remove below the newest checkpoints of its leaders")
         return
     before = sum(item.replaced_bytes for item in report.partitions)
     after = sum(item.written_bytes for item in report.partitions)
-    print(
+    say(
         f"{report.topic}: {removed:,} records removed, {size(before)} became {size(after)} in"
         f" {len(report.partitions)} partitions"
     )

@@ -78,7 +78,7 @@ def _complete(ctx: typer.Context, incomplete: str, kind: str) -> list[str]:
         names = _names(ctx, kind)
     except Exception:  # noqa: BLE001 - a message in the middle of a command line helps no one
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
 
 
 def _names(ctx: typer.Context, kind: str) -> list[str]:

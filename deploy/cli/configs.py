@@ -14,7 +14,7 @@ from deploy.cli.completing import (
 from deploy.cli.config_values import parse_pair
 from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from deploy.clients.configs import ConfigView
@@ -114,7 +114,7 @@ def alter(
     if not changes:
         raise UsageError("nothing to change: add --set KEY=VALUE or --delete KEY")
     configs.alter(bootstrap, _resource(broker, group, topic, all_brokers=all_brokers), changes)
-    print(f"Changed {', '.join(changes)}")
+    say(f"Changed {', '.join(changes)}")
 
 
 def _resource(

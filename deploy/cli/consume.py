@@ -1,6 +1,5 @@
 """Run `penstock consume`: print records."""
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
 from deploy.cli.record_options import RecordOptions
 from deploy.errors import UsageError
+from deploy.output import remark
 
 if TYPE_CHECKING:
     from deploy.records.reading import Begin, Limits
@@ -101,16 +101,13 @@ class _Ends:
         return Limits(self.max_messages, self.timeout, self.until_end)
 
 
-@with_option_groups
-def consume(
-    topic: TopicName,
-    *,
-    where: _Where,
-    ends: _Ends,
-    records: RecordOptions,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """How records are printed."""
+
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each record as one JSON object per line.")
-    ] = False,
+    ] = False
     template: Annotated[
         str,
         typer.Option(
@@ -121,7 +118,43 @@ def consume(
                 " %o offset, %T time in ms, %h headers, %S and %K lengths."
             ),
         ),
-    ] = "",
+    ] = ""
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help=(
+                "Write control characters to a terminal as they are. Files and pipes always get the"
+                " bytes of records."
+            ),
+        ),
+    ] = False
+
+    def writer(self, records: RecordOptions, topic: str, key: str | None) -> "RecordWriter":
+        """Return what prints records. key: the only one to print. Raises UsageError."""
+        from deploy.records.writer import RecordWriter
+
+        if self.as_json and self.template:
+            raise UsageError("--json and --template exclude each other")
+        keys, values = records.codecs(topic)
+        return RecordWriter(
+            keys,
+            values,
+            template=self.template,
+            as_json=self.as_json,
+            raw=self.raw,
+            key=None if key is None else keys.encode(key),
+        )
+
+
+@with_option_groups
+def consume(
+    topic: TopicName,
+    *,
+    where: _Where,
+    ends: _Ends,
+    records: RecordOptions,
+    form: _Form,
     snapshot: Annotated[
         str | None,
         typer.Option(
@@ -148,10 +181,8 @@ def consume(
 
     penstock consume orders --from-time 2026-01-31T12:00 --format avro --schema orders.avsc
     """
-    if as_json and template:
-        raise UsageError("--json and --template exclude each other")
     limits = ends.limits()
-    writer = _writer(records, topic, template, as_json=as_json, key=where.key)
+    writer = form.writer(records, topic, where.key)
     if snapshot is not None:
         if where.group is not None:
             raise UsageError(
@@ -165,14 +196,4 @@ def consume(
 
     source = Source(topic, where.partitions or (), where.group, where.begin(), where.isolation)
     printed = read_records(bootstrap, source, limits, writer)
-    print(f"{printed:,} records", file=sys.stderr)
-
-
-def _writer(
-    records: RecordOptions, topic: str, template: str, *, as_json: bool, key: str | None
-) -> "RecordWriter":
-    from deploy.records.writer import RecordWriter
-
-    keys, values = records.codecs(topic)
-    wanted = None if key is None else keys.encode(key)
-    return RecordWriter(keys, values, template=template, as_json=as_json, key=wanted)
+    remark(f"{printed:,} records")

@@ -2,13 +2,13 @@
 them.
 """
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 from base.extras import install_hint
 from deploy.errors import DeployError, UsageError
+from deploy.output import remark
 from deploy.records.writer import RecordWriter
 
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
@@ -38,7 +38,7 @@ def print_snapshot(
     except (StreamError, ObjectStoreError, ValueError) as error:
         raise DeployError(str(error)) from None
     writer.flush()
-    print(f"{printed:,} records", file=sys.stderr)
+    remark(f"{printed:,} records")
 
 
 def _known_store() -> str:

@@ -8,7 +8,7 @@ import typer
 
 from deploy.cli.options import Output
 from deploy.errors import DeployError, UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,24 +152,24 @@ def _print_report(report: "Report", store: str) -> None:
     from objectstore.url import redact_url
 
     snapshot = "none" if report.snapshot_offset is None else f"offset {report.snapshot_offset:,}"
-    print(
+    say(
         f"cluster {report.cluster_id}: {report.topic_count:,} topics,"
         f" {report.partition_count:,} partitions"
     )
-    print(
+    say(
         f"snapshot: {snapshot}; backup: {report.backup_object_count:,} objects, up to offset"
         f" {report.backup_offset:,}"
     )
     if report.quiet_ms is not None:
-        print(f"last write: {report.quiet_ms / 1_000:,.1f} s ago")
+        say(f"last write: {report.quiet_ms / 1_000:,.1f} s ago")
     _print_wals(report)
     if report.orphan_count:
-        print(f"orphaned objects: {report.orphan_count:,}; they will be deleted")
+        say(f"orphaned objects: {report.orphan_count:,}; they will be deleted")
     if report.gaps:
         _print_gaps("MISSING", report.gaps)
     if report.given_up:
         _print_gaps("GIVEN UP WITH --accept-loss", report.given_up)
-    print(_next_steps(report, redact_url(store)))
+    say(*_next_steps(report, redact_url(store)))
 
 
 def _print_wals(report: "Report") -> None:
@@ -188,7 +188,7 @@ def _print_wals(report: "Report") -> None:
         for wal in report.wals
     ]
     print_table("WALs that have not ended", columns, rows)
-    print(
+    say(
         f"found in them: {report.range_count:,} ranges, {report.record_count:,} records,"
         f" {size(report.size_bytes)}"
     )
@@ -205,20 +205,21 @@ def _print_gaps(title: str, gaps: "Sequence[Gap]") -> None:
     print_table(title, columns, rows)
 
 
-def _next_steps(report: "Report", store: str) -> str:
+def _next_steps(report: "Report", store: str) -> list[str]:
     if report.new_offset is None and not report.already_recovered:
-        return "nothing was written; run it without --dry-run"
+        return ["nothing was written; run it without --dry-run"]
     done = (
         "the cluster has been recovered before"
         if report.already_recovered
         else f"recovered: the new history begins at offset {report.new_offset:,}"
     )
     voters = ",".join(map(str, report.voters))
-    return (
-        f"{done}\nNow start controllers {voters} with empty data directories and this"
-        f" cluster id, then the brokers:\n  penstock controller --store '{store}'"
-        f" --cluster-id {report.cluster_id} --metadata-log-dir EMPTY_DIRECTORY"
-        " [--controller-quorum-voters ...]\nLost are changes that were not yet backed up"
-        " (normally of the last second) of: reassignments, preferred elections, configs,"
-        " deleted records."
-    )
+    return [
+        done,
+        f"Now start controllers {voters} with empty data directories and this cluster id, then the"
+        " brokers:",
+        f"  penstock controller --store '{store}' --cluster-id {report.cluster_id}"
+        " --metadata-log-dir EMPTY_DIRECTORY [--controller-quorum-voters ...]",
+        "Lost are changes that were not yet backed up (normally of the last second) of:"
+        " reassignments, preferred elections, configs, deleted records.",
+    ]

@@ -200,6 +200,7 @@ def _examine(options: "DoctorOptions", *, ask: bool) -> "Report":
 
 
 def _confirm_deletion(orphans: "Sequence[Suspect]") -> bool:
+    from base.printable import printable
     from deploy.output import size
 
     if not sys.stdin.isatty():
@@ -208,7 +209,8 @@ def _confirm_deletion(orphans: "Sequence[Suspect]") -> bool:
         )
     total = sum(orphan.size_bytes for orphan in orphans)
     return typer.confirm(
-        f"Delete {len(orphans):,} objects ({size(total)}), beginning with {orphans[0].key}?",
+        f"Delete {len(orphans):,} objects ({size(total)}), beginning with"
+        f" {printable(orphans[0].key)}?",
         default=False,
         err=True,
     )
@@ -218,6 +220,8 @@ def _print_report(report: "Report") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from deploy.output import cell
+
     styles = {
         "ok": "green",
         "hint": "cyan",
@@ -226,7 +230,7 @@ def _print_report(report: "Report") -> None:
         "fail": "bold red",
     }
     table = Table(
-        title=f"cluster {report.cluster_id or '(unknown)'}",
+        title=cell(f"cluster {report.cluster_id or '(unknown)'}"),
         title_justify="left",
         header_style="bold",
     )
@@ -235,7 +239,9 @@ def _print_report(report: "Report") -> None:
     table.add_column("summary", overflow="fold")
     for check in report.checks:
         table.add_row(
-            check.name, f"[{styles[check.level.value]}]{check.level.value}[/]", check.summary
+            check.name,
+            f"[{styles[check.level.value]}]{check.level.value}[/]",
+            cell(check.summary),
         )
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
     console.print(table)
@@ -244,12 +250,11 @@ def _print_report(report: "Report") -> None:
             console.print(
                 f"[{styles[finding.level.value]}]{finding.level.value}[/] {finding.code}: ", end=""
             )
-            console.print(finding.sentence, markup=False)
-            console.print(f"  -> {finding.mend}", markup=False)
+            console.print(cell(finding.sentence))
+            console.print(cell(f"  -> {finding.mend}"))
     if report.accepted:
-        console.print(
-            f"accepted: {', '.join(finding.code for finding in report.accepted)}", markup=False
-        )
+        codes = ", ".join(finding.code for finding in report.accepted)
+        console.print(cell(f"accepted: {codes}"))
     if report.deleted:
-        console.print(f"deleted: {report.deleted:,} orphans", markup=False)
-    console.print(report.verdict, markup=False)
+        console.print(cell(f"deleted: {report.deleted:,} orphans"))
+    console.print(cell(report.verdict))

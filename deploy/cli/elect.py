@@ -9,6 +9,7 @@ import typer
 
 from deploy.cli.options import BOOTSTRAP, Bootstrap
 from deploy.errors import KafkaFailed, UsageError
+from deploy.output import say
 
 
 def elect(
@@ -57,12 +58,12 @@ def elect(
         if code is not ErrorCode.ELECTION_NOT_NEEDED
     ]
     if elected:
-        print(
+        say(
             "Successfully completed leader election (PREFERRED) for partitions"
             f" {', '.join(map(str, sorted(elected)))}"
         )
     if needless or not (elected or failed):
-        print(
+        say(
             f"Valid replica already elected for partitions {', '.join(needless)}".rstrip()
             if needless
             else "Valid replica already elected for all partitions"

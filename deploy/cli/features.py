@@ -6,7 +6,7 @@ import typer
 
 from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 app = typer.Typer(help="List, upgrade and downgrade the levels of features.", no_args_is_help=True)
 
@@ -63,7 +63,7 @@ def _set(levels: list[str], bootstrap: str, *, is_downgrade: bool, dry_run: bool
     with WireClient(bootstrap) as client:
         set_levels(client, wanted, is_downgrade=is_downgrade, validate_only=dry_run)
     for name, level in wanted.items():
-        print(f"{name} {'can be' if dry_run else 'is'} {level}")
+        say(f"{name} {'can be' if dry_run else 'is'} {level}")
 
 
 def _parsed(levels: list[str]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
 from deploy.cli.reset_options import ResetGoal, goal_of
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from deploy.clients.brokers import Brokers, Partition
@@ -190,7 +190,7 @@ def delete(
     else:
         for item in found:
             done = f"would delete {item.group} ({item.type}, {item.state})"
-            print(problems[item.group] or (done if dry_run else f"deleted {item.group}"))
+            say(problems[item.group] or (done if dry_run else f"deleted {item.group}"))
     if any(problems.values()):
         raise typer.Exit(1)
 
@@ -232,7 +232,7 @@ def delete_offsets(
         )
         return
     shown = ", ".join(f"{topic}-{at}" for topic, at in wanted)
-    print(f"{'would delete' if dry_run else 'deleted'} the offsets of {group} in {shown}")
+    say(f"{'would delete' if dry_run else 'deleted'} the offsets of {group} in {shown}")
 
 
 def _group(brokers: "Brokers", name: str) -> "ListedGroup":
@@ -302,7 +302,7 @@ def _print_planned(planned: "Sequence[NewOffset]", output: Format, *, done: bool
         for item in planned
     ]
     print_table("", ("topic", "partition", "current offset", "new offset"), rows)
-    print("the offsets are set" if done else "nothing was changed; --execute sets the offsets")
+    say("the offsets are set" if done else "nothing was changed; --execute sets the offsets")
 
 
 def _known(*values: int | None) -> tuple[int | str, ...]:

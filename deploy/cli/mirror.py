@@ -13,7 +13,7 @@ import typer
 from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, remark, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -125,7 +125,7 @@ def mirror(
             with _reports(what.output) as show:
                 run(session, interval, show, once=once)
         except KeyboardInterrupt:
-            print("stopped; run the same command to go on", file=sys.stderr)
+            remark("stopped; run the same command to go on")
 
 
 @app.command("status")
@@ -181,8 +181,8 @@ def finish(
     if what.output is not Format.TABLE:
         print_document(what.output, {"finished": names})
         return
-    print(f"finished: {', '.join(names)}")
-    print(f"now let producers and consumers use {target}; groups go on where they were")
+    say(f"finished: {', '.join(names)}")
+    say(f"now let producers and consumers use {target}; groups go on where they were")
 
 
 def _inherited(context: typer.Context, what: _Source) -> _Source:
@@ -215,7 +215,7 @@ def _session(
         ClusterAddress(what.source, security, is_source=True),
         ClusterAddress(target.bootstrap, current_security()),
         options,
-        lambda text: print(f"warning: {text}", file=sys.stderr),
+        lambda text: remark(f"warning: {text}"),
     ) as session:
         yield session
 
@@ -240,18 +240,15 @@ def _reports(output: Format | None) -> "Generator[Callable[[MirrorView], None]]"
 
 
 def _print_line(view: "MirrorView", output: Format) -> None:
-    from deploy.output import json_text, print_document
+    from deploy.output import print_document, print_json_line
 
     if output is not Format.JSON:
         print_document(output, view)
         return
-    import msgspec
-
-    print(json_text(msgspec.json.encode(view)), flush=True)
+    print_json_line(view)
 
 
 def _print_text(view: "MirrorView") -> None:
-    from base.printable import printable
     from deploy.output import size
 
     lag = "not known" if view.lag is None else f"{view.lag:,}"
@@ -265,13 +262,12 @@ def _print_text(view: "MirrorView") -> None:
     ]
     parts += [f"failed: {', '.join(failed)}"] if failed else []
     parts += [f"retrying: {text}" for text in view.trouble]
-    print(printable("  ".join(parts)), flush=True)
+    say("  ".join(parts))
 
 
 def _page(view: "MirrorView") -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
     from deploy.output import cell, size
 
@@ -299,7 +295,7 @@ def _page(view: "MirrorView") -> "RenderableType":
     errors = [f"{topic.topic}: {topic.error}" for topic in view.topics if topic.error]
     lines = [*errors, *(f"retrying: {text}" for text in view.trouble)]
     head = f"{view.source} to {view.target}, {view.groups} groups"
-    return Group(Text(head), table, *(cell(line) for line in lines))
+    return Group(cell(head), table, *(cell(line) for line in lines))
 
 
 def _print(page: "RenderableType") -> None:

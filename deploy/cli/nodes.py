@@ -9,7 +9,7 @@ from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_brokers
 from deploy.cli.options import Controller, DryRun, Output, StateFile, Yes
 from deploy.errors import NoController
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from deploy.views import NodeView
@@ -102,11 +102,11 @@ def unregister(
 
     address = find_controller(controller, state_file, os.environ)
     if dry_run:
-        print(_to_unregister(address, node_id))
+        say(_to_unregister(address, node_id))
         return
     confirm(f"remove the registration of broker {node_id}?", yes=yes)
     change(address, lambda client: client.remove_broker(RemoveBroker(node_id=NodeId(node_id))))
-    print(f"Broker {node_id} is no longer registered")
+    say(f"Broker {node_id} is no longer registered")
 
 
 def _to_unregister(controller: str, node_id: int) -> str:

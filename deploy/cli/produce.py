@@ -13,6 +13,7 @@ from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
 from deploy.cli.record_options import RecordOptions
 from deploy.errors import UsageError
+from deploy.output import Progress, remark
 
 if TYPE_CHECKING:
     from deploy.records.lines import LineReader
@@ -114,7 +115,6 @@ def produce(
     penstock consume orders --from-beginning --until-end --json | penstock produce copy --json
     """
     reader, sending = _reader(topic, what, records), _sending(topic, delivery)
-    from deploy.output import Progress
     from deploy.records.sending import send
 
     lines: Iterable[bytes] = _lines(what.file)
@@ -123,7 +123,7 @@ def produce(
     wanted = islice(reader.records(lines), what.count)
     with Progress(f"producing to {topic}", what.count, "records") as progress:
         sent = send(bootstrap, wanted, sending, progress)
-    print(f"{sent:,} records acknowledged", file=sys.stderr)
+    remark(f"{sent:,} records acknowledged")
 
 
 def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":

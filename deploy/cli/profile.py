@@ -8,7 +8,7 @@ import typer
 from deploy.cli.completing import complete_profiles
 from deploy.cli.options import Output
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from deploy.clients.profiles import Profile
@@ -67,7 +67,7 @@ def add(
     )
     active = found.active if found.profiles else name
     profiles.write(path, profiles.Profiles(active=active, profiles={**found.profiles, name: added}))
-    print(f"added {name}" + (", which is active now" if active == name else ""))
+    say(f"added {name}" + (", which is active now" if active == name else ""))
 
 
 @app.command("list")
@@ -131,7 +131,7 @@ def use(name: Name) -> None:
     found = profiles.read(path)
     used = profiles.named(found, name, path)
     profiles.write(path, profiles.Profiles(active=name, profiles=found.profiles))
-    print(f"{name} is active" + (f": {used.bootstrap}" if used.bootstrap else ""))
+    say(f"{name} is active" + (f": {used.bootstrap}" if used.bootstrap else ""))
 
 
 @app.command("remove")
@@ -148,7 +148,7 @@ def remove(name: Name) -> None:
     rest = {key: profile for key, profile in found.profiles.items() if key != name}
     active = "" if found.active == name else found.active
     profiles.write(path, profiles.Profiles(active=active, profiles=rest))
-    print(f"removed {name}")
+    say(f"removed {name}")
 
 
 def _shown(profile: "Profile") -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.cli.options import Controller, Output, StateFile
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from controller.api.messages import QuorumStatus
@@ -61,7 +61,7 @@ def describe(
         return
     if status or not replication:
         for name, value in status_lines(quorum):
-            print(f"{name + ':':<24}{value}")
+            say(f"{name + ':':<24}{value}")
     if replication or not status:
         print_table("", _COLUMNS, replication_rows(quorum))
 
@@ -95,7 +95,7 @@ def add(
     change(
         address, lambda client: client.add_voter(AddVoter(controller=which), timeout_s=timeout_s)
     )
-    print(f"Added controller {which} to the quorum")
+    say(f"Added controller {which} to the quorum")
 
 
 @app.command()
@@ -122,7 +122,7 @@ def remove(
             RemoveController(node_id=node_id), timeout_s=timeout_s
         ),
     )
-    print(f"Removed controller {node_id} from the quorum")
+    say(f"Removed controller {node_id} from the quorum")
 
 
 @app.command()
@@ -153,4 +153,4 @@ def transfer(
             TransferLeadership(node_id=node_id), timeout_s=timeout_s
         ),
     )
-    print("Leadership was transferred" + (f" to controller {node_id}" if node_id >= 0 else ""))
+    say("Leadership was transferred" + (f" to controller {node_id}" if node_id >= 0 else ""))

@@ -16,7 +16,7 @@ from deploy.cli.options import (
     StateFile,
 )
 from deploy.errors import DeployError, KafkaFailed, UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 app = typer.Typer(
     help="Move partitions to other brokers: generate, execute, verify, cancel, trace.",
@@ -58,8 +58,8 @@ def generate(
         raise UsageError(
             f"--broker-list: brokers {unknown} do not exist; there are {sorted(present)}"
         )
-    print(f"Current partition replica assignment\n{to_json(current)}\n")
-    print(f"Proposed partition reassignment configuration\n{to_json(propose(current, brokers))}")
+    say("Current partition replica assignment", to_json(current), "")
+    say("Proposed partition reassignment configuration", to_json(propose(current, brokers)))
 
 
 @app.command("execute")
@@ -92,16 +92,14 @@ def execute(
         current, _ = current_assignment(client, {key.topic for key in wanted})
         if missing := [str(key) for key in sorted(wanted) if key not in current]:
             raise KafkaFailed(f"these partitions do not exist: {', '.join(missing)}")
-        print(
-            "Current partition replica"
-            f" assignment\n\n{to_json({key: current[key] for key in wanted})}\n"
-        )
-        print("Save this to use as the --reassignment-json-file option during rollback")
+        before = to_json({key: current[key] for key in wanted})
+        say("Current partition replica assignment", "", before, "")
+        say("Save this to use as the --reassignment-json-file option during rollback")
         problems = reassign(client, wanted)
     begun = [str(key) for key in sorted(wanted) if key not in problems]
     if begun:
         plural = "s" if len(begun) > 1 else ""
-        print(f"Successfully started partition reassignment{plural} for {','.join(begun)}")
+        say(f"Successfully started partition reassignment{plural} for {','.join(begun)}")
     if problems:
         raise KafkaFailed(
             "Error reassigning partition(s):\n"
@@ -123,13 +121,13 @@ def verify(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTST
     with WireClient(bootstrap) as client:
         moving = ongoing(client)
         current, _ = current_assignment(client, {key.topic for key in wanted})
-    print("Status of partition reassignment:")
+    say("Status of partition reassignment:")
     states = [
         status_of(key, replicas, current.get(key), moving)
         for key, replicas in sorted(wanted.items())
     ]
     for _, text in states:
-        print(text)
+        say(text)
     if not all(done for done, _ in states):
         raise typer.Exit(1)
 
@@ -157,9 +155,9 @@ def cancel(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTST
     if cancelled:
         plural = "s" if len(cancelled) > 1 else ""
         names = ",".join(cancelled)
-        print(f"Successfully cancelled partition reassignment{plural} for: {names}")
+        say(f"Successfully cancelled partition reassignment{plural} for: {names}")
     elif not failed:
-        print("None of the specified partition reassignments are active.")
+        say("None of the specified partition reassignments are active.")
     if failed:
         raise KafkaFailed(
             "Error cancelling partition reassignment(s):\n"

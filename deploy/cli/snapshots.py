@@ -9,7 +9,7 @@ import typer
 from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_snapshots, complete_topics
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
-from deploy.output import Format, iso_time
+from deploy.output import Format, iso_time, say
 
 if TYPE_CHECKING:
     from broker.wire.frozen_topics import FrozenTopicInfo
@@ -60,7 +60,7 @@ def create(
     if output is not Format.TABLE:
         print_document(output, {"snapshot": view, "took_ms": took_ms})
         return
-    print(
+    say(
         f"created {name}: {view.topics:,} topics, {view.partitions:,} partitions,"
         f" {view.records:,} records, {size(view.size_bytes)}, offsets of {view.groups:,} groups,"
         f" in {took_ms:,} ms"
@@ -175,7 +175,7 @@ def delete(
         if output is not Format.TABLE:
             print_document(output, view)
         else:
-            print(f"would delete {name}: {view.topics:,} topics, {view.records:,} records")
+            say(f"would delete {name}: {view.topics:,} topics, {view.records:,} records")
         return
     confirm(f"delete {name} with {view.records:,} records?", output, yes=yes)
     with waiting(f"deleting snapshot {name}"):
@@ -183,7 +183,7 @@ def delete(
     if output is not Format.TABLE:
         print_document(output, view)
         return
-    print(f"deleted {name}: {view.topics:,} topics, {size(view.size_bytes)}")
+    say(f"deleted {name}: {view.topics:,} topics, {size(view.size_bytes)}")
 
 
 @app.command("restore")

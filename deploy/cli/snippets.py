@@ -8,6 +8,7 @@ import typer
 
 from deploy.cli.options import StateFile
 from deploy.errors import UsageError
+from deploy.output import say
 
 
 def snippets(
@@ -59,10 +60,11 @@ def snippets(
     if security == PLAINTEXT and is_dev and state and state.command_config:
         security = read_file(Path(state.command_config))
     if client is None:
-        print("\n".join(lines(bootstrap=address, topic=topic, store=store, security=security)))
+        say(*lines(bootstrap=address, topic=topic, store=store, security=security))
         return
     program = SNIPPETS[client].program
-    print(
-        filled(program, bootstrap=address, topic=topic, store=store, security=security),
-        end="",
+    say(
+        *filled(
+            program, bootstrap=address, topic=topic, store=store, security=security
+        ).splitlines()
     )

@@ -14,7 +14,7 @@ from base.extras import install_hint
 from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import Output
 from deploy.errors import DeployError, UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from lake.table.engines import Engine
@@ -273,24 +273,21 @@ def _run(run: "TableSync", *, once: bool, interval_s: float, output: Format) -> 
         else:
             time.sleep(interval_s)
     if output is Format.TABLE:
-        print(f"up to date: {rows:,} rows and {rejected:,} dead letters in {batches} batches")
+        say(f"up to date: {rows:,} rows and {rejected:,} dead letters in {batches} batches")
 
 
 def _print_report(report: "BatchReport", *, output: Format) -> None:
-    import msgspec
-
-    from deploy.output import size
+    from deploy.output import print_json_line, size
 
     if output is not Format.TABLE:
-        print(msgspec.json.encode(report).decode(), flush=True)
+        print_json_line(report)
         return
     replaced = f", {report.files_replaced} replaced" if report.files_replaced else ""
-    print(
+    say(
         f"batch {report.batch_id}: {report.rows:,} rows, {report.rejected:,} dead letters,"
         f" {report.files} files{replaced}, {size(report.log_bytes)} of log as"
         f" {size(report.parquet_bytes)} in {report.duration_ms:,} ms, {report.remaining:,}"
-        " records left",
-        flush=True,
+        " records left"
     )
 
 
@@ -323,7 +320,7 @@ def compact(
     if output is not Format.TABLE:
         print_document(output, report)
         return
-    print(
+    say(
         f"{table}: {report.files_replaced} files of {report.files_before} became"
         f" {report.files_written}, {report.rows:,} rows"
     )
@@ -353,7 +350,7 @@ def query(
         return
     print_table("", found.column_names, [list(row.values()) for row in rows])
     if found.num_rows > max_rows:
-        print(f"{found.num_rows - max_rows:,} more rows; use --max-rows to show them")
+        say(f"{found.num_rows - max_rows:,} more rows; use --max-rows to show them")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from deploy.cli.config_values import parse_pair
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
 from deploy.cli.topics_apply import apply
 from deploy.errors import UsageError
-from deploy.output import Format, iso_time
+from deploy.output import Format, iso_time, say
 
 if TYPE_CHECKING:
     from broker.wire.frozen_topics import FrozenTopicInfo
@@ -64,7 +64,7 @@ def create(
     from deploy.clients.kafka import Kafka
 
     Kafka(bootstrap).create_topic(name, partitions, replication_factor, configs)
-    print(f"created {name}")
+    say(f"created {name}")
 
 
 AtTime = Annotated[
@@ -156,7 +156,7 @@ def fork(
         return
     rows = [(at, *bounds, bounds[1] - bounds[0]) for at, bounds in offsets.items()]
     print_table(name, ["partition", "earliest", "latest", "offsets"], rows)
-    print(f"forked {source} to {name} in {took_ms:,} ms")
+    say(f"forked {source} to {name} in {took_ms:,} ms")
 
 
 @app.command("list")
@@ -385,7 +385,7 @@ def delete(
         if output is not Format.TABLE:
             print_document(output, {"name": name, "for_good": is_purge, "dry_run": True})
         else:
-            print(f"would delete {what}; nothing was changed")
+            say(f"would delete {what}; nothing was changed")
         return
     confirm(f"delete {what}?", output, yes=yes)
     found = delete_topic(bootstrap, name)
@@ -399,11 +399,11 @@ def delete(
             },
         )
     elif is_purge:
-        print(f"removed {name} for good")
+        say(f"removed {name} for good")
     elif found is None:
-        print(f"deleted {name}")
+        say(f"deleted {name}")
     else:
-        print(
+        say(
             f"deleted {name}; until {_until(found)} `penstock topics undelete {name}` brings it"
             " back"
         )
@@ -471,7 +471,7 @@ def undelete(
         if output is not Format.TABLE:
             print_document(output, {**view, "dry_run": True})
         else:
-            print(f"would bring {found.name} back as {returned}, until {_until(found)}")
+            say(f"would bring {found.name} back as {returned}, until {_until(found)}")
         return
     kafka = Kafka(bootstrap)
     began = monotonic()
@@ -490,7 +490,7 @@ def undelete(
         )
         return
     was = "" if returned == found.name else f" as {returned}"
-    print(f"undeleted {found.name}{was} with {len(found.partitions)} partitions in {took_ms:,} ms")
+    say(f"undeleted {found.name}{was} with {len(found.partitions)} partitions in {took_ms:,} ms")
 
 
 def _undelete_records(
@@ -507,7 +507,7 @@ def _undelete_records(
         if output is not Format.TABLE:
             print_document(output, {"name": new_name, "source": name, "dry_run": True})
         else:
-            print(f"would create {new_name} with the deleted records of {name}")
+            say(f"would create {new_name} with the deleted records of {name}")
         return
     began = monotonic()
     kafka.create_topic(

@@ -8,6 +8,7 @@ import typer
 
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun
 from deploy.errors import UsageError
+from deploy.output import say
 
 
 def apply(
@@ -64,9 +65,9 @@ def apply(
                     kafka.add_partitions(change.name, change.partitions)
                 if change.configs:
                     configs.alter(bootstrap, (TOPIC_RESOURCE, change.name), change.configs)
-        print(f"{'would ' if dry_run else ''}{change.shown}")
+        say(f"{'would ' if dry_run else ''}{change.shown}")
     unchanged = len(wanted) - len(changes)
-    print(f"{unchanged} of {len(wanted)} topics need no change")
+    say(f"{unchanged} of {len(wanted)} topics need no change")
 
 
 def _content(file: str) -> bytes:

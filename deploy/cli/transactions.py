@@ -8,7 +8,7 @@ import typer
 from deploy.cli.completing import complete_topics
 from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import KafkaFailed, UsageError
-from deploy.output import Format, with_iso_times
+from deploy.output import Format, say, with_iso_times
 
 app = typer.Typer(
     help="List and describe transactions, find and abort hanging ones.", no_args_is_help=True
@@ -188,4 +188,4 @@ def abort(
         # One that hangs stays open; one that its coordinator has ended meanwhile does not.
         if still_open(found, admin.open_transactions(topic, partition)):
             admin.abort(found[0])
-    print(f"aborted the transaction of producer {found[0].producer_id} in {topic}-{partition}")
+    say(f"aborted the transaction of producer {found[0].producer_id} in {topic}-{partition}")

@@ -10,7 +10,7 @@ from base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
 from deploy.cli.asking import confirm
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 app = typer.Typer(help="Manage users who authenticate by SCRAM or PLAIN.", no_args_is_help=True)
 _DEFAULT = "SCRAM-SHA-512"
@@ -48,7 +48,7 @@ def create(
     secret = _password(password_file)
     with WireClient(bootstrap) as client:
         create_user(client, name, secret, SCRAM_BY_NAME[mechanism], iterations)
-    print(f"user {name!r} can authenticate by {mechanism}")
+    say(f"user {name!r} can authenticate by {mechanism}")
 
 
 @app.command("list")
@@ -70,7 +70,7 @@ def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> No
         return
     for user in users:
         shown = ", ".join(f"{name} ({count} iterations)" for name, count in user.mechanisms.items())
-        print(f"{user.name}: {shown}")
+        say(f"{user.name}: {shown}")
 
 
 @app.command("delete")
@@ -100,12 +100,12 @@ def delete(
             raise UsageError(f"there is no user {name!r}; `penstock users list` lists them")
         shown = f"{name!r} ({', '.join(mechanisms)})"
         if dry_run:
-            print(f"would delete {shown}")
+            say(f"would delete {shown}")
             return
         confirm(f"delete {shown}?", yes=yes)
         for each in mechanisms:
             delete_credential(client, name, SCRAM_BY_NAME[each])
-    print(f"deleted {shown}")
+    say(f"deleted {shown}")
 
 
 def _password(file: Path | None) -> str:

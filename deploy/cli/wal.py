@@ -9,7 +9,7 @@ import typer
 
 from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import DeployError, UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,7 +158,7 @@ def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -
     from deploy.output import print_table
 
     if not surveys:
-        print("no WAL slot of a dead broker is lost or damaged")
+        say("no WAL slot of a dead broker is lost or damaged")
         return
     slots = [
         (item.node_id, item.node_epoch, slot.sequence, slot.problem)
@@ -177,18 +177,18 @@ def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -
         rows,
     )
     if not accepted:
-        print(
+        say(
             "nothing was changed. Restore these objects (`aws s3api list-object-versions`);"
             " recovery then goes on within 30 s."
         )
-        print(
+        say(
             "If they cannot be restored, run this again with --accept-loss: the partitions go on"
             " without these records."
         )
     elif ended:
-        print("the loss is accepted, and the partitions can be led again")
+        say("the loss is accepted, and the partitions can be led again")
     else:
-        print(
+        say(
             "the loss is accepted, but the WALs have not ended yet: look for"
             " wal_recovery_failed in the logs of the brokers"
         )

@@ -7,7 +7,6 @@ without requests closes after `IDLE_S`.
 import errno
 import secrets
 import socket
-import sys
 import time
 from functools import partial
 from typing import Final
@@ -24,6 +23,7 @@ from deploy.console.live import LiveCluster
 from deploy.console.options import ConsoleOptions, is_loopback
 from deploy.console.sessions import Sessions
 from deploy.errors import DeployError, PortTaken, UsageError
+from deploy.output import remark, say
 
 CONNECTIONS_MAX: Final = 256
 HEAD_BYTES_MAX: Final = 32 << 10
@@ -96,11 +96,13 @@ def _announce(options: ConsoleOptions, listening: socket.socket) -> None:
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if options.has_tls else "http"
-    print(f"console={scheme}://{shown}:{port}", flush=True)
+    say(f"console={scheme}://{shown}:{port}")
     if options.has_tls or is_loopback(options.host):
         return
     if options.login:
-        print("penstock: passwords cross the network in clear; use --ssl-certificate and --ssl-key"
-              " unless something in front of the console encrypts", file=sys.stderr)  # fmt: skip
+        remark(
+            "penstock: passwords cross the network in clear; use --ssl-certificate and --ssl-key"
+            " unless something in front of the console encrypts"
+        )
     else:
-        print("penstock: everyone who reaches this address sees the cluster", file=sys.stderr)
+        remark("penstock: everyone who reaches this address sees the cluster")

@@ -1,9 +1,14 @@
-"""Hold a record as commands show it."""
+"""Hold a record as commands show it.
+
+JSON has escapes for what is not printable, as in all documents of commands.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from deploy.output import json_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class ShownRecord:
 
     def json_line(self) -> bytes:
         """Return one JSON object without a line break."""
-        return msgspec.json.encode(
+        return _json(
             {
                 "topic": self.topic,
                 "partition": self.partition,
@@ -42,10 +47,14 @@ class ShownRecord:
                 "value": self.value,
                 "headers": self.headers,
             }
-        )
+        ).encode()
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - a value of JSON
     if value is None:
         return ""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:  # noqa: ANN401 - a value of JSON
+    return json_text(msgspec.json.encode(value).decode())

@@ -1,12 +1,19 @@
-"""Print records on stdout: as values, JSON lines or by a template."""
+"""Print records on stdout: as values, JSON lines or by a template.
+
+Invariant: files and pipes get the bytes of a record as they are. On a terminal, what is not
+printable in keys, values and headers is escaped, except for line breaks and tabs.
+"""
 
 import sys
 from collections.abc import Iterable
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
+from base.printable import printable
 from deploy.records.formats import BadRecord, RecordCodec, TextCodec
 from deploy.records.shown import ShownRecord
 from deploy.records.template import parse_template
+
+_LAYOUT: Final = "\n\t"
 
 
 class RecordWriter:
@@ -19,16 +26,18 @@ class RecordWriter:
         *,
         template: str = "",
         as_json: bool = False,
+        raw: bool = False,
         key: bytes | None = None,
         out: BinaryIO | None = None,
     ) -> None:
-        """key: the only one whose records are written, or None. Raises UsageError for a bad
-        template.
+        """key: the only one whose records are written, or None. raw: a terminal gets the bytes as
+        they are too. Raises UsageError for a bad template.
         """
         self._keys, self._values, self._as_json, self._key = keys, values, as_json, key
         self._template = parse_template(template) if template else None
-        self._is_raw = isinstance(values, TextCodec) and not (as_json or template)
         self._out = out or sys.stdout.buffer
+        self._escapes = not (raw or as_json) and self._out.isatty()
+        self._is_plain = isinstance(values, TextCodec) and not (as_json or template)
 
     def write(
         self,
@@ -44,8 +53,8 @@ class RecordWriter:
         """
         if self._key is not None and key != self._key:
             return False
-        if self._is_raw:
-            self._out.write((value or b"") + b"\n")
+        if self._is_plain:
+            self._out.write(self._line(value or b"") + b"\n")
             return True
         topic, partition, offset = place
         record = ShownRecord(
@@ -55,12 +64,15 @@ class RecordWriter:
             timestamp_ms,
             self._decoded("key", self._keys, key, place),
             self._decoded("value", self._values, value, place),
-            [(name, None if data is None else _TEXT.decode(data)) for name, data in headers],
+            [
+                (self._shown(name), None if data is None else self._text(data))
+                for name, data in headers
+            ],
             -1 if key is None else len(key),
             -1 if value is None else len(value),
         )
         if self._template is not None:
-            self._out.write(self._template(record).encode())
+            self._out.write(self._template(record).encode("utf-8", "surrogateescape"))
         elif self._as_json:
             self._out.write(record.json_line() + b"\n")
         else:
@@ -70,16 +82,33 @@ class RecordWriter:
     def flush(self) -> None:
         self._out.flush()
 
+    def _line(self, value: bytes) -> bytes:
+        return self._text(value).encode() if self._escapes else value
+
     def _decoded(
         self, what: str, codec: RecordCodec, data: bytes | None, place: tuple[str, int, int]
     ) -> object:
+        if data is None:
+            return None
+        if isinstance(codec, TextCodec):
+            return self._text(data)
         try:
-            return None if data is None else codec.decode(data)
+            value = codec.decode(data)
         except BadRecord as error:
             topic, partition, offset = place
             raise BadRecord(
                 f"the {what} at offset {offset} of {topic}-{partition} cannot be shown: {error}"
             ) from None
+        return self._shown(value) if isinstance(value, str) else value
+
+    def _text(self, data: bytes) -> str:
+        """Return bytes as text. A template writes bytes that are not UTF-8 as they are."""
+        if self._escapes or self._as_json:
+            return self._shown(_TEXT.decode(data))
+        return data.decode("utf-8", "surrogateescape")
+
+    def _shown(self, text: str) -> str:
+        return printable(text, kept=_LAYOUT) if self._escapes else text
 
 
 _TEXT = TextCodec()

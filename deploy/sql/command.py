@@ -4,7 +4,6 @@ Invariant: a statement runs in a thread, because DuckDB does not return to Pytho
 the main thread waits and gets the signal. Stdout carries rows alone.
 """
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from deploy.errors import DeployError
-from deploy.output import Progress
+from deploy.output import Progress, remark
 from deploy.sql.forms import print_csv, print_json_rows, print_rows, write_parquet
 from lake.sql.session import Session, SessionOptions
 from lake.sql.tokens import statements_of
@@ -106,12 +105,9 @@ class Command:
                 write = self._writer(result)
         write()
         for warning in result.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+            remark(f"warning: {warning}")
         if result.is_truncated:
-            print(
-                f"only the first {self._form.rows_max:,} rows; --max-rows shows more",
-                file=sys.stderr,
-            )
+            remark(f"only the first {self._form.rows_max:,} rows; --max-rows shows more")
 
     def _writer(self, result: "SqlResult") -> Callable[[], None]:
         """Write rows as they come. Return what is left to do when the progress bar has gone: a
@@ -123,6 +119,6 @@ class Command:
         if self._form.parquet is not None:
             rows = write_parquet(result, self._form.parquet)
             path = self._form.parquet
-            return lambda: print(f"wrote {rows:,} rows to {path}", file=sys.stderr)
+            return lambda: remark(f"wrote {rows:,} rows to {path}")
         (print_csv if self._form.as_csv else print_json_rows)(result)
         return lambda: None

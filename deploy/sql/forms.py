@@ -4,7 +4,6 @@ Invariant: CSV, JSON and Parquet are written batch by batch, so memory does not 
 A NULL is empty in CSV, and bytes are text if they are UTF-8, else hexadecimal.
 """
 
-import csv
 import json
 import math
 import sys
@@ -15,7 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from deploy.csv_rows import CsvWriter
 from deploy.errors import DeployError
+from deploy.output import cell, json_text, remark
 
 if TYPE_CHECKING:
     from lake.sql.result import SqlResult
@@ -27,7 +28,7 @@ def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
     from rich.table import Table
 
     if not table.num_columns:
-        print("done", file=sys.stderr)
+        remark("done")
         return
     shown = Table(header_style="bold", caption=None if table.num_rows else "(no rows)")
     columns: list[list[object]] = [column.to_pylist() for column in table.columns]
@@ -35,20 +36,20 @@ def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
         is_number = any(_is_number(value) for value in values) and all(
             value is None or _is_number(value) for value in values
         )
-        shown.add_column(_visible(name), justify="right" if is_number else "left", overflow="fold")
+        shown.add_column(cell(name), justify="right" if is_number else "left", overflow="fold")
     for row in zip(*columns, strict=True):
-        shown.add_row(*(_visible(_text(value)) if value is not None else "NULL" for value in row))
+        shown.add_row(*(cell(_text(value)) if value is not None else "NULL" for value in row))
     is_terminal = sys.stdout.isatty()
     Console(width=None if is_terminal else 200, highlight=False, markup=False).print(shown)
 
 
 def print_csv(result: "SqlResult") -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(result.columns)
+    writer = CsvWriter(sys.stdout, escaped=sys.stdout.isatty())
+    writer.add(result.columns)
     for batch in result.batches():
         columns = [column.to_pylist() for column in batch.columns]
         for row in zip(*columns, strict=True):
-            writer.writerow(["" if value is None else _text(value) for value in row])
+            writer.add("" if value is None else _text(value) for value in row)
     sys.stdout.flush()
 
 
@@ -57,7 +58,8 @@ def print_json_rows(result: "SqlResult") -> None:
     separator = "[\n"
     for batch in result.batches():
         for row in batch.to_pylist():
-            sys.stdout.write(separator + json.dumps(_plain(row), ensure_ascii=False))
+            document = json_text(json.dumps(_plain(row), ensure_ascii=False))
+            sys.stdout.write(separator + document)
             separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
     sys.stdout.flush()
@@ -119,11 +121,3 @@ def _text_of_moment(value: object) -> str:
         return value.isoformat(sep=" ")
     shown: Callable[[], str] = value.isoformat if isinstance(value, date | time) else value.__str__
     return str(value) if isinstance(value, timedelta) else shown()
-
-
-def _visible(text: str) -> str:
-    """Replace control characters, which a terminal would obey."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
-        for char in text
-    )

@@ -5,7 +5,6 @@ error ends a statement and not the prompt.
 """
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from base.own_directory import cache_roots
-from deploy.errors import DeployError
+from deploy.errors import DeployError, print_error
+from deploy.output import remark, say
 from deploy.sql.command import Command
 from lake.sql.errors import SqlError
 from lake.sql.tokens import is_complete, quoted, tokens_of
@@ -38,7 +38,7 @@ def run_prompt(command: Command) -> None:
     """Read statements and run them until \\q or the end of input."""
     completer = _Completer(command)
     history = _prepare(completer)
-    print('SQL on topics; "\\?" helps, "\\q" quits')
+    say('SQL on topics; "\\?" helps, "\\q" quits')
     lines: list[str] = []
     while True:
         try:
@@ -47,10 +47,10 @@ def run_prompt(command: Command) -> None:
                 break
             _take(command, lines, line)
         except EOFError:
-            print()
+            say("")
             break
         except KeyboardInterrupt:
-            print()
+            say("")
             lines.clear()
         completer.text = "\n".join(lines)
     _save(history)
@@ -82,17 +82,17 @@ def _meaning(line: str) -> str:
 def _try(command: Command, sql: str) -> None:
     """Run SQL and print errors."""
     if not sql:
-        print(HELP)
+        say(*HELP.splitlines())
         return
     began = time.monotonic()
     try:
         command.run_all(sql)
     except KeyboardInterrupt:
-        print("canceled", file=sys.stderr)
+        remark("canceled")
     except (SqlError, DeployError, StreamError, ObjectStoreError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
     else:
-        print(f"({time.monotonic() - began:.1f} s)", file=sys.stderr)
+        remark(f"({time.monotonic() - began:.1f} s)")
 
 
 class _Completer:
@@ -108,7 +108,7 @@ class _Completer:
     def complete(self, text: str, state: int) -> str | None:
         if state == 0:
             try:
-                self._found = self._matching(text)
+                self._found = [name for name in self._matching(text) if name.isprintable()]
             except (SqlError, StreamError, ObjectStoreError, ValueError):
                 self._found = []
         return self._found[state] if state < len(self._found) else None

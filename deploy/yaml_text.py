@@ -1,0 +1,26 @@
+"""Write a document as YAML in which everything that is not printable is an escape.
+
+Invariant: pure; readers of YAML get the same document. A text with such characters is in double
+quotes, the only style that has escapes.
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+from base.printable import printable
+
+_STRING: Final = "tag:yaml.org,2002:str"
+
+
+def encode_yaml(value: Any) -> str:  # noqa: ANN401 - any document
+    """Return the document. value: what `msgspec.to_builtins` returns."""
+    yaml: Any = import_module("yaml")  # has no types
+    dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
+    dumper.add_representer(str, _represented)
+    document: str = yaml.dump(value, Dumper=dumper, allow_unicode=True, sort_keys=False)
+    # PyYAML leaves marks of direction and line separators as they are.
+    return printable(document, kept="\n")
+
+
+def _represented(dumper: Any, text: str) -> Any:  # noqa: ANN401 - PyYAML has no types
+    return dumper.represent_scalar(_STRING, text, style=None if text.isprintable() else '"')

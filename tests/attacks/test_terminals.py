@@ -1,0 +1,122 @@
+"""Attacks on terminals: names, records and errors that act on the terminal of who reads them, or
+pass for other lines.
+
+Programs get everything as it is, in the escapes of their format.
+"""
+
+import asyncio
+import csv
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from deploy.output import Format, print_document, print_table
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+from tests.support.terminal import HOSTILE, check_harmless, on_terminal
+
+TEXTS = ["plain", "a: b", "2026-01-01", "grün 😀", "tab\tand\nlines", "\\x1b \\", " ", "", HOSTILE]
+GROUP = HOSTILE
+VALUE = HOSTILE.encode() + b"\nsecond\tline \xff"
+"""Not UTF-8."""
+
+
+def test_tables_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(HOSTILE, ["name", "count"], [[HOSTILE, 1]])
+    text = capsys.readouterr().out
+    check_harmless(text)
+    assert text.count("[red]") == 2, "names are no markup"
+
+
+@pytest.mark.parametrize("form", [Format.JSON, Format.YAML])
+def test_documents_are_escaped_and_lose_nothing(
+    form: Format, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = {"names": TEXTS, HOSTILE: {"name": HOSTILE, "count": 1}}
+    print_document(form, value)
+    document = capsys.readouterr().out
+    check_harmless(document)
+    decode: Any = msgspec.json.decode if form is Format.JSON else msgspec.yaml.decode
+    assert decode(document) == value
+
+
+def test_cells_of_csv_are_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+    print_document(Format.CSV, [{"name": text, "count": 1} for text in TEXTS])
+    lines = csv.DictReader(io.StringIO(capsys.readouterr().out, newline=""))
+    assert [line["name"] for line in lines] == TEXTS
+
+
+def test_csv_sentences_and_errors_are_escaped_on_a_terminal() -> None:
+    code = (
+        "from deploy.errors import DeployError, print_error\n"
+        "from deploy.output import Format, print_document, remark, say\n"
+        f"name = {HOSTILE!r}\n"
+        "print_document(Format.CSV, [{name: name}])\n"
+        "say(f'deleted {name}')\n"
+        "remark(f'warning: {name}')\n"
+        "print_error(DeployError(f'topic {name}'))\n"
+    )
+    text = on_terminal([sys.executable, "-c", code]).decode()
+    check_harmless(text)
+    lines = text.splitlines()
+    assert len(lines) == 6, lines
+    assert lines[-1].startswith("  level=info"), "the second line of an error is indented"
+
+
+def penstock(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "deploy.cli", *arguments]
+
+
+def prepare(bootstrap: str) -> None:
+    """Produce a hostile record, and commit an offset by a group with a hostile name."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce("orders", VALUE, HOSTILE.encode(), headers=[(HOSTILE, VALUE)])
+    assert not producer.flush(20)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
+    consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+    consumer.close()
+
+
+async def test_commands_are_harmless_on_a_terminal(tmp_path: Path) -> None:
+    """Records and names of groups from other clients."""
+    async with Cluster(tmp_path) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "orders", 1)
+        await asyncio.to_thread(prepare, cluster.bootstrap)
+        variables = {"PENSTOCK_BOOTSTRAP": cluster.bootstrap, "XDG_CONFIG_HOME": str(tmp_path)}
+
+        async def shown(*arguments: str) -> bytes:
+            return await asyncio.to_thread(on_terminal, penstock(*arguments), variables)
+
+        consume = ("consume", "orders", "--from-beginning", "--until-end")
+        for options in ((), ("--template", "%k %h %s\\n"), ("--json",)):
+            text = (await shown(*consume, *options)).decode()
+            check_harmless(text)
+            assert "x1b]0;title" in text or "u001b]0;title" in text
+        assert VALUE in await shown(*consume, "--raw")
+        for form in ("table", "csv"):
+            check_harmless((await shown("groups", "list", "-o", form)).decode())
+        text = (await shown("groups", "delete", GROUP, "--dry-run")).decode()
+        check_harmless(text)
+        assert text.startswith("would delete a\\x1b")
+
+        def piped(*options: str) -> bytes:
+            done = subprocess.run(
+                penstock(*consume, *options),
+                env={**os.environ, **variables},
+                capture_output=True,
+                check=True,
+            )
+            return done.stdout
+
+        assert await asyncio.to_thread(piped) == VALUE + b"\n"
+        assert await asyncio.to_thread(piped, "--template", "%s|%k") == b"%b|%b" % (
+            VALUE,
+            HOSTILE.encode(),
+        )
