@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tests.sim.acl_mutants import ACL_MUTANTS
 from tests.sim.clock_mutants import CLOCK_MUTANTS
 from tests.sim.compacted_mutants import COMPACTED_MUTANTS
 from tests.sim.consumer_group_mutants import CONSUMER_GROUP_MUTANTS
@@ -93,6 +94,7 @@ SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
 SCENARIO |= dict.fromkeys(RACK_MUTANTS, "coordinators")
 SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
+SCENARIO |= dict.fromkeys(ACL_MUTANTS, "acls")
 
 SEEDS_MAX: Final = 25
 """Seeds that the tests try. Found later than that: the simulator has become weaker."""

@@ -36,6 +36,7 @@ from stream.upload.uploader import Uploader
 from stream.wal.core import WalCore
 from stream.wal.slot_writer import SlotWriter
 from stream.wal.slots import SlotTable
+from tests.sim.acl_mutants import ACL_MUTANTS
 from tests.sim.clock_mutants import CLOCK_MUTANTS
 from tests.sim.compacted_mutants import COMPACTED_MUTANTS
 from tests.sim.consumer_group_mutants import CONSUMER_GROUP_MUTANTS
@@ -409,7 +410,7 @@ MUTANTS |= (
     | LATE_MUTANTS
 )
 MUTANTS |= RACK_MUTANTS | ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
-MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS
+MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS | ACL_MUTANTS
 
 
 _MISFITS = frozenset({MarkerSender.send, LeaseBook._read})

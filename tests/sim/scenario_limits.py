@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from tests.sim.acls import RULED, ruled_limits
 from tests.sim.clock_steps import stepping
 from tests.sim.late import late_limits
 from tests.sim.leaks import LEAKING
@@ -50,6 +51,8 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
         )
     if scenario in ROLLED_BACK:
         return replace(drawn, controllers=CONTROLLERS)
+    if scenario in RULED:
+        return ruled_limits(drawn)
     if scenario in COORDINATED:
         return replace(drawn, partitions=min(drawn.partitions, 3), producers=1)
     if scenario in STEPPING:

@@ -337,6 +337,16 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "slow_broker": 1,
         "crash": 1,
     },
+    "acls": {
+        "crash_controller": 4,
+        "pause_controller": 2,
+        "cut_controller": 3,
+        "split": 2,
+        "coup": 4,
+        "transfer": 4,
+        "crash": 2,
+        "nothing": 2,
+    },
 }
 
 

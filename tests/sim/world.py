@@ -36,6 +36,7 @@ from controller.backup.snapshots import LoadedSnapshot
 from controller.metadata.records import PartitionRecord
 from stream.ports import BrokerIncarnation
 from tests.sim import scenarios
+from tests.sim.acls import AclAdmins
 from tests.sim.borders import patched_borders, quiet_collector, step_limit
 from tests.sim.checkers import Checker, Part, StableOffsets, Violation
 from tests.sim.clients import Consumer, Producer
@@ -162,6 +163,7 @@ class World:
             self.checker,
             beside_others=has_log_life and scenario not in scenarios.WITHOUT_TOPIC_LIFE,
         )
+        self.acl_admins = AclAdmins(self)
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
         self.stable = StableOffsets(self.fail)
         cleans, forks = (
@@ -266,6 +268,7 @@ class World:
 
     def note_leaders(self) -> None:
         self.life.look(self.metadata.image)
+        self.acl_admins.look(self.metadata.image)
         if self.log_starts is not None:
             self.log_starts.observe(self.metadata.image)
         if self.forks is not None:
@@ -584,6 +587,7 @@ class World:
                 _QUIET_LIMIT_S, "not every compacted log is writable", self.compacted.ready()
             )
             asking += [self.loop.create_task(work) for work in self.compacted.run(stop)]
+        asking += [self.loop.create_task(work) for work in self.acl_admins.run(stop)]
         if self.forks is not None:
             asking += [self.loop.create_task(work) for work in self.forks.run(stop)]
         if self.scenario in scenarios.ROLLED_BACK:
@@ -623,6 +627,7 @@ class World:
         )
         await self._within(_QUIET_LIMIT_S, "not every share group settles", share_members.check())
         await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
+        await self._within(_QUIET_LIMIT_S, "not every broker has the ACLs", self.acl_admins.check())
         if self.compacted is not None:
             await self._within(
                 _QUIET_LIMIT_S, "not every compacted log can be read", self.compacted.check()

@@ -1,0 +1,120 @@
+"""Planted bugs of ACLs, for `tests.sim.mutants`."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import controller.backup.snapshots as snapshots
+import controller.leader.server as server
+from base.ids import Millis
+from controller.api.messages import DeleteAcls, Reply
+from controller.managers.result import Result
+from controller.metadata.acls import AclsImage
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import AclEntry, AclRecord, AclRemoved
+from controller.writer.runtime import Runtime
+
+Patch = tuple[Any, str, Any]
+
+
+def _removal_takes_the_acls_beside_it() -> list[Patch]:
+    """The removal of one ACL of a resource takes the others too (CVE-2024-27309)."""
+
+    def remove(self: AclsImage, record: AclRemoved) -> None:
+        real(self, record)
+        for acl in list(self._acls)[1:]:
+            if acl.resource_name == record.acl.resource_name:
+                del self._acls[acl]
+
+    real = AclsImage.remove
+    return [(AclsImage, "remove", remove)]
+
+
+def _removal_answered_before_the_commit() -> list[Patch]:
+    async def submit(
+        self: Runtime,
+        name: str,
+        work: Callable[[MetadataImage, Millis], Result[Any]],
+        *,
+        timeout_s: float | None = None,
+        size_bytes: int = 0,
+        request_id: str = "",
+    ) -> Reply[Any]:
+        asking = real(
+            self, name, work, timeout_s=timeout_s, size_bytes=size_bytes, request_id=request_id
+        )
+        if name != DeleteAcls.__name__:
+            return await asking
+        answering = asyncio.ensure_future(asking)
+        answering.add_done_callback(lambda done: done.cancelled() or done.exception())
+        found = work(self._image, self._now_ms())
+        return Reply(
+            offset=self._quorum.committed_offset, controller_epoch=self._epoch, value=found.value
+        )
+
+    real = Runtime.submit
+    return [(Runtime, "submit", submit)]
+
+
+class _Remembering(dict[AclEntry, None]):
+    """ACLs, and those that were removed."""
+
+    def __init__(self, acls: dict[AclEntry, None]) -> None:
+        super().__init__(acls)
+        self.removed: list[AclEntry] = []
+
+
+def _snapshots_have_removed_acls() -> list[Patch]:
+    def remove(self: AclsImage, record: AclRemoved) -> None:
+        real_remove(self, record)
+        if not isinstance(self._acls, _Remembering):
+            self._acls = _Remembering(self._acls)
+        self._acls.removed.append(record.acl)
+
+    def copy_image(image: MetadataImage) -> Any:
+        copied, offset = real_copy(image)
+        if isinstance(image.acls._acls, _Remembering):
+            removed = map(AclRecord, image.acls._acls.removed)
+            copied = replace(copied, lasts=[*copied.lasts, *removed])
+        return copied, offset
+
+    real_remove, real_copy = AclsImage.remove, snapshots.copy_image
+    return [
+        (AclsImage, "remove", remove),
+        (snapshots, "copy_image", copy_image),
+        (server, "copy_image", copy_image),
+    ]
+
+
+class _LateAcls(list[Any]):
+    """Records whose ACLs are read when they are written."""
+
+    def __init__(self, records: list[Any], image: MetadataImage) -> None:
+        super().__init__(records)
+        self._image = image
+
+    def __iter__(self) -> Iterator[Any]:
+        for record in super().__iter__():
+            if not isinstance(record, AclRecord):
+                yield record
+        yield from map(AclRecord, list(self._image.acls))
+
+
+def _acls_copied_after_the_offset_of_the_snapshot() -> list[Patch]:
+    """A removal races with the replay of the snapshot, which lacks the ACL or has it."""
+
+    def copy_image(image: MetadataImage) -> Any:
+        copied, offset = real(image)
+        return replace(copied, lasts=_LateAcls(copied.lasts, image)), offset
+
+    real = snapshots.copy_image
+    return [(snapshots, "copy_image", copy_image), (server, "copy_image", copy_image)]
+
+
+ACL_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "removal_takes_the_acls_beside_it": _removal_takes_the_acls_beside_it,
+    "removal_answered_before_the_commit": _removal_answered_before_the_commit,
+    "snapshots_have_removed_acls": _snapshots_have_removed_acls,
+    "acls_copied_after_the_offset_of_the_snapshot": _acls_copied_after_the_offset_of_the_snapshot,
+}

@@ -1,0 +1,191 @@
+"""Administrators who add and remove ACLs of one topic while controllers fail.
+
+Each ACL is added once and removed once, by one administrator. Checked: what was answered is in the
+committed metadata; a removed ACL never comes back, there or in a broker that has read so far, also
+from a snapshot; and no other ACL goes with it (CVE-2024-27309). An ACL whose creation was not
+answered at the first attempt is left out: that attempt may arrive late, and add the ACL after the
+removal.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from base.acls import Operation, PatternType, Permission, ResourceType
+from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
+from controller.api.messages import CreateAcls, DeleteAcls, Status
+from controller.metadata.acls import AclFilter
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import AclEntry
+from tests.sim.control import addresses
+from tests.sim.limits import Limits
+from tests.sim.loop import Process
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+RULED: Final = frozenset({"acls"})
+"""The scenarios with such administrators."""
+CONTROLLERS: Final = 3
+_ADMINS: Final = 4
+
+
+def ruled_limits(drawn: Limits) -> Limits:
+    """Leave out most of the records, which are not the subject, and requests that the network
+    carries out twice: TCP does not, and a later leader would add an ACL again.
+    """
+    return replace(
+        drawn, controllers=CONTROLLERS, brokers=2, partitions=1, producers=1, network_lossy=0.0
+    )
+
+
+class _Client(ControllerClient):
+    """Count the attempts of each request."""
+
+    attempts: Counter[bytes]
+
+    async def _attempt(
+        self, method: str, body: bytes, request_id: str, value_type: type[Any], timeout_s: float
+    ) -> Any:
+        self.attempts[body] += 1
+        return await super()._attempt(method, body, request_id, value_type, timeout_s)
+
+
+class AclAdmins:
+    """All administrators of one run; does nothing in other scenarios."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/acl admins")
+        self._pace_s = self._rng.choice((0.02, 0.2, 1.0))
+        self._kept: dict[AclEntry, int] = {}
+        """ACLs that are there, with the end of the metadata log when that was answered."""
+        self._removed: dict[AclEntry, int] = {}
+        """ACLs that are gone, with the same of their removal."""
+        self._process: Process
+        self._client: _Client
+
+    def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        world = self._world
+        if world.scenario not in RULED:
+            return []
+        self._process = Process("acl admins")
+        self._process.network = world.network
+        world.processes.append(self._process)
+        self._client = self._process.context().run(
+            lambda: _Client(addresses(world.limits.controllers), rng=self._rng)
+        )
+        self._client.attempts = Counter()
+        return [self._here(self._rule(number, stop)) for number in range(_ADMINS)]
+
+    def look(self, image: MetadataImage) -> None:
+        """Check the committed metadata."""
+        self._compare("the metadata", image, self._world.metadata.end_offset)
+
+    async def check(self) -> None:
+        """Wait until every broker has read what is committed, and check it."""
+        if self._world.scenario not in RULED:
+            return
+        end_offset = self._world.metadata.end_offset
+        while self._is_behind(end_offset):  # noqa: ASYNC110 - virtual time is free
+            await asyncio.sleep(0.2)
+        self._look_at_brokers()
+
+    def _is_behind(self, end_offset: int) -> bool:
+        return any(image.end_offset < end_offset for image in self._images().values())
+
+    async def _here(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it in the administrators' own process."""
+        await self._world.loop.create_task(work, context=self._process.context())
+
+    async def _rule(self, number: int, stop: asyncio.Event) -> None:
+        serial = 0
+        while not stop.is_set():
+            serial += 1
+            acl = AclEntry(
+                ResourceType.TOPIC,
+                PatternType.LITERAL,
+                "t",
+                f"User:{number}-{serial}",
+                "*",
+                Operation.WRITE,
+                Permission.ALLOW,
+            )
+            if await self._add(acl):
+                await self._pause()
+                await self._remove(acl)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._pace_s * self._rng.random() * 2)
+
+    async def _add(self, acl: AclEntry) -> bool:
+        """Return True if it is there, and no attempt to add it is under way."""
+        request = CreateAcls(acls=[acl])
+        answer = await self._ask(self._client.create_acls(request, timeout_s=self._timeout_s()))
+        if answer is None:
+            return False
+        self._world.trace("acl added", acl.principal)
+        if answer.items[0].status is not Status.OK:
+            self._world.fail(f"{acl} is refused: {answer.items[0]}")
+        if self._client.attempts[msgspec.msgpack.encode(request)] > 1:
+            return False
+        self._kept[acl] = self._world.metadata.end_offset
+        self._look()
+        return True
+
+    async def _remove(self, acl: AclEntry) -> None:
+        """Ask until the removal is answered."""
+        del self._kept[acl]
+        request = DeleteAcls(filters=[AclFilter(principal=acl.principal)])
+        while (
+            await self._ask(self._client.delete_acls(request, timeout_s=self._timeout_s())) is None
+        ):
+            pass
+        self._world.trace("acl removed", acl.principal)
+        self._removed[acl] = self._world.metadata.end_offset
+        self._look()
+
+    def _look(self) -> None:
+        self.look(self._world.metadata.image)
+        self._look_at_brokers()
+
+    def _look_at_brokers(self) -> None:
+        for name, image in self._images().items():
+            self._compare(name, image, image.end_offset)
+
+    def _images(self) -> dict[str, MetadataImage]:
+        return {
+            broker.process.name: broker.image
+            for broker in self._world.brokers.values()
+            if broker.serving and not broker.process.dead
+        }
+
+    def _compare(self, name: str, image: MetadataImage, end_offset: int) -> None:
+        """Check an image that has the metadata up to an offset."""
+        for acl, since in self._kept.items():
+            if end_offset >= since and acl not in image.acls:
+                self._world.fail(f"{acl} was added at {since} and is not in {name}, {end_offset}")
+        for acl in image.acls:
+            if end_offset >= self._removed.get(acl, end_offset + 1):
+                self._world.fail(
+                    f"{acl} was removed at {self._removed[acl]} and is in {name}, {end_offset}"
+                )
+
+    def _timeout_s(self) -> float:
+        return 30 if self._world.calm else self._rng.choice((0.1, 1.0, 10.0))
+
+    async def _ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Return None if it is unknown whether it was done."""
+        try:
+            return await work
+        except (TimeoutError, ControllerError) as error:
+            self._world.trace("no answer", type(error).__name__)
+            await asyncio.sleep(0.1)
+            return None
