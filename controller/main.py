@@ -78,6 +78,7 @@ class ControllerServer:
         """moved: see `controller.leader.move_traces.MoveListener`. tls: None for plaintext."""
         self._moved = moved
         self._tls = tls
+        self.gate = Gate(None if tls is None else config.name_rules)
         self._config = config
         self._store = store
         self._now_ms = now_ms
@@ -250,7 +251,6 @@ class ControllerServer:
         loaded = await standby.load()
 
         own = Endpoint(config.controller_id, config.advertised, identity.directory_id)
-        gate = Gate(None if self._tls is None else config.name_rules)
         self._transport = transport = PeerTransport(
             config.cluster_id,
             own,
@@ -260,7 +260,7 @@ class ControllerServer:
             introduce=quorum.introduce,
             memory=quorum,
             tls=self._tls,
-            gate=gate,
+            gate=self.gate,
         )
         base = _snapshot_base(loaded, own, identity)
         await quorum.start(
@@ -287,7 +287,7 @@ class ControllerServer:
                 _role_of(quorum, config.controller_id), identity.directory_id, self.address
             ),
             tls=self._tls,
-            gate=gate,
+            gate=self.gate,
         )
         self.port = await service.start()
         quorum.introduce(Endpoint(config.controller_id, self.address, identity.directory_id))
@@ -296,6 +296,7 @@ class ControllerServer:
         self._start_task(_log_removal(quorum), "membership")
         if self._tls is not None:
             self._start_task(self._tls.watch(), "tls-files")
+            self._start_task(self.gate.handshakes.watch(), "handshakes")
         if identity.is_joining:
             self._start_task(
                 join(config, identity, quorum, self.address, self._join_client()), "joining"

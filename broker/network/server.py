@@ -244,12 +244,15 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self.authenticated(self._server.access.principal_of(tls.peer_certificate()))
         except AuthenticationFailed as error:
+            self._server.access.failed_count += 1
             self.close(str(error))
             return False
         return True
 
     def _end_tls(self, tls: TlsChannel, reason: str) -> None:
         self._write(tls.outgoing())
+        if not tls.is_established:
+            self._server.access.failed_count += 1
         if reason and self._transport is not None and not self._transport.is_closing():
             self._server.log_closed(self, f"TLS: {reason}")
         if self._transport is not None:

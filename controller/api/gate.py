@@ -1,8 +1,8 @@
 """Check callers before a controller's handlers run.
 
 Invariants: with TLS, each call passes the gate, which refuses with UNAUTHENTICATED: to a follower,
-PERMISSION_DENIED means that it is fenced, and its broker would end. Refusals are logged, each at
-most once a minute. Without TLS, all callers may call everything.
+PERMISSION_DENIED means that it is fenced, and its broker would end. Refusals are counted, and
+logged at most once a minute each. Without TLS, all callers may call everything.
 
 Must not hold rules: `controller.api.callers` does.
 """
@@ -15,6 +15,7 @@ import structlog
 from base.clock import MonotonicClock
 from controller.api import callers
 from controller.api.callers import Caller, CallerRole, NameRules
+from controller.api.handshakes import HandshakeCounts
 from controller.api.transport import (
     CallContext,
     StatusCode,
@@ -45,6 +46,8 @@ class Gate:
         self._rules = rules
         self._now = now
         self._logged_at: dict[tuple[tuple[str, ...], str], float] = {}
+        self.handshakes = HandshakeCounts()
+        self.refused_count = 0
 
     def unary(self, method: str, handler: UnaryHandler) -> UnaryHandler:
         """Return the handler behind the gate. Raises KeyError for a method without an entry."""
@@ -85,6 +88,7 @@ class Gate:
             self._refuse(callers.id_refusal(caller, role, node_id), caller, method, context)
 
     async def _pass(self, method: str, context: CallContext) -> None:
+        self.handshakes.called(context.peer())
         caller = self._caller(context)
         try:
             self._refuse(callers.method_refusal(caller, method), caller, method, context)
@@ -99,6 +103,7 @@ class Gate:
     def _refuse(self, why: str, caller: Caller, method: str, context: CallContext) -> None:
         if not why:
             return
+        self.refused_count += 1
         key, now = (caller.names, method), self._now()
         if now - self._logged_at.get(key, float("-inf")) >= LOG_INTERVAL_S:
             if len(self._logged_at) >= _LOGGED_COUNT_MAX:

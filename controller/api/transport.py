@@ -32,6 +32,9 @@ MESSAGE_BYTES_MAX = 64 << 20
 above which they are answered with INVALID_REQUEST.
 """
 
+HANDSHAKE_TIMEOUT_S = 20
+"""How long a client may take for the TLS handshake with a controller."""
+
 _T = TypeVar("_T")
 Metadata = Sequence[tuple[str, str]]
 END_OF_STREAM: object = cast("Any", grpc.aio).EOF
@@ -137,6 +140,7 @@ _SERVER_OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_time_ms", 2_147_483_647),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_S * 1_000),
 ]
 
 
@@ -197,6 +201,7 @@ class Channel:
 class Listener:
     """A gRPC server of the controller's services on one port. raft: None if there are no other
     voters. tls: None for plaintext; otherwise every caller needs a certificate of the CA.
+    on_handshake: called when a handshake begins, in a thread of gRPC.
     """
 
     def __init__(
@@ -206,8 +211,10 @@ class Listener:
         raft: StreamHandler | None = None,
         *,
         tls: TlsFiles | None = None,
+        on_handshake: Callable[[], None] = lambda: None,
     ) -> None:
         self._tls = tls
+        self._on_handshake = on_handshake
         api = cast("Any", grpc)
         self._server = cast("Any", grpc.aio).server(options=_SERVER_OPTIONS)
         handlers = {
@@ -242,10 +249,11 @@ class Listener:
     def _bind(self, address: str) -> int:
         if self._tls is None:
             return int(self._server.add_insecure_port(address))
-        return int(self._server.add_secure_port(address, _server_credentials(self._tls)))
+        credentials = _server_credentials(self._tls, self._on_handshake)
+        return int(self._server.add_secure_port(address, credentials))
 
 
-def _server_credentials(tls: TlsFiles) -> object:
+def _server_credentials(tls: TlsFiles, on_handshake: Callable[[], None]) -> object:
     """Return credentials that follow the files. gRPC asks for them with each handshake. TLS 1.2 and
     1.3 are gRPC's only versions.
     """
@@ -259,6 +267,7 @@ def _server_credentials(tls: TlsFiles) -> object:
     def changed() -> object:
         """Return the new configuration, or None if the last one stays."""
         nonlocal served
+        on_handshake()
         pem = tls.current()
         if pem is served:
             return None

@@ -151,6 +151,7 @@ class ControllerService:
             gate.stream(FOLLOW, self._follow),
             gate.stream(EXCHANGE, raft),
             tls=tls,
+            on_handshake=gate.handshakes.begun,
         )
 
     async def start(self) -> int:

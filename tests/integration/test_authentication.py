@@ -432,13 +432,21 @@ async def test_certificates_become_users(tmp_path: Path, files: SecureFiles) -> 
             assert user in principals(cluster)
             assert len(producer) == 0
         other = Authority.make("another CA")
-        for path in (files.client("UPPER"), files.client("eve", authority=other)):
+        access = cluster.broker.access
+        assert not access.failed_count
+        for shown in (
+            certificate(files.client("UPPER")),
+            certificate(files.client("eve", authority=other)),
+            {},
+        ):
+            before = access.failed_count
             with pytest.raises(KafkaException):
-                await asyncio.to_thread(
-                    AdminClient(base | certificate(path)).list_topics, timeout=2
-                )
-        with pytest.raises(KafkaException):
-            await asyncio.to_thread(AdminClient(base).list_topics, timeout=2)
+                await asyncio.to_thread(AdminClient(base | shown).list_topics, timeout=2)
+            assert access.failed_count > before, shown
+        with connect(cluster, "SSL") as raw:
+            before = access.failed_count
+            raw.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            await until(lambda: access.failed_count > before)
 
 
 async def test_clients_check_the_certificate_of_the_broker(

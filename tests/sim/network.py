@@ -301,9 +301,15 @@ class SimListener:
     """`controller.api.transport.Listener`. raft: the bound `PeerTransport.serve`."""
 
     def __init__(
-        self, unary: Mapping[str, Any], follow: Any, raft: Any = None, *, tls: None = None
+        self,
+        unary: Mapping[str, Any],
+        follow: Any,
+        raft: Any = None,
+        *,
+        tls: None = None,
+        on_handshake: Callable[[], None],
     ) -> None:
-        del tls
+        del tls, on_handshake
         self.raft = raft
         process = PROCESS.get()
         assert process is not None, "a server belongs to a process"

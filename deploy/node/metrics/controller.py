@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from base.clock import wall_ms
 from base.histogram import Latencies
+from controller.api.gate import Gate
 from controller.leader.active_controller import ActiveController
 from controller.main import ControllerHealth, ControllerServer
 from controller.metadata.image import MetadataImage
@@ -44,6 +45,7 @@ class ControllerReader:
             1,
         )
         yield from _quorum(server, quorum)
+        yield from _callers(server.gate)
         yield from _active_controller(quorum, server.active if server.is_leading else None)
         yield from read_brokers(server.image)
         yield from read_leaders(server.image, wall_ms())
@@ -61,6 +63,12 @@ def _quorum(server: ControllerServer, quorum: RaftQuorum) -> Iterator[Reading]:
     yield table.APPLIED_OFFSET, (), server.image.end_offset
     yield table.JOURNAL_RECORDS, (), quorum.committed_offset - quorum.first_offset
     yield table.FSYNC, (), quorum.writes.freeze()
+
+
+def _callers(gate: Gate) -> Iterator[Reading]:
+    yield table.CONTROLLER_AUTHENTICATION_FAILURES, (), gate.refused_count
+    yield table.CONTROLLER_HANDSHAKES, (), gate.handshakes.begun_count
+    yield table.CONTROLLER_CONNECTIONS, (), gate.handshakes.connected_count
 
 
 def _active_controller(quorum: RaftQuorum, active: ActiveController | None) -> Iterator[Reading]:

@@ -214,7 +214,7 @@ UNAUTHENTICATED: Final = _of_broker(
 AUTHENTICATION_FAILURES: Final = _of_broker(
     "counter",
     "penstock_broker_authentication_failures_total",
-    "SASL authentications that failed.",
+    "TLS handshakes and SASL authentications that failed.",
 )
 SECURITY_FILES_RELOADED: Final = _of_broker(
     "counter",
@@ -553,6 +553,23 @@ CONTROLLER_REFUSED: Final = _of_controller(
     "counter",
     "penstock_controller_requests_refused_total",
     "Requests refused because the queue was full. Leader only.",
+)
+CONTROLLER_AUTHENTICATION_FAILURES: Final = _of_controller(
+    "counter",
+    "penstock_controller_authentication_failures_total",
+    "Calls refused because of the certificate of the caller: its role, or its id. Handshakes that"
+    " fail are not among them.",
+)
+CONTROLLER_HANDSHAKES: Final = _of_controller(
+    "counter",
+    "penstock_controller_tls_handshakes_total",
+    "TLS handshakes that began, also those that failed, which gRPC does not say.",
+)
+CONTROLLER_CONNECTIONS: Final = _of_controller(
+    "counter",
+    "penstock_controller_tls_connections_total",
+    "Connections with TLS, from their first call on. Handshakes without one failed, or were of"
+    " something that only connects.",
 )
 CONTROLLER_QUEUE: Final = _of_controller(
     "gauge",

@@ -1,6 +1,7 @@
 """TLS between nodes over real sockets: who gets in, how files change, and what errors say."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from controller.api import messages as m
 from controller.api.callers import EXCHANGE, FOLLOW, METHODS
 from controller.api.client import ControllerClient
 from controller.api.follower import REFUSED_TEXT, MetadataFollower
+from controller.api.handshakes import PEERS_MAX, HandshakeCounts
 from controller.api.messages import FollowRequest
 from controller.api.tls import PemFiles, TlsConfig, TlsFiles, TlsFilesInvalid, validity_trouble
 from controller.api.tls_troubles import explain
@@ -26,6 +28,7 @@ from controller.raft.transport import Hello
 from tests.support.certs import LOCAL, Authority, CertFiles, replace
 from tests.support.controller_cluster import Cluster
 from tests.support.controller_quorum import Quorum
+from tests.support.waiting import until
 
 FIRST_MESSAGES = {
     FOLLOW: msgspec.msgpack.encode(FollowRequest()),
@@ -111,6 +114,51 @@ async def test_broken_identities_cannot_call_anything(
     for what, tls in callers.items():
         for method in ("RegisterBroker", "Commit", FOLLOW, EXCHANGE, "DescribeController"):
             assert await outcome(cluster, tls, method) is StatusCode.UNAVAILABLE, (what, method)
+
+
+async def test_handshakes_that_fail_are_counted_and_logged(
+    cluster: Cluster, authority: Authority, tmp_path: Path
+) -> None:
+    """gRPC does not say which ones fail: they began, and no call came."""
+    counts = cluster.server.gate.handshakes
+    broker = authority.make("penstock-broker").open()
+    assert await outcome(cluster, broker, "Commit") is None
+    assert (counts.begun_count, counts.connected_count) == (1, 1)
+    other = Authority(tmp_path / "other", "other")
+    for tls in (None, other.make("penstock-broker", ca=authority.file).open()):
+        begun_count = counts.begun_count
+        assert await outcome(cluster, tls, "Commit") is StatusCode.UNAVAILABLE
+        assert counts.begun_count > begun_count
+    begun_count = counts.begun_count
+    with socket.create_connection(("127.0.0.1", cluster.server.port), timeout=20) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        await until(lambda: counts.begun_count == begun_count + 1)
+    assert counts.connected_count == 1
+    with capture_logs() as logs:
+        watching = asyncio.create_task(counts.watch(0.01))
+        await until(lambda: bool(logs))
+        watching.cancel()
+    (line,) = logs
+    assert line["event"] == "handshakes_without_call"
+    assert line["count"] == counts.begun_count - 1
+    assert not counts.look(), "each is told once"
+    assert not cluster.server.gate.refused_count
+    admin = authority.make("penstock-admin").open()
+    assert await outcome(cluster, admin, "Commit") is StatusCode.UNAUTHENTICATED
+    assert cluster.server.gate.refused_count == 1
+
+
+def test_connections_are_counted_once_while_they_are_remembered() -> None:
+    counts = HandshakeCounts()
+    for _ in range(2):
+        for port in range(PEERS_MAX):
+            counts.called(f"ipv4:127.0.0.1:{port}")
+    assert counts.connected_count == PEERS_MAX
+    counts.called("ipv4:127.0.0.1:70000")
+    counts.called("ipv4:127.0.0.1:1")
+    assert counts.connected_count == PEERS_MAX + 1, "the oldest, with port 0, was forgotten"
+    counts.called("ipv4:127.0.0.1:0")
+    assert counts.connected_count == PEERS_MAX + 2
 
 
 async def test_a_broker_works_over_tls_and_only_as_the_node_of_its_certificate(
