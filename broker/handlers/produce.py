@@ -136,65 +136,56 @@ class _ProduceCall:
         )
 
     def run(self) -> None:
-        parts: list[tuple[Partition, Content]] = []
-        targets: list[ProducePartitionResult] = []
-        request_error = self._request_error()
-        for topic in self._request.topics:
-            results: list[ProducePartitionResult] = []
-            name = self._name_of(topic.key)
-            self._results.append((topic.key, results))
-            self._names.append(name)
-            for wanted in topic.partitions:
-                result = ProducePartitionResult(wanted.index)
-                results.append(result)
-                if name is None:
-                    self._refuse(topic.key, wanted.records, result, ErrorCode.UNKNOWN_TOPIC_ID)
-                    continue
-                partition = self._route(name, wanted, result, request_error)
-                if partition is not None:
-                    parts.append((partition, self._content(wanted.records)))
-                    targets.append(result)
-        if parts:
-            self._append(parts, targets)
+        """Take a request that is short enough for one turn of the event loop."""
+        for _ in self._take(self._request_error(), None):
+            pass
         self._end()
 
     async def run_in_slices(self) -> None:
-        """Do the same for a long request. The parts of a slice are a group; the connection starts
-        no other request meanwhile.
+        """Do the same for a long request. The connection starts no other request meanwhile."""
+        request_error = await self._request_error_in_slices()
+        slices = Slices()
+        for _ in self._take(request_error, slices):
+            await slices.turn()
+        self._end()
+
+    def _take(self, request_error: ErrorCode | None, slices: Slices | None) -> Iterator[None]:
+        """Append all parts that can be appended now, as one group. With slices, the parts of each
+        are a group; yields where others may have their turns.
         """
         parts: list[tuple[Partition, Content]] = []
         targets: list[ProducePartitionResult] = []
-        appended: set[Partition] = set()
-        request_error = await self._request_error_in_slices()
-        slices = Slices()
+        named: dict[TopicKey, set[int]] = {}
         for topic in self._request.topics:
             results: list[ProducePartitionResult] = []
             name = self._name_of(topic.key)
             self._results.append((topic.key, results))
             self._names.append(name)
+            indexes = named.setdefault(topic.key, set())
             for wanted in topic.partitions:
-                result = ProducePartitionResult(wanted.index)
+                index = wanted.index
+                result = ProducePartitionResult(index)
                 results.append(result)
                 if name is None:
                     self._refuse(topic.key, wanted.records, result, ErrorCode.UNKNOWN_TOPIC_ID)
-                elif partition := self._route(name, wanted, result, request_error):
-                    if partition in appended:
-                        result.error_code = ErrorCode.INVALID_REQUEST
-                        result.error_message = NAMED_TWICE
-                        continue
-                    appended.add(partition)
-                    parts.append((partition, self._content(wanted.records)))
-                    targets.append(result)
-                if len(parts) >= _PARTS_PER_SLICE_COUNT or slices.is_over:
+                elif index in indexes:
+                    result.error_code = ErrorCode.INVALID_REQUEST
+                    result.error_message = NAMED_TWICE
+                else:
+                    indexes.add(index)
+                    partition = self._route(name, wanted, result, request_error)
+                    if partition is not None:
+                        parts.append((partition, self._content(wanted.records)))
+                        targets.append(result)
+                if slices is not None and (len(parts) >= _PARTS_PER_SLICE_COUNT or slices.is_over):
                     if parts:
                         self._append(parts, targets)
                         parts, targets = [], []
-                    await slices.turn()
+                    yield
                     if not self._node.can_write():
                         request_error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if parts:
             self._append(parts, targets)
-        self._end()
 
     def _end(self) -> None:
         if self._request.acks == _ACKS_NONE:

@@ -201,7 +201,7 @@ class PartitionAppend:
         elif isinstance(plan, KnownBatch):
             self._await_repetition(partition, plan, None, outcome)
         elif partition in self._planned:
-            outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition only once")
+            outcome.fail(ErrorCode.INVALID_REQUEST, NAMED_TWICE)
         else:
             assert records is not None
             size_bytes = sum(header.size_bytes for _, header in plan)

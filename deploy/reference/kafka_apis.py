@@ -109,7 +109,11 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 _ONCE: Final = "A name that is repeated is answered once."
 
 DIFFERENCES: Final[Mapping[str, str]] = {
-    "Produce": "acks 1 means the same as acks -1: every acknowledged record is durable.",
+    "Produce": (
+        "acks 1 means the same as acks -1: every acknowledged record is durable. Of a partition that"
+        " is named twice the first batch is appended, and the others get INVALID_REQUEST; Kafka"
+        " appends the last and drops the others without a word."
+    ),
     "Fetch": (
         "A debugging consumer (replica id -2) gets from brokers that do not lead a partition what"
         " is in objects, and NOT_LEADER_OR_FOLLOWER behind that."

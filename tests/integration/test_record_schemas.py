@@ -28,6 +28,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.errors import ErrorCode
+from broker.partition.append import NAMED_TWICE
+from broker.wire import apis
+from broker.wire.gen import produce
 from controller.api.messages import CreateTopics
 from controller.api.messages import NewTopic as TopicRequest
 from stream.batch.records import Record, encode_batch
@@ -229,6 +232,30 @@ async def test_what_no_topic_accepts_has_the_same_answer(cluster: Cluster) -> No
             answers = [await client.produce(topic, sent) for topic in ("plain", "t")]
             assert answers[0].error_code != ErrorCode.NONE
             assert answers[0] == answers[1]
+
+
+async def test_a_partition_that_is_named_twice_gets_the_first_batch(cluster: Cluster) -> None:
+    """Also where the batches wait for the check of their records."""
+    await create(cluster, "t", {"penstock.value.schema": ORDER_JSON})
+    await create(cluster, "plain", {})
+    for topic in ("plain", "t"):
+        parts = [
+            produce.PartitionProduceData(0, bytes(encode_batch([Record(0, NOW_MS, None, value)])))
+            for value in (b'{"id": 1}', b'{"id": 2}', b'{"id": 3}')
+        ]
+        data = [
+            produce.TopicProduceData(name=topic, partition_data=parts[:2]),
+            produce.TopicProduceData(name=topic, partition_data=parts[2:]),
+        ]
+        request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=data)
+        async with Attacker.connected(cluster.broker.port) as client:
+            responses = (await client.ask(apis.PRODUCE, 9, request)).responses
+        answers = [answer for response in responses for answer in response.partition_responses]
+        refused = ErrorCode.INVALID_REQUEST
+        assert [answer.error_code for answer in answers] == [ErrorCode.NONE, refused, refused]
+        assert answers[1].error_message == NAMED_TWICE
+        assert await send(cluster, topic, b'{"id": 4}') == [None]
+        assert await values_of(cluster, topic, 2) == [b'{"id": 1}', b'{"id": 4}']
 
 
 async def test_batches_in_flight_keep_their_order(cluster: Cluster) -> None:

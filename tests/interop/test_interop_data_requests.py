@@ -117,6 +117,44 @@ async def test_produce_names_topics_by_id_as_for_kafka(both: Both) -> None:
     ]
 
 
+def _produce_twice(address: str, topic: str) -> tuple[list[int], int]:
+    """Name a partition twice in one request. Return the codes of the answer and the end offset."""
+    now_ms = time.time_ns() // 1_000_000
+    parts = [
+        produce.PartitionProduceData(0, memoryview(bytes(encode_batch(records))))
+        for records in (
+            [Record(0, now_ms, None, b"first")],
+            [Record(at, now_ms, None, b"second") for at in range(2)],
+        )
+    ]
+    data = produce.TopicProduceData(_topic_id(address, topic), partition_data=parts)
+    request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+    (answer,) = ask(address, apis.PRODUCE, request)["responses"]
+    codes = [found["error_code"] for found in answer["partition_responses"]]
+    partition = list_offsets.ListOffsetsPartition(0, timestamp=LATEST)
+    asked = list_offsets.ListOffsetsRequest(
+        CONSUMER, topics=[list_offsets.ListOffsetsTopic(topic, [partition])]
+    )
+    (found,) = ask(address, apis.LIST_OFFSETS, asked)["topics"][0]["partitions"]
+    return codes, found["offset"]
+
+
+async def test_produce_that_names_a_partition_twice_is_told_so(both: Both) -> None:
+    """Kafka answers once, appends the last batch and drops the first without a word. Penstock
+    appends the first, and refuses the others.
+    """
+    await both.create("twice")
+    for address in both.addresses:
+        await asyncio.to_thread(_until_led, address, "twice")
+    answers = [
+        await asyncio.to_thread(_produce_twice, address, "twice") for address in both.addresses
+    ]
+    assert answers == [
+        ([ErrorCode.NONE], 2),
+        ([ErrorCode.NONE, ErrorCode.INVALID_REQUEST], 1),
+    ]
+
+
 def _recreate(address: str, topic: str) -> list[Any]:
     """Delete a topic and create it again. Return the answers to the old id and to the new one."""
     old = _topic_id(address, topic)
