@@ -3,6 +3,7 @@ benchmarks/results.jsonl.
 """
 
 import argparse
+import signal
 import sys
 from datetime import UTC, datetime
 
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument(
         "names", nargs="*", help=f"bars to measure: {', '.join(BARS)} (default: all)"
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # removes temporary directories
     names = parser.parse_args().names or list(BARS)
     if unknown := [name for name in names if name not in BARS]:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BARS)}")

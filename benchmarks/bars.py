@@ -48,7 +48,6 @@ from objectstore.url import open_store
 SECONDS: Final = float(os.environ.get("BENCH_SECONDS", "4"))
 REPEATS: Final = int(os.environ.get("BENCH_REPEATS", "3"))
 MIB: Final = 1 << 20
-DEV_LOG: Final = Path(f"/tmp/penstock-bench-{os.getpid()}.log")
 
 
 def sink_produce_mb_per_s() -> float:
@@ -257,31 +256,40 @@ def metrics() -> list[Measure]:
     return metering.cost(SECONDS / 2, 3 * REPEATS)
 
 
-def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
-    """Start `penstock dev`; return it with the seconds until `ready:`.
+@contextmanager
+def _dev(*arguments: str) -> Iterator[tuple[Path, float]]:
+    """Run `penstock dev`; yield its state file with the seconds until `ready:`.
 
     It chooses ports below those of client connections, one of which could take the port of a
     restarting broker. Its logs go to a file: a pipe that is not read is full after 64 KiB, and then
     every process of the cluster blocks at its next log line.
     """
     command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
-    began = time.perf_counter()
-    with DEV_LOG.open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("ready:"):
-            return process, time.perf_counter() - began
-    raise RuntimeError(f"penstock dev ended before it was ready: {DEV_LOG.read_text()[-500:]}")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+        log, state = Path(directory, "log"), Path(directory, "state.json")
+        command += ["--state-file", str(state)]
+        began = time.perf_counter()
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                if not any(line.startswith("ready:") for line in process.stdout):
+                    raise RuntimeError(
+                        f"penstock dev ended before it was ready: {log.read_text()[-500:]}"
+                    )
+                yield state, time.perf_counter() - began
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(30)
 
 
 def start_up() -> list[Measure]:
     seconds: list[float] = []
     for _ in range(REPEATS):
-        process, took = _dev("--brokers", "2")
-        seconds.append(took)
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
+        with _dev("--brokers", "2") as (_, took_s):
+            seconds.append(took_s)
     return [
         Measure(
             "penstock dev, moto and 2 brokers, exec to ready",
@@ -295,9 +303,7 @@ def start_up() -> list[Measure]:
 
 def memory() -> list[Measure]:
     """Measure the resident bytes of a broker process: idle, and leading 1,000 partitions."""
-    state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
-    process, _ = _dev("--brokers", "1", "--state-file", str(state))
-    try:
+    with _dev("--brokers", "1") as (state, _):
         nodes = json.loads(state.read_text())["processes"]
         broker = next(node for node in nodes if node["role"] == "broker")
         bootstrap = f"127.0.0.1:{broker['port']}"
@@ -308,10 +314,6 @@ def memory() -> list[Measure]:
             writer.produce("many", b"x", partition=index)
         assert writer.flush(60) == 0
         full = _resident_mb(broker["pid"])
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
-        state.unlink(missing_ok=True)
     return [
         Measure("broker process after start", idle, "MB", 100, "lower"),
         Measure("broker process with 1,000 partitions open", full, "MB", 250, "lower"),
@@ -328,19 +330,12 @@ def _resident_mb(pid: int) -> float:
 @contextmanager
 def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
     """Start a cluster of processes over moto; yield (bootstrap servers, state file)."""
-    state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
-    process, _ = _dev("--brokers", str(brokers), "--state-file", str(state), *arguments)
-    try:
+    with _dev("--brokers", str(brokers), *arguments) as (state, _):
         nodes = json.loads(state.read_text())["processes"]
         yield (
             ",".join(f"127.0.0.1:{node['port']}" for node in nodes if node["role"] == "broker"),
             state,
         )
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(30)
-        state.unlink(missing_ok=True)
-        DEV_LOG.unlink(missing_ok=True)
 
 
 def planned_moves() -> list[Measure]:

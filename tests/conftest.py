@@ -4,10 +4,13 @@ property tests take their time, prepare a home for Spark, and keep collections o
 
 import gc
 import os
+import shutil
 import sys
+from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 import hypothesis
 import pytest
@@ -26,9 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # By default an example that takes longer than 0.2 s fails, which busy machines cannot promise.
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
-    home = TemporaryDirectory(prefix="penstock-spark-home-")
-    config.add_cleanup(home.cleanup)
-    os.environ["SPARK_HOME"] = _unzipped_spark(Path(home.name))
+    os.environ["SPARK_HOME"] = str(_unzipped_spark())
 
 
 def pytest_collection_finish() -> None:
@@ -39,10 +40,26 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _unzipped_spark(home: Path) -> str:
+def _unzipped_spark() -> Path:
     """Return a Spark home without the zip of PySpark, so that the installed package is used. From
     the zip, each Python process of a query compiles all its imports again: 0.5 s of CPU.
+
+    It has links into the virtual environment and stays there: a test run that is killed removes
+    nothing.
     """
+    home = Path(sys.prefix) / "spark-home" / version("pyspark")
+    if home.exists():
+        return home
+    home.parent.mkdir(exist_ok=True)
+    made = Path(mkdtemp(dir=home.parent))
+    _link_spark(made)
+    with suppress(OSError):  # another process was first
+        made.rename(home)
+    shutil.rmtree(made, ignore_errors=True)
+    return home
+
+
+def _link_spark(home: Path) -> None:
     installed = find_spec("pyspark")
     assert installed is not None, "tests need what `make venv` installs"
     assert installed.origin is not None
@@ -53,4 +70,3 @@ def _unzipped_spark(home: Path) -> str:
         target = library if path.suffix == ".zip" else home
         if path.name != "python":
             (target / path.name).symlink_to(path)
-    return str(home)

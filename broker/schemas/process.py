@@ -8,10 +8,12 @@ Limits: an answer takes at most ANSWER_S. The caller limits what waits.
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -103,29 +105,35 @@ class CheckProcess:
 
 
 class _Worker:
-    """One process. It ends when its socket is closed."""
+    """One process. It ends when its socket is closed. What its limits leave of its temporary files
+    is removed then.
+    """
 
     def __init__(
         self,
         process: "subprocess.Popen[bytes]",
+        directory: str | None,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
+        """directory: for temporary files; None if none can be made."""
         self._process, self._reader, self._writer = process, reader, writer
+        self._directory = directory
 
     @classmethod
     async def start(cls) -> "_Worker":
         """Raises OSError."""
         ours, theirs = socket.socketpair()
         try:
-            process = await asyncio.to_thread(spawned, theirs)
+            directory = await asyncio.to_thread(temporary_directory)
+            process = await asyncio.to_thread(spawned, theirs, directory=directory)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         ours.setblocking(False)
-        return cls(process, *await asyncio.open_connection(sock=ours))
+        return cls(process, directory, *await asyncio.open_connection(sock=ours))
 
     async def ask(self, request: Request) -> Verdict:
         """Raises OSError, EOFError, MsgspecError."""
@@ -150,19 +158,45 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
+        finally:
+            remove(self._directory)
+
+
+def temporary_directory() -> str | None:
+    """Return a new directory for the files of a worker, which the caller removes when it has ended:
+    a worker that meets its limits cannot. None if none can be made; only .proto files need it.
+    """
+    try:
+        return tempfile.mkdtemp(prefix="penstock-schema-")
+    except OSError:
+        return None
 
 
 def spawned(
-    connection: socket.socket, module: str = "broker.schemas.worker"
+    connection: socket.socket,
+    module: str = "broker.schemas.worker",
+    *,
+    directory: str | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a worker without the secrets of this process in its environment. connection: its
-    standard input.
+    standard input. directory: for its temporary files; removed if it does not start.
     """
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    return subprocess.Popen(  # noqa: S603 - our own modules, no shell
-        [sys.executable, "-P", "-m", module],
-        stdin=connection.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=kept,
-    )
+    if directory is not None:
+        kept["TMPDIR"] = directory
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own modules, no shell
+            [sys.executable, "-P", "-m", module],
+            stdin=connection.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=kept,
+        )
+    except BaseException:
+        remove(directory)
+        raise
+
+
+def remove(directory: str | None) -> None:
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -202,7 +202,7 @@ def _compiled(text: str, references: Sequence[ReferencedSchema]) -> list[Any]:
             " a descriptor set in Base64 (protoc --include_imports --descriptor_set_out=FILE)"
         ) from None
     protoc: Any = compiler
-    with tempfile.TemporaryDirectory(prefix="penstock-schema-") as name:
+    with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         for reference in references:
             _write_reference(directory / "in", reference)

@@ -45,6 +45,7 @@ from deploy.node.config.sources import check_assignment
 from deploy.output import Progress
 
 _FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run_dev(
@@ -57,6 +58,8 @@ def run_dev(
     line. Raises DeployError.
     """
     lifeline.die_with_parent(os.environ)
+    for number in _ENDING:  # until the event loop handles them, or the directory would stay
+        signal.signal(number, _interrupt)
     options = check(options)
     contents = (contents or FirstContents()).check()
     if options.store.startswith("s3:"):
@@ -78,7 +81,15 @@ def run_dev(
             started_at=started_at,
             ports=ports,
         )
-        asyncio.run(dev.run())
+        try:
+            asyncio.run(dev.run())
+        finally:  # only the directory is left to remove
+            for number in (signal.SIGINT, *_ENDING):
+                signal.signal(number, signal.SIG_IGN)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def check(options: ClusterOptions) -> ClusterOptions:
@@ -155,7 +166,7 @@ class _Dev:
                 call()
             stop.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, *_ENDING):
             asyncio.get_running_loop().add_signal_handler(number, interrupted)
         try:
             with self._web_console():

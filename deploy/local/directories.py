@@ -23,13 +23,13 @@ TEMPORARY_PREFIX: Final = "penstock-dev-"
 @contextmanager
 def controller_directory(store: str, environment: Mapping[str, str]) -> Generator[str]:
     """Yield the directory for the controllers' data, by the kind of store."""
+    remove_leftovers()
     if store.startswith("file:"):
         yield f"{store.removeprefix('file:').removeprefix('//').rstrip('/')}/controller"
     elif store.startswith("s3:"):
         data = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
         yield str(Path(data) / "penstock" / hashlib.sha256(store.encode()).hexdigest()[:16])
     else:
-        _remove_leftovers()
         directory = tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}{os.getpid()}-")
         try:
             yield directory
@@ -46,7 +46,8 @@ def security_directory(store: str, controllers: str) -> Path:
     return Path(controllers) / "security"
 
 
-def _remove_leftovers() -> None:
+def remove_leftovers() -> None:
+    """Remove the temporary directories of processes that were killed."""
     for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*-*"):
         pid = left.name.removeprefix(TEMPORARY_PREFIX).partition("-")[0]
         if pid.isdigit() and not is_running(int(pid)):

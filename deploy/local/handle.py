@@ -17,7 +17,7 @@ from typing import Final, Self
 from deploy.clients import state_file
 from deploy.clients.state_file import ClusterState, ProcessState
 from deploy.errors import ClusterFailed
-from deploy.local.directories import TEMPORARY_PREFIX
+from deploy.local.directories import TEMPORARY_PREFIX, remove_leftovers
 from deploy.node import lifeline
 
 READY_TIMEOUT_S: Final = 60.0
@@ -122,6 +122,8 @@ class LocalCluster:
                 process.wait()
         if process is not None and process.stdout is not None:
             process.stdout.close()
+        if process is not None and process.returncode:  # it was killed, perhaps
+            remove_leftovers()
         self._directory.cleanup()
 
     def _start(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import MsgspecError
 
 from broker.schemas.messages import FRAME_BYTES
-from broker.schemas.process import LIMIT_SIGNALS, spawned
+from broker.schemas.process import LIMIT_SIGNALS, remove, spawned, temporary_directory
 from broker.schemas.worker import CPU_S_MAX, MEMORY_BYTES_MAX
 from deploy.records.decode_worker import DecodedValue, DecodeValue, decode_answer, encode
 
@@ -32,6 +32,7 @@ class DecodeProcess:
         self._turn = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
+        self._directory: str | None = None
         self.ended_count = 0
         """How often the process ended before it had answered."""
 
@@ -60,7 +61,8 @@ class DecodeProcess:
             ours, theirs = socket.socketpair()
             with theirs:
                 try:
-                    self._process = spawned(theirs, _MODULE)
+                    self._directory = temporary_directory()
+                    self._process = spawned(theirs, _MODULE, directory=self._directory)
                 except BaseException:
                     ours.close()
                     raise
@@ -88,6 +90,8 @@ class DecodeProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
+        finally:
+            remove(self._directory)
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

@@ -24,7 +24,7 @@ from objectstore.config import S3Config
 from objectstore.url import open_store, parse_store_url
 from tests.support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
 from tests.support.s3_headers import SSE_HEADERS, told_headers
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -281,11 +281,30 @@ def test_ctrl_c_leaves_nothing(store: str) -> None:
         assert not state_path.exists()
 
 
+def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path) -> None:
+    """With --secure the certificates take a while, before the event loop handles signals."""
+    command = (*PENSTOCK, "dev", "--store", "memory", "--secure", "--port", "0")
+    process = subprocess.Popen(
+        (*command, "--state-file", str(tmp_path / "state")),
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: bool(list(tmp_path.glob(f"{TEMPORARY_PREFIX}*"))))
+        process.terminate()
+        process.wait(20)
+    finally:
+        process.kill()
+    assert not list(tmp_path.iterdir())
+
+
 def test_all_die_with_a_killed_supervisor() -> None:
     with LocalCluster(["--log-level", "error"]) as cluster:
-        pids = pids_of(cluster)
-        os.kill(cluster.pid, signal.SIGKILL)
+        pids, pid = pids_of(cluster), cluster.pid
+        os.kill(pid, signal.SIGKILL)
         wait_until_gone(pids)
+        assert temporary_directories(pid)
+    assert not temporary_directories(pid)
 
 
 def test_no_restart_means_none() -> None:

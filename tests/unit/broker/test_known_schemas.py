@@ -3,6 +3,7 @@ process, and the worker process.
 """
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -216,14 +217,19 @@ def test_references_come_before_what_refers_to_them(server: SchemaRegistryServer
         registry.by_id(number)
 
 
-async def test_a_process_that_is_killed_is_replaced() -> None:
-    """What it was doing is to be repeated: the records may be right."""
+async def test_a_process_that_is_killed_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was doing is to be repeated: the records may be right. Its files are removed."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     process = CheckProcess()
     request = CheckSchema(FieldRule("json", "true"))
     try:
         assert (await process.call("t", request)).kind == messages.VALID
         worker = process._worker
         assert worker is not None
+        (name,) = os.listdir(tmp_path)
+        (tmp_path / name / "half.proto").touch()
         worker._process.kill()
         assert (await process.call("t", request)).kind == messages.UNAVAILABLE
 
@@ -231,8 +237,10 @@ async def test_a_process_that_is_killed_is_replaced() -> None:
             return (await process.call("t", request)).kind == messages.VALID
 
         await until(works)
+        assert name not in os.listdir(tmp_path)
     finally:
         await process.close()
+    assert not os.listdir(tmp_path)
 
 
 async def test_topics_take_turns() -> None:
