@@ -97,7 +97,7 @@ class LeaseBook:
         until_ms = info.modified_ms + LEASE_MS_MAX
         try:
             lease = msgspec.json.decode(data, type=Lease)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if before is not None and before.etag == info.etag:
                 return before
             _log.warning(

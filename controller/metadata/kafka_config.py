@@ -16,7 +16,8 @@ from controller.metadata.topic_configs import (
 )
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""One way to read each number: with two, 4,096 digits took 0.4 s of CPU (busy machine)."""
 _LIMITS: Final = {ConfigType.INT: INT32_MAX, ConfigType.LONG: INT64_MAX}
 
 

@@ -22,7 +22,8 @@ SCHEMA_CHARS_MAX = 32_767
 """The longest string of Kafka's protocol, in bytes."""
 _HOUR_MS = 3_600_000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_DECIMAL = re.compile(r"([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[dDfF]?")
+_DECIMAL = re.compile(r"([+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?)[dDfF]?")
+"""One way to read each number: with two, 4,096 digits took 0.4 s of CPU (busy machine)."""
 _THROTTLED = r"[0-9]+:[0-9]+"
 
 

@@ -76,9 +76,11 @@ class DataDirectory(Protocol):
 
 
 class _LocalFile:
+    """Readable by its owner only: the metadata have the salted keys of users."""
+
     def __init__(self, path: Path) -> None:
         self._file = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644
+            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
 
     def append(self, data: bytes) -> None:

@@ -100,10 +100,11 @@ class TokenSource:
             {"Authorization": f"Basic {login}", "Accept": "application/json"},
         )
         with _opener(self.ca).open(request, timeout=TIMEOUT_S) as answer:
-            found: Any = json.loads(answer.read(ANSWER_BYTES_MAX))
+            document = answer.read(ANSWER_BYTES_MAX)
         try:
+            found: Any = json.loads(document)
             return _checked(str(found["access_token"]))
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, RecursionError):
             raise ValueError("the answer has no access_token") from None
 
 
@@ -138,5 +139,5 @@ def end_of(token: str) -> float:
             raise ValueError
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return float(claims["exp"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError("is no JWT with the claim exp") from None

@@ -64,11 +64,16 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def write(path: Path, state: ClusterState) -> None:
-    """Write the file. Raises DeployError if it cannot be written."""
+    """Write the file with mode 0600: the address of the store may have its keys. Raises DeployError
+    if it cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
+        beside.unlink(missing_ok=True)
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "wb") as opened:
+            opened.write(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
         beside.replace(path)
     except OSError as error:
         raise DeployError(

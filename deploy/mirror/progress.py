@@ -95,7 +95,7 @@ def _decoded(record: Record) -> tuple[SegmentKey, SegmentValue]:
             msgspec.json.decode(record.key or b"", type=SegmentKey),
             msgspec.json.decode(record.value or b"", type=SegmentValue),
         )
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(
             f"the record at offset {record.offset} is none of a mirror: {error}"
         ) from None

@@ -66,7 +66,7 @@ class JsonCodec:
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
         try:
             return msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRecord(f"it is not JSON: {error}") from None
 
     def encode(self, text: str) -> bytes:

@@ -166,5 +166,6 @@ def _save(path: Path | None) -> None:
 
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        readline.write_history_file(path)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         os.chmod(path, 0o600)
+        readline.write_history_file(path)

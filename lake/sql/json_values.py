@@ -185,18 +185,20 @@ class JsonDecoder:
         self, column: JsonColumn, values: Array, found: Array, misfits: list[MisfitRows]
     ) -> Array:
         """Compare the structure of each value with the type; a value that has another one is NULL
-        as a whole.
+        as a whole. So is one that is too deep for DuckDB to say its structure: 128 levels.
         """
         raw = self._raw(column, values)
-        structures = self._column("SELECT json_structure(v)::VARCHAR FROM batch", raw)
+        structures = self._column("SELECT TRY(json_structure(v))::VARCHAR FROM batch", raw)
         unfit = [
             text
             for text in pc.unique(structures).to_pylist()
             if text is not None and not structure_fits(json.loads(text), column.kind)
         ]
-        if not unfit:
+        lost = pc.and_(pc.is_null(structures), pc.is_valid(raw))
+        if unfit:
+            lost = pc.or_(lost, pc.is_in(structures, value_set=pa.array(unfit, structures.type)))
+        if not pc.any(lost, min_count=0).as_py():
             return found
-        lost = pc.is_in(structures, value_set=pa.array(unfit, structures.type))
         misfits.append(MisfitRows(column.name, _numbers(lost)))
         return pc.if_else(lost, pa.scalar(None, found.type), found)
 

@@ -1,0 +1,84 @@
+"""Values that are made to take quadratic time or a deep stack where they are read, and files with
+secrets that others could read.
+"""
+
+import base64
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from base.ids import Millis
+from controller.leader.leases import LeaseBook
+from controller.raft.directory import LocalFiles
+from deploy.clients import state_file
+from deploy.clients.bearer_tokens import end_of
+from deploy.mirror.progress import _decoded
+from deploy.records.formats import BadRecord, JsonCodec
+from lake.sql.inference import StructOf
+from lake.sql.json_values import JsonColumn, JsonDecoder
+from objectstore.memory import MemoryStore
+from stream.batch.records import Record
+from stream.format.keys import lease_key
+from stream.format.manifest.lease import LEASE_BYTES_MAX
+
+DEEP = b"[" * 100_000
+
+
+def test_numbers_of_configs_are_read_in_linear_time() -> None:
+    """A request may have 10,000 of them. With a pattern that has two ways to read a digit, each
+    took 0.4 s of a controller.
+    """
+    code = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "from controller.metadata.topic_configs import VALUE_CHARS_MAX, problem\n"
+        "value = '1' * (VALUE_CHARS_MAX - 1) + 'x'\n"
+        "for _ in range(1_000):\n"
+        "    assert problem('min.cleanable.dirty.ratio', value)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_a_deep_lease_holds_everything_like_a_damaged_one() -> None:
+    """Readers of the store may write leases. One that ended the janitor would end deletions."""
+    store = MemoryStore()
+    lease = b'{"x":' + b"[" * (LEASE_BYTES_MAX - 5)
+    await store.put(lease_key("c", uuid4(), 1), lease)
+    book = LeaseBook(store, "c", now=lambda: 0.0, now_ms=lambda: Millis(0))
+    assert await book.protected_from() == 0
+
+
+def test_deep_records_are_refused_like_damaged_ones() -> None:
+    with pytest.raises(BadRecord):
+        JsonCodec().decode(DEEP)
+    with pytest.raises(ValueError, match="is none of a mirror"):
+        _decoded(Record(0, 0, DEEP, DEEP))
+    claims = base64.urlsafe_b64encode(DEEP).decode()
+    with pytest.raises(ValueError, match="exp"):
+        end_of(f"header.{claims}.signature")
+
+
+def test_a_deep_value_does_not_fit_a_column_of_sql() -> None:
+    decoder = JsonDecoder([JsonColumn("a", "a", StructOf((("b", "BIGINT"),)))])
+    depth = 900
+    deep = '{"a":' + '{"b":' * depth + "1" + "}" * depth + "}"
+    parsed = decoder.parse(pa.array(['{"a": {"b": 1}}', deep], pa.string_view()))
+    decoder.close()
+    assert parsed.arrays[0].to_pylist() == [{"b": 1}, None]
+    assert [list(item.rows) for item in parsed.misfits] == [[1]]
+
+
+def test_others_cannot_read_secrets(tmp_path: Path) -> None:
+    """The metadata log has salted keys of users, and an address of a store may have its keys."""
+    LocalFiles(tmp_path).create("segment").close()
+    state = state_file.ClusterState(
+        pid=1, bootstrap="", controller="", store="", store_url="s3://b?secret_key=x", processes=[]
+    )
+    state_file.write(tmp_path / "state.json", state)
+    for name in ("segment", "state.json"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
