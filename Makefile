@@ -15,8 +15,8 @@ PACKAGES := base objectstore stream lake controller broker deploy penstock pyspa
 SEEDS ?= 200
 MINUTES ?= 10
 JOBS ?= 2
-# Of test-fast. Two other lanes run beside it.
-WORKERS ?= 2
+# One more than cores, because most tests wait for processes and sockets more than they compute.
+WORKERS ?= 3
 ARGS ?=
 # Where CI is set, a program that tests need and that cannot be installed is a failure; elsewhere those tests skip, and say so.
 IF_POSSIBLE := $(if $(CI),,--if-possible)
@@ -97,13 +97,13 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/python -m deploy.reference.metadata_records > docs/reference/metadata-records.md
 	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
-# Three lanes at a time: those of system and Spark wait for processes much of their time, in which test-fast computes. Each
-# lane's output comes when it ends. Meanwhile Go compiles what test-rest needs, where it is not there yet.
+# Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
 .PHONY: test
 test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
 	@deploy/ensure-chromium.sh $(IF_POSSIBLE)
-	@$(MAKE) --no-print-directory -j4 --output-sync=target test-programs test-spark test-system test-fast test-rest
+	@{ deploy/ensure-helm.sh --if-possible && deploy/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw; } > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
+	@$(MAKE) --no-print-directory -j2 --output-sync=target test-system test-spark
 
 .PHONY: console
 console: venv ## the web console's tests in a browser
@@ -128,15 +128,6 @@ test-system: venv chaos-clients
 test-spark: venv
 	$(BIN)/pytest -q tests/spark -m "not long" $(ARGS)
 	$(BIN)/pytest -q tests/table $(ARGS)
-
-.PHONY: test-programs
-test-programs:
-	@deploy/ensure-helm.sh --if-possible > /dev/null
-	@deploy/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw > /dev/null
-
-# After test-spark, so that no more than three lanes run.
-.PHONY: test-rest
-test-rest: venv test-programs test-spark
 	$(BIN)/pytest -q tests/console $(ARGS)
 	$(BIN)/pytest -q tests/helm $(ARGS)
 	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
