@@ -56,8 +56,8 @@ CLIENT_SETTINGS = {
     "spark.pyspark.python",
 }
 FILES = (".json", ".jsonl", ".py", ".md", ".tar.gz", ".yaml", ".yml")
-OTHER_FLAGS = {"--archives", "--build-arg", "--cascade=orphan"}
-"""Of Spark, buildah and kubectl."""
+OTHER_FLAGS = {"--api-versions", "--archives", "--build-arg", "--cascade=orphan"}
+"""Of Helm, Spark, buildah and kubectl."""
 OTHER_NAMES = {
     "confluent-kafka",
     "docker-compose",
