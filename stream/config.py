@@ -285,9 +285,14 @@ _MAY_BE_ZERO = frozenset(
 )
 
 LOCAL_STORE_DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
-    {"wal_linger_ms": 5, "wal_put_interval_ms": 0, "wal_hedge_factor": 0}
+    {
+        "wal_linger_ms": 5,
+        "wal_put_interval_ms": 0,
+        "batching_bytes_per_s": 1024 * 1024 * MIB,
+        "wal_hedge_factor": 0,
+    }
 )
-"""Defaults for stores in memory and in files: a bulk waits only for the PUT in flight, so that
-requests that arrive meanwhile share the next one, and slow PUTs are not repeated, because PUTs have
-no price and no slow tail.
+"""Defaults for stores in memory and in files: at any rate a bulk waits only for the PUT in flight,
+so that requests that arrive meanwhile share the next one, and slow PUTs are not repeated, because
+PUTs have no price and no slow tail.
 """

@@ -70,8 +70,7 @@ class WalCore(Generic[G]):
         self._batching_bytes_per_s = config.batching_bytes_per_s
         self._linger_s = config.wal_linger_ms / 1000
         self._linger_idle_s = min(config.wal_linger_ms, config.wal_linger_idle_ms) / 1000
-        # A pause of the clients is waited for to save PUTs, which is no aim without an interval.
-        self._pause_s = min(config.wal_put_interval_ms, config.wal_pause_ms) / 1000
+        self._pause_s = config.wal_pause_ms / 1000
         self._interval_s = min(config.wal_linger_ms, config.wal_put_interval_ms) / 1000
 
     @property

@@ -142,7 +142,8 @@ def _default(field: Field) -> str:
         return "required"
     text = _code(shown(field.setting, field.default))
     if field.setting.name in _local_names():
-        return f"{text}; over memory and files {_code(str(LOCAL_STORE_DEFAULTS[field.field]))}"
+        local = shown(field.setting, LOCAL_STORE_DEFAULTS[field.field])
+        return f"{text}; over memory and files {_code(local)}"
     return text
 
 
