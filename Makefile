@@ -99,7 +99,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 
 # Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
 .PHONY: test
-test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
+test: check jre ## everything that CI runs: half an hour on 2 cores
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
 	@deploy/ensure-chromium.sh $(IF_POSSIBLE)
 	@{ deploy/ensure-helm.sh --if-possible && deploy/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw; } > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!

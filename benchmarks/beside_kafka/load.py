@@ -18,7 +18,8 @@ class OtherLoad:
     def share(self) -> float:
         """Return their share of all cores, 0 to 1, with what the hypervisor took.
 
-        Children count as others until they have been waited for.
+        Children count as others until they have been waited for. It reads low, down to 0: the time
+        of this process and its children may include interrupts, which the total leaves out.
         """
         elapsed_s = time.monotonic() - self._began_s
         used_s = _others_cpu_s() - self._before_s
