@@ -30,8 +30,9 @@ from lake.cleaning.run import (
     PassPlan,
     TopicCleaner,
 )
-from lake.manifest.errors import UnknownPartition
+from lake.manifest.errors import ManifestNotFound, UnknownPartition
 from lake.manifest.view import ClusterView
+from lake.rewrite.run import PUBLISH_S
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.cache.block_cache import BlockCache
@@ -44,6 +45,7 @@ from stream.format.checkpoint import (
     decode_map,
     decode_recovery,
 )
+from stream.format.manifest.model import ManifestRoot
 from stream.ports import ObjectRange
 from stream.read.object_reader import ObjectReader
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 10.0
 _CHECKPOINT_BYTES: Final = 4 << 20
 _READS_AT_ONCE: Final = 16
+_LOOK_S: Final = 0.2
 _T = TypeVar("_T")
 
 
@@ -186,12 +189,13 @@ def _run(
         try:
             await _start(client, follower, controller)
             view = ClusterView(store, target.cluster_id)
+            await _until_published(view, follower, target.topic)
             cleaning = TopicCleaner(
                 view,
                 target.topic,
                 ControllerCleaner(client, follower, store),
                 run_passes,
-                await _options(view, target.topic, limits),
+                _options(view.root, target.topic, limits),
                 now_ms=wall_ms,
                 on_done=on_done,
             )
@@ -214,12 +218,33 @@ async def _start(client: ControllerClient, follower: MetadataFollower, controlle
         raise no_controller(client, controller, _TIMEOUT_S) from None
 
 
-async def _options(view: ClusterView, topic: str, limits: ByKeyLimits) -> CleaningOptions:
-    """Return the options of a run for this topic. Raises UnknownPartition, UsageError."""
-    root = await view.refresh()
-    entry = next((item for item in root.topics if item.name == topic), None)
-    if entry is None:
-        raise UnknownPartition(topic, None)
+async def _until_published(view: ClusterView, follower: MetadataFollower, topic: str) -> None:
+    """Wait until the manifest has the topic: it follows the controllers by `manifest.interval.ms`,
+    1 s by default. Raises UnknownPartition, DeployError.
+    """
+    deadline = asyncio.get_running_loop().time() + PUBLISH_S
+    while True:
+        try:
+            root = await view.refresh()
+        except ManifestNotFound:
+            if follower.image.topics.by_name(topic) is None:
+                raise
+        else:
+            if any(item.name == topic for item in root.topics):
+                return
+            if follower.image.topics.by_name(topic) is None:
+                raise UnknownPartition(topic, None)
+        if asyncio.get_running_loop().time() > deadline:
+            raise DeployError(
+                f"topic {topic!r} is not in the manifest of the store after {PUBLISH_S:.0f} s."
+                " Do the controllers publish it? See manifest.interval.ms and `penstock doctor`"
+            )
+        await asyncio.sleep(_LOOK_S)
+
+
+def _options(root: ManifestRoot, topic: str, limits: ByKeyLimits) -> CleaningOptions:
+    """Return the options of a run for this topic. Raises UsageError."""
+    entry = next(item for item in root.topics if item.name == topic)
     if entry.is_internal:
         raise UsageError(f"{topic} is an internal topic: its coordinators compact it")
     configs = root.configs_of(entry)
