@@ -193,6 +193,15 @@ class BrokerConfig:
     all reading pauses. At least `socket.request.max.bytes`.
     """
 
+    buffered_principal_percent: Annotated[
+        int,
+        Setting("queued.max.request.bytes.principal.percent", Kind.INT, 1, 100, is_dynamic=True),
+    ] = 50
+    """The part of `queued.max.request.bytes` that one principal may use, in percent. Above it the
+    connections of this principal pause, and above twice of it those within a request are closed.
+    Clients that do not authenticate have only the common limit.
+    """
+
     quota_window_num: Annotated[int, Setting("quota.window.num", Kind.INT, 1, 1_000)] = 11
     """Samples over which the rate of a client is measured for its quotas; the current one counts.
     More let it use more at once after a pause.

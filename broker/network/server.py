@@ -3,7 +3,8 @@
 Invariants: requests of a connection start and are answered in the order of arrival. Produce
 requests overlap; any other request blocks the following ones until it is done, as in Kafka, so a
 connection never has more than one task. The memory that a client can make the broker hold is
-limited: requests in flight and unsent answers per connection, request bytes over all connections.
+limited: requests in flight and unsent answers per connection, bytes of requests by principal and in
+all (`broker.network.request_memory`).
 At a limit the broker stops reading, and TCP applies back pressure to the client. A connection
 within a frame may grow to twice the shared limit, because half-received frames could otherwise
 block each other for good; beyond that it is closed. While the storage is full no Produce starts and
@@ -37,6 +38,7 @@ from broker.network.connection import (
 from broker.network.handshake_order import HandshakeOrder
 from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, Respond, Response
+from broker.network.request_memory import RequestMemory
 from broker.network.request_meter import RequestMeter
 from broker.network.tls_channel import FEED_BYTES_MAX, TlsBroken, TlsChannel
 from broker.network.wake_limit import WAKE_BYTES, WakeLimit
@@ -100,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.security_protocol = protocol
         self.principal = ANONYMOUS
+        self.usage = server.memory.usage(ANONYMOUS)
         self.sasl = server.access.new_sasl() if protocol.has_sasl else None
         self.is_authenticated = False
         self.local_host = ""
@@ -265,6 +268,7 @@ class Connection(asyncio.BufferedProtocol):
     def authenticated(self, principal: Principal) -> None:
         """Note who the client is, and lift the limits of those who have not authenticated."""
         self.principal = principal
+        self._move_usage()
         if self.is_authenticated:
             return
         self.is_authenticated = True
@@ -272,6 +276,16 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.limit(self._server.config.request_bytes_max)
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def _move_usage(self) -> None:
+        """Charge what is held, and what comes, to the principal."""
+        memory = self._server.memory
+        usage = memory.usage(self.principal)
+        if usage is not self.usage:
+            memory.forget(self)
+            memory.charge(usage, self._charged_bytes)
+            memory.charge(self.usage, -self._charged_bytes)
+            self.usage = usage
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -296,8 +310,10 @@ class Connection(asyncio.BufferedProtocol):
             self.pump()
         else:
             self._update_reading()
-        if server.buffered_bytes > server.hard_limit_bytes and self._reader.buffered_bytes:
-            self.close("request memory is used up (queued.max.request.bytes)")
+        if server.memory.is_full(self.usage) and self._reader.buffered_bytes:
+            refusal = server.memory.refusal(self.usage)
+            if refusal:
+                self.close(refusal)
 
     def _end_burst(self) -> None:
         self._burst_bytes = 0
@@ -320,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._task is not None:
             self._task.cancel()
         self._waiting.clear()
-        self._server.charge(-self._charged_bytes)
+        self._server.memory.charge(self.usage, -self._charged_bytes)
         self._charged_bytes = 0
         self._server.remove(self)
 
@@ -439,7 +455,7 @@ class Connection(asyncio.BufferedProtocol):
             self._reader.buffered_bytes + self._waiting_bytes + self._order.request_bytes
         )
         if buffered_bytes != self._charged_bytes:
-            server.charge(buffered_bytes - self._charged_bytes)
+            server.memory.charge(self.usage, buffered_bytes - self._charged_bytes)
             self._charged_bytes = buffered_bytes
         pause = (
             bool(self._waiting)
@@ -449,12 +465,8 @@ class Connection(asyncio.BufferedProtocol):
             or self._is_held
             or self._is_shaking_hands
         )
-        if (
-            not pause
-            and server.buffered_bytes > server.limit_bytes
-            and not self._reader.is_mid_frame
-        ):
-            server.wait_for_memory(self)
+        if not pause and server.memory.is_full(self.usage) and not self._reader.is_mid_frame:
+            server.memory.wait(self)
             pause = True
         if pause is not self._is_read_paused:
             self._is_read_paused = pause
@@ -560,11 +572,7 @@ class Server:
         )
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
-        self.buffered_bytes = 0
-        self.limit_bytes = config.buffered_request_bytes_max
-        """Above these `buffered_bytes` no connection reads that is not within a frame."""
-        self.hard_limit_bytes = 2 * self.limit_bytes
-        """Above these a connection within a frame is closed."""
+        self.memory = RequestMemory(self.loop.call_soon)
         self.received_bytes = 0
         self.sent_bytes = 0
         self.closed_count = 0
@@ -580,7 +588,6 @@ class Server:
         self._connections: set[Connection] = set()
         self._unauthenticated: set[Connection] = set()
         self._connection_count = 0
-        self._memory_waiters: dict[Connection, None] = {}
         self._dispatcher_waiters: dict[Connection, None] = {}
         self._unsent: list[Connection] = []
         """Connections with answers of this turn of the event loop."""
@@ -592,8 +599,11 @@ class Server:
     def reconfigure(self, config: BrokerConfig) -> None:
         """Use these settings from now on."""
         self.config = config
-        self.limit_bytes = config.buffered_request_bytes_max
-        self.hard_limit_bytes = 2 * self.limit_bytes
+        self.memory.configure(
+            config.buffered_request_bytes_max,
+            config.buffered_principal_percent,
+            config.request_bytes_max,
+        )
         names = [bound.name for bound in config.bound]
         inter_broker = self.access.config.inter_broker_listener_name.upper() or names[0]
         self.admission.configure(
@@ -699,21 +709,10 @@ class Server:
         self._connections.discard(connection)
         self._unauthenticated.discard(connection)
         self.admission.gone(connection)
-        self._memory_waiters.pop(connection, None)
+        self.memory.forget(connection)
         self._dispatcher_waiters.pop(connection, None)
         if self.on_closed is not None:
             self.on_closed(connection.id)
-
-    def charge(self, delta_bytes: int) -> None:
-        self.buffered_bytes += delta_bytes
-        if self._memory_waiters and delta_bytes < 0 and self.buffered_bytes <= self.limit_bytes:
-            waiters = list(self._memory_waiters)
-            self._memory_waiters.clear()
-            for connection in waiters:
-                self.loop.call_soon(connection.pump)
-
-    def wait_for_memory(self, connection: Connection) -> None:
-        self._memory_waiters[connection] = None
 
     def wait_for_dispatcher(self, connection: Connection) -> None:
         if not self._dispatcher_waiters:

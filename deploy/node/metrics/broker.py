@@ -84,7 +84,7 @@ def _clients(broker: Broker) -> Iterator[Reading]:
     yield table.AUTHENTICATION_FAILURES, (), broker.access.failed_count
     yield table.SECURITY_FILES_RELOADED, (), broker.access.files.reload_count
     yield table.SECURITY_FILES_REFUSED, (), broker.access.files.refused_count
-    yield table.BUFFERED, (), server.buffered_bytes
+    yield table.BUFFERED, (), server.memory.buffered_bytes
     yield table.FETCH_SESSIONS, (), len(broker.fetch_sessions)
     yield table.FETCH_SESSION_PARTITIONS, (), broker.fetch_sessions.partition_count
     yield table.FETCH_SESSION_EVICTIONS, (), broker.fetch_sessions.evicted_count

@@ -13,16 +13,18 @@ import pytest
 import uvloop
 
 from base.listeners import SecurityProtocol
+from base.principal import USER, Principal
 from broker.config import BrokerConfig
 from broker.network.connection import RECEIVE_BYTES
 from broker.network.request import ConnectionInfo, Respond, Response
-from broker.network.server import BURST_BYTES_MAX, CannotAnswer, PortTaken, Server
+from broker.network.server import BURST_BYTES_MAX, CannotAnswer, Connection, PortTaken, Server
 from broker.wire.errors import Truncated
+from tests.support.waiting import until
 
 
 class SteeredDispatcher:
     """Frames say what to do: e echo, b a megabyte, p park for the test to answer, c coroutine that
-    waits for `release`, x refuse.
+    waits for `release`, u names the principal and echoes, x refuse.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,10 @@ class SteeredDispatcher:
         self.arrived.set()
         match chr(frame[0]) if frame else "":
             case "e":
+                respond([prefix(len(frame)), memoryview(frame)])
+            case "u":
+                assert isinstance(connection, Connection)
+                connection.authenticated(Principal(USER, bytes(frame[2:]).decode()))
                 respond([prefix(len(frame)), memoryview(frame)])
             case "b":
                 respond(framed(bytes(1_000_000)))
@@ -118,6 +124,12 @@ class Fixture:
     async def connect(self) -> Client:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.server.port))
         self.clients.append(client)
+        return client
+
+    async def connect_as(self, name: str) -> Client:
+        client, frame = await self.connect(), b"u " + name.encode()
+        client.send(frame)
+        assert await client.receive() == frame
         return client
 
     async def stop(self) -> None:
@@ -243,7 +255,7 @@ async def test_closing_a_connection_cancels_what_it_waits_for(fixture: Fixture) 
     client.writer.close()
     await client.until_closed()
     await fixture.dispatcher.cancelled.wait()
-    assert fixture.server.buffered_bytes == 0
+    assert fixture.server.memory.buffered_bytes == 0
     fixture.dispatcher.parked[0][1](framed(b"late"))  # a durable append whose client is gone
 
 
@@ -323,12 +335,46 @@ async def test_shared_memory_limit_pauses_and_resumes_reading(fixture: Fixture) 
     answered = 0
     while answered < 6:
         await fixture.dispatcher.until_seen(answered + 1)
-        assert fixture.server.buffered_bytes <= 600_000
+        assert fixture.server.memory.buffered_bytes <= 600_000
         fixture.dispatcher.parked[answered][1](framed(b"ok"))
         answered += 1
     for client in clients:
         assert await client.receive() == b"ok"
-    assert fixture.server.buffered_bytes == 0
+    assert fixture.server.memory.buffered_bytes == 0
+
+
+async def test_a_principal_cannot_use_the_request_memory_of_others(fixture: Fixture) -> None:
+    await fixture.start(request_bytes_max=100_000, buffered_request_bytes_max=600_000)
+    greedy, modest = await fixture.connect_as("greedy"), await fixture.connect_as("modest")
+    greedy.send(*[b"p" + bytes(90_000)] * 10)
+    await fixture.dispatcher.until_seen(6)
+    # Four requests exceed half of the memory: the others are not read, and the principal waits.
+    for _ in range(2):
+        modest.send(b"e" + bytes(90_000))
+        assert await modest.receive() == b"e" + bytes(90_000)
+    assert len(fixture.dispatcher.parked) == 4
+    for at in range(10):
+        while len(fixture.dispatcher.parked) <= at:
+            await fixture.dispatcher.until_seen(fixture.dispatcher.seen + 1)
+        fixture.dispatcher.parked[at][1](framed(b"ok"))
+        assert await greedy.receive() == b"ok"
+    assert fixture.server.memory.buffered_bytes == 0
+
+
+async def test_a_principal_that_begins_many_requests_loses_connections(fixture: Fixture) -> None:
+    """Requests that began may go on to twice the limit, all of them together."""
+    await fixture.start(
+        request_bytes_max=100_000, buffered_request_bytes_max=400_000, buffered_principal_percent=25
+    )
+    modest = await fixture.connect_as("modest")
+    greedy = [await fixture.connect_as("greedy") for _ in range(8)]
+    for client in greedy:
+        client.writer.write(prefix(90_000) + bytes(80_000))
+    await until(lambda: fixture.server.closed_count >= 6)
+    assert fixture.server.memory.buffered_bytes <= 200_000
+    for _ in range(2):
+        modest.send(b"e" + bytes(90_000))
+        assert await modest.receive() == b"e" + bytes(90_000)
 
 
 async def test_slow_sender_is_closed(fixture: Fixture) -> None:

@@ -1,0 +1,116 @@
+"""Count the bytes of requests that a broker holds, of all connections and of each principal.
+
+A client with many connections cannot use the memory of others: a principal gets a part of it.
+Above a limit, connections pause that are not within a frame. Half-received frames could block
+each other for good, so a connection within a frame may go on up to twice the limit, and is closed
+beyond. Clients that do not authenticate have no name, so only the limit of all holds for them.
+Pure: callers pause and close.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+from base.principal import ANONYMOUS, Principal
+
+ALL: Final = "request memory is used up (queued.max.request.bytes)"
+ONE: Final = (
+    "the principal's request memory is used up (queued.max.request.bytes.principal.percent)"
+)
+
+
+class PausedConnection(Protocol):
+    """A connection that does not read."""
+
+    usage: "PrincipalUsage"
+
+    def pump(self) -> None:
+        """Look anew whether it may read."""
+        ...
+
+
+class PrincipalUsage:
+    """The bytes of one principal. It exists as long as a connection holds it."""
+
+    __slots__ = ("__weakref__", "buffered_bytes", "is_limited", "waiters")
+
+    def __init__(self, *, is_limited: bool) -> None:
+        self.is_limited = is_limited
+        self.buffered_bytes = 0
+        """0 if it is not limited."""
+        self.waiters: dict[PausedConnection, None] = {}
+        """Connections that wait until this principal is below its limit."""
+
+
+class RequestMemory:
+    """call_soon: the event loop's, to resume connections outside of the caller."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self.buffered_bytes = 0
+        self._limit_bytes = self._hard_limit_bytes = 0
+        self._principal_limit_bytes = self._principal_hard_limit_bytes = 0
+        self._call_soon = call_soon
+        self._waiters: dict[PausedConnection, None] = {}
+        self._usages: WeakValueDictionary[Principal, PrincipalUsage] = WeakValueDictionary()
+
+    def configure(self, limit_bytes: int, principal_percent: int, request_bytes_max: int) -> None:
+        """Use these limits from now on. A principal may always send a request of
+        `request_bytes_max`.
+        """
+        self._limit_bytes, self._hard_limit_bytes = limit_bytes, 2 * limit_bytes
+        self._principal_limit_bytes = limit_bytes * principal_percent // 100
+        self._principal_hard_limit_bytes = max(2 * self._principal_limit_bytes, request_bytes_max)
+        for usage in list(self._usages.values()):
+            self._resume_all(usage.waiters)
+        self._resume_all(self._waiters)
+
+    def usage(self, principal: Principal) -> PrincipalUsage:
+        """Return the usage of a principal. The caller holds it for as long as it has bytes."""
+        usage = self._usages.get(principal)
+        if usage is None:
+            usage = self._usages[principal] = PrincipalUsage(is_limited=principal != ANONYMOUS)
+        return usage
+
+    def charge(self, usage: PrincipalUsage, delta_bytes: int) -> None:
+        """Count bytes that came or went, and resume connections that waited for them."""
+        self.buffered_bytes += delta_bytes
+        if usage.is_limited:
+            usage.buffered_bytes += delta_bytes
+        if delta_bytes >= 0:
+            return
+        if usage.waiters and usage.buffered_bytes <= self._principal_limit_bytes:
+            self._resume_all(usage.waiters)
+        if self._waiters and self.buffered_bytes <= self._limit_bytes:
+            self._resume_all(self._waiters)
+
+    def is_full(self, usage: PrincipalUsage) -> bool:
+        """Return True if no further frame of this principal may begin."""
+        return (
+            self.buffered_bytes > self._limit_bytes
+            or usage.buffered_bytes > self._principal_limit_bytes
+        )
+
+    def refusal(self, usage: PrincipalUsage) -> str:
+        """Return why a connection within a frame has to be closed; empty: it may go on."""
+        if usage.buffered_bytes > self._principal_hard_limit_bytes:
+            return ONE
+        return ALL if self.buffered_bytes > self._hard_limit_bytes else ""
+
+    def wait(self, waiter: PausedConnection) -> None:
+        """Resume this connection when its principal, and all together, are below their limits."""
+        usage = waiter.usage
+        if usage.buffered_bytes > self._principal_limit_bytes:
+            usage.waiters[waiter] = None
+        else:
+            self._waiters[waiter] = None
+
+    def forget(self, waiter: PausedConnection) -> None:
+        """Drop a connection that has closed or changed its usage."""
+        waiter.usage.waiters.pop(waiter, None)
+        self._waiters.pop(waiter, None)
+
+    def _resume_all(self, waiters: dict[PausedConnection, None]) -> None:
+        some = list(waiters)
+        waiters.clear()
+        for waiter in some:
+            self._call_soon(waiter.pump)
