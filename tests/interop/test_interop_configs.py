@@ -84,7 +84,7 @@ async def same_configs(both: Both, kind: int, name: str, *keys: str) -> None:
 
     pairs: list[Any] = []
     try:
-        await until(are_same, timeout_s=10)
+        await until(are_same, timeout_s=60)
     except TimeoutError:
         assert pairs[0] == pairs[1]
 
