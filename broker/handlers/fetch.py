@@ -244,7 +244,7 @@ class _FetchCall:
             if found is ErrorCode.NOT_LEADER_OR_FOLLOWER and self._may_read_elsewhere():
                 self._locate_committed(target, target.topic_name)
             return None
-        target.partition = found
+        target.find(found)
         result.error_code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
         if result.error_code == ErrorCode.NONE and self._replica_id >= 0:
             # As Kafka for a broker that is not a replica; here, no broker is one.
@@ -384,13 +384,16 @@ class _FetchCall:
         return await self._answer_in_slices() if self.is_long else self.answer()
 
     def _is_current(self) -> bool:
-        """Return whether no offset moved in a wait that nothing interrupted, as the end of a
-        partition would have. Costs a quarter of `evaluate`.
+        """Return whether no partition moved in a wait that nothing interrupted. Costs a quarter of
+        `evaluate`.
         """
         return self._node.can_write() and all(target.is_current() for target in self._targets)
 
     def _has_moved(self) -> bool:
-        """Return whether an offset moved while the partitions of a long fetch were looked up."""
+        """Return whether a partition has moved since it was looked up. Other work runs between the
+        first look and this task, and between the slices of a long fetch; it wakes no fetch that
+        is not parked yet.
+        """
         return any(
             target.partition is not None and not target.is_current() for target in self._targets
         )
@@ -474,9 +477,7 @@ class _FetchCall:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     async def _park(self) -> bool:
-        """Wait for enough bytes, an error, or max_wait. Return False if nothing came. Registers
-        before anything can change.
-        """
+        """Wait for enough bytes, an error, or max_wait. Return False if nothing came."""
         if self._ctx.on_wait is not None:
             self._ctx.on_wait()
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -496,7 +497,7 @@ class _FetchCall:
             if target.is_opening and target.topic_name is not None
         ]
         try:
-            if self.is_long and self._has_moved():
+            if self._has_moved():
                 return True
             async with asyncio.timeout_at(self._deadline):
                 await woken

@@ -25,6 +25,7 @@ class FetchTarget:
     """One partition of the request with its result so far."""
 
     __slots__ = (
+        "_wakes_count",
         "committed",
         "is_cold",
         "is_denied",
@@ -46,11 +47,19 @@ class FetchTarget:
         self.wanted = wanted
         self.is_denied = False
 
+    def find(self, partition: Partition) -> None:
+        """Note where the records are."""
+        self.partition = partition
+        self._wakes_count = partition.wakes_count
+
     def is_current(self) -> bool:
-        """Return whether the partition, if it is still served, has moved none of its offsets."""
+        """Return whether the partition has moved none of its offsets, and called its readers to
+        look again for no other reason, since it was found.
+        """
         found, result = self.partition, self.result
         return (
             found is not None
+            and self._wakes_count == found.wakes_count
             and result.high_watermark == found.high_watermark
             and result.last_stable_offset == found.last_stable_offset
             and result.log_start_offset == found.log_start_offset
@@ -58,6 +67,7 @@ class FetchTarget:
 
     def reset(self) -> None:
         self.partition: Partition | None = None
+        self._wakes_count = 0
         self.committed: CommittedPartition | None = None
         self.result = FetchPartitionResult(self.wanted.partition)
         self.size_bytes = 0

@@ -207,14 +207,12 @@ class _ShareFetchCall:
         """Answer now, or return what answers later."""
         if self._is_final:
             return self.acknowledge_and_finish()
-        if self._is_long:
-            return self._evaluate_and_finish()
-        self._evaluate()
-        if not self._is_complete:
-            return self._finish()
-        if not any(target.is_cold for target in self._targets) and self._acquire():
-            return self._answer()
-        return self._finish()
+        if not self._is_long:
+            self._evaluate()
+            is_cold = any(target.is_cold for target in self._targets)
+            if self._is_complete and not is_cold and self._acquire():
+                return self._answer()
+        return self._evaluate_and_finish()
 
     async def acknowledge_and_finish(self) -> Response:
         await self._prepare()
@@ -230,6 +228,9 @@ class _ShareFetchCall:
         return await self._finish()
 
     async def _evaluate_and_finish(self) -> Response:
+        """Look again, because other work runs before this task: what it brings wakes no fetch that
+        is not parked yet.
+        """
         await self._prepare()
         await self._evaluate_later()
         return await self._finish()

@@ -66,6 +66,7 @@ class Partition:
         "topic_id",
         "topic_name",
         "trimming",
+        "wakes_count",
     )
 
     def __init__(
@@ -93,6 +94,8 @@ class Partition:
         self.records_in = 0
         self.records_out = 0
         """Offsets from the position of a fetch to the end of its records."""
+        self.wakes_count = 0
+        """Calls of `wake_readers`, for fetches that looked here and are not parked yet."""
         self.trimming = asyncio.Lock()
         """Held while the log start moves, so that it never goes back."""
         self._storage = storage
@@ -169,6 +172,7 @@ class Partition:
 
     def wake_readers(self) -> None:
         """Let parked fetches check again: this broker may no longer be the one to answer them."""
+        self.wakes_count += 1
         for wait in list(self._fetch_waits):
             wait.interrupt()
 

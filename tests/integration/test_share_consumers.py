@@ -15,7 +15,11 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from base.ids import NodeId, Offset
+from broker.handlers.dispatch import RequestDispatcher
+from broker.handlers.node import Handler
+from broker.network.request import RequestContext
 from broker.partition.partition import Partition
+from broker.wire.apis import SHARE_FETCH
 from broker.wire.error_codes import ErrorCode
 from controller.api.messages import AlterReassignments, PartitionTarget
 from stream.config import StreamConfig
@@ -159,6 +163,37 @@ async def test_records_that_are_deleted_while_a_member_reads_do_not_stop_it(
         await asyncio.to_thread(run)
     finally:
         deleted.set()
+
+
+async def test_records_that_come_before_the_wait_begins_end_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other work runs between the first look of a fetch and its task."""
+    looked, produced = threading.Event(), threading.Event()
+    finish = RequestDispatcher._finish
+
+    async def late_finish(
+        dispatcher: RequestDispatcher, handler: Handler, ctx: RequestContext, work: Any
+    ) -> Any:
+        if ctx.api_key == SHARE_FETCH.key:
+            looked.set()
+            await asyncio.to_thread(produced.wait, TIMEOUT_S)
+        return await finish(dispatcher, handler, ctx, work)
+
+    def run() -> None:
+        # The end of a lock would wake the fetch.
+        begin(cluster, record_lock_duration_ms="60000")
+        produce(cluster.bootstrap, TOPIC, values(1))
+        with members(cluster) as (member,), ThreadPoolExecutor(1) as pool:
+            assert member.acquired(HERE, max_wait_ms=WAIT_MS) == [(0, 0, 1)]
+            monkeypatch.setattr(RequestDispatcher, "_finish", late_finish)
+            waiting = pool.submit(member.acquired, max_wait_ms=_LONG_WAIT_MS)
+            assert looked.wait(TIMEOUT_S)
+            produce(cluster.bootstrap, TOPIC, values(1))
+            produced.set()
+            assert waiting.result(TIMEOUT_S)[-1][1] == 1
+
+    await asyncio.to_thread(run)
 
 
 async def test_new_records_wake_one_member_after_the_other(cluster: Cluster) -> None:

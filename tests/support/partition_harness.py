@@ -404,9 +404,11 @@ class Broker:
         isolation_level=0,
         session=(0, -1),
         forgotten=(),
+        meanwhile=None,
     ):
         """`wanted`: list of (topic, partition, offset) or with more fields of FetchPartition as a
-        dict behind. The whole response.
+        dict behind. The whole response. meanwhile: is awaited between the first look of the fetch
+        and the start of its task.
         """
         by_topic = {}
         for topic, index, offset, *rest in wanted:
@@ -436,6 +438,8 @@ class Broker:
             ],
         )
         response = handle_fetch(self, self.context(apis.FETCH, version, request))
+        if meanwhile is not None:
+            await meanwhile()
         if asyncio.iscoroutine(response):
             response = await response
         return self.answer(apis.FETCH, version, response)

@@ -80,6 +80,40 @@ async def test_losing_the_leadership_wakes_parked_fetches(one):
     assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def while_its_task_is_due(one, happens):
+    """Fetch, let something happen before the task of the fetch starts, and return the answer. A
+    wake-up that is lost there would delay it to max_wait.
+    """
+    async with asyncio.timeout(10):
+        response = await one.fetch_all([("t", 0, 0)], max_wait_ms=300_000, meanwhile=happens)
+    return response.responses[0].partitions[0]
+
+
+async def test_a_record_between_the_first_look_and_the_wait_ends_the_fetch(one):
+    async def produce():
+        await one.produce("t", batch(b"a"))
+
+    assert len((await while_its_task_is_due(one, produce)).records) == len(batch(b"a"))
+
+
+async def test_a_leader_that_goes_between_the_first_look_and_the_wait_ends_it(one):
+    async def go():
+        one.harness.lead("t", None)
+        await turns()
+
+    found = await while_its_task_is_due(one, go)
+    assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_session_that_ends_between_the_first_look_and_the_wait_ends_it(one):
+    async def end():
+        one.writable = False
+        one.partitions.wake_readers()
+
+    found = await while_its_task_is_due(one, end)
+    assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_a_fetch_waits_for_a_partition_that_is_opening(one):
     one.harness.refusing_opens = 1
     one.harness.topic("new")
