@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from base.collector import pause_collector
 from controller.config import QUORUM_SIZES
 from deploy.clients import state_file
 from deploy.clients.security import current_security, use
@@ -82,10 +83,21 @@ def run_dev(
             ports=ports,
         )
         try:
-            asyncio.run(dev.run())
+            _run(dev, is_in_process=options.store == "memory")
         finally:  # only the directory is left to remove
             for number in (signal.SIGINT, *_ENDING):
                 signal.signal(number, signal.SIG_IGN)
+
+
+def _run(dev: "_Dev", *, is_in_process: bool) -> None:
+    """Run until the cluster ends, as processes of nodes do if they are in this process."""
+    if not is_in_process:
+        asyncio.run(dev.run())
+        return
+    import uvloop
+
+    pause_collector()
+    uvloop.run(dev.run())
 
 
 def _interrupt(_number: int, _frame: object) -> None:

@@ -402,3 +402,30 @@ def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Pat
         broker.send_signal(signal.SIGTERM)
         broker.stderr.read()
         assert broker.wait(30) == 0
+
+
+_LOOK_AT_THE_PROCESS = """
+import gc, os, signal, sys, threading, time
+from pathlib import Path
+from deploy.local.dev_cluster import run_dev
+from deploy.local.plan import ClusterOptions
+
+state = Path(sys.argv[1])
+
+def look():
+    while not state.exists():
+        time.sleep(0.01)
+    tuned = gc.isenabled() and gc.get_threshold()[2] >= 1000 and gc.get_freeze_count() > 0
+    print(tuned, sys.getswitchinterval() < 0.001, "uvloop" in sys.modules, file=sys.stderr)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=look).start()
+run_dev(ClusterOptions(brokers=1, port=0, store="memory"), state, time.monotonic())
+"""
+
+
+def test_a_cluster_in_one_process_is_tuned_like_a_broker(tmp_path: Path) -> None:
+    """With Python's defaults, full collections of garbage stop it for 0.1 s and more."""
+    command = [sys.executable, "-P", "-c", _LOOK_AT_THE_PROCESS, str(tmp_path / "state.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "True True True" in done.stderr
