@@ -235,7 +235,7 @@ class Broker:
 
     @property
     def gone(self) -> Collection[BrokerIncarnation]:
-        return self._peer_watch.gone
+        return self.peer_watch.gone
 
     def leads_alone(self) -> bool:
         return self.follower.leads_alone() and not self.storage.fenced
@@ -357,9 +357,9 @@ class Broker:
 
     def _start_peer_watch(self) -> None:
         """Watch the other brokers, before the first partition is expected here."""
-        self._peer_watch = PeerWatch(self.node_id, self.connect_peers(), self.partitions.on_gone)
-        self._cleanup.push_async_callback(self._peer_watch.close)
-        self.follower.subscribe(self._peer_watch.on_batch)
+        self.peer_watch = PeerWatch(self.node_id, self.connect_peers(), self.partitions.on_gone)
+        self._cleanup.push_async_callback(self.peer_watch.close)
+        self.follower.subscribe(self.peer_watch.on_batch)
 
     def _start_coordination(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation

@@ -47,11 +47,6 @@ class FetchTarget:
         self.wanted = wanted
         self.is_denied = False
 
-    def find(self, partition: Partition) -> None:
-        """Note where the records are."""
-        self.partition = partition
-        self._wakes_count = partition.wakes_count
-
     def is_current(self) -> bool:
         """Return whether the partition has moved none of its offsets, and called its readers to
         look again for no other reason, since it was found.
@@ -73,6 +68,11 @@ class FetchTarget:
         self.size_bytes = 0
         self.is_opening = False
         self.is_cold = False
+
+    def find(self, partition: Partition) -> None:
+        """Note where the records are."""
+        self.partition = partition
+        self._wakes_count = partition.wakes_count
 
 
 def end_offset_of(records: Sequence[Buffer]) -> Offset:

@@ -130,6 +130,17 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
     cache = PartitionCache()
 
     def handle_metadata(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
+        return handle_in_doubt(node, ctx) if node.peer_watch.is_in_doubt else handle_now(node, ctx)
+
+    async def handle_in_doubt(node: Node, ctx: RequestContext) -> Response:
+        """Answer when it is known whether a broker has died, because the client may ask for that
+        reason. librdkafka would ask again a second after an answer that names the dead one.
+        """
+        await node.peer_watch.until_certain()
+        answer = handle_now(node, ctx)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def handle_now(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
         request = decoded(ctx, decode_request)
         answer = _Answer(node, ctx, request, cache)
         requested = request.topics

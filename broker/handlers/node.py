@@ -11,6 +11,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorizer import Authorizer
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.record_checks import RecordChecks
+from broker.network.peer_watch import PeerWatch
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
 from broker.share.coordinator import ShareCoordinator
@@ -54,6 +55,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def follower(self) -> "MetadataFollower": ...
+
+    @property
+    def peer_watch(self) -> PeerWatch: ...
 
     @property
     def record_checks(self) -> RecordChecks: ...

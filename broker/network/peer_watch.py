@@ -8,13 +8,18 @@ Invariant: a broker counts as gone only while its address refuses connections af
 it broke, and for at most GONE_MAX_S. A reset alone, a timeout and an unreachable network prove
 nothing. Being gone decides which leader clients are sent to, never who leads: a firewall may refuse
 connections to a broker that lives.
+While its connection is broken and its address still accepts, a broker is in doubt: answers that may
+name it wait for the end of the doubt, at most DOUBT_S.
 Limits: one idle connection per broker to each other broker; one attempt per PROBE_S to reach a
 broker whose connection broke.
 """
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from base.ids import NodeId
 from broker.network.peers import PeerConnections, PeerGone
@@ -25,10 +30,15 @@ from stream.ports import BrokerIncarnation
 if TYPE_CHECKING:
     from controller.metadata.image import MetadataImage
 
+_log = structlog.get_logger(__name__)
+
 GONE_MAX_S: Final = 10.0
 """The controller has fenced a dead broker long before."""
 PROBE_S: Final = 0.1
-_DYING_S: Final = 0.01
+DOUBT_S: Final = 0.05
+"""A killed process closes its connections, the newest first, and then its listener: within 3 ms on
+a busy machine. A broker that lives and closes a connection causes as long a doubt.
+"""
 RECONNECT_MIN_S: Final = 0.2
 RECONNECT_MAX_S: Final = 10.0
 _SOON_COUNT: Final = 50
@@ -54,6 +64,9 @@ class PeerWatch:
         self._on_change = on_change
         self._watches: dict[BrokerIncarnation, asyncio.Task[None]] = {}
         self._gone: set[BrokerIncarnation] = set()
+        self._doubted: set[BrokerIncarnation] = set()
+        self._certain = asyncio.Event()
+        self._certain.set()
 
     @property
     def gone(self) -> Collection[BrokerIncarnation]:
@@ -61,6 +74,17 @@ class PeerWatch:
         is fenced: the image says so.
         """
         return self._gone
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Return whether a broker may have died just now."""
+        return bool(self._doubted)
+
+    async def until_certain(self) -> None:
+        """Wait for the end of all doubts, at most DOUBT_S."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DOUBT_S):
+                await self._certain.wait()
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
         """Watch the brokers of the image that are not fenced."""
@@ -98,23 +122,32 @@ class PeerWatch:
             await asyncio.sleep(RECONNECT_MIN_S if is_soon else RECONNECT_MAX_S)
 
     async def _probe(self, peer: BrokerIncarnation) -> bool:
-        """Count the broker as gone while its address refuses connections. A process that dies may
-        close its connections a moment before its listener. Returns False if the broker is to be
-        connected first before it can be gone again.
+        """Count the broker as gone while its address refuses connections. Returns False if the
+        broker is to be connected first before it can be gone again.
         """
+        self._doubted.add(peer)
+        self._certain.clear()
         try:
             async with asyncio.timeout(GONE_MAX_S):
-                if not await self._peers.refuses(peer.node_id):
-                    await asyncio.sleep(_DYING_S)
-                while await self._peers.refuses(peer.node_id):
+                refuses = await self._peers.refuses(peer.node_id, patience_s=DOUBT_S)
+                while refuses:
                     if peer not in self._gone:
                         self._gone.add(peer)
+                        self._end_doubt(peer)
+                        _log.info("peer_died", node_id=peer.node_id, node_epoch=peer.node_epoch)
                         self._on_change(peer)
                     await asyncio.sleep(PROBE_S)
+                    refuses = await self._peers.refuses(peer.node_id)
         except (TimeoutError, PeerGone):
             return False
         finally:
+            self._end_doubt(peer)
             if peer in self._gone:
                 self._gone.discard(peer)
                 self._on_change(peer)
         return True
+
+    def _end_doubt(self, peer: BrokerIncarnation) -> None:
+        self._doubted.discard(peer)
+        if not self._doubted:
+            self._certain.set()

@@ -11,8 +11,9 @@ Source: Kafka InterBrokerSendThread.
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from base.ids import NodeEpoch, NodeId
 from broker.security.exchange import AuthenticationFailed
@@ -34,6 +35,7 @@ CONNECT_TIMEOUT_S: Final = 3.0
 _RECONNECT_SHARE: Final = 0.8
 """A connection whose session ends is replaced after this share of its time."""
 _DISCARD_BYTES: Final = 4_096
+_RETRY_S: Final = 0.002
 _T = TypeVar("_T")
 
 
@@ -92,23 +94,24 @@ class PeerConnections:
         finally:
             self._drop(node_id)
 
-    async def refuses(self, node_id: NodeId) -> bool:
+    async def refuses(self, node_id: NodeId, *, patience_s: float = 0.0) -> bool:
         """Return whether all addresses of the broker refuse connections. False if one accepts, or
         does not answer within CONNECT_TIMEOUT_S. Raises PeerGone.
+
+        patience_s: a process that dies may accept a connection and reset it a moment later, when
+        its listener closes. If a connection breaks within this time, the address is tried again.
         """
         host, port = self._address(node_id)
         loop = asyncio.get_running_loop()
+        ends_at = loop.time() + patience_s
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 for family, kind, protocol, _, address in found:
-                    with socket.socket(family, kind, protocol) as probe:
-                        probe.setblocking(False)
-                        try:
-                            await loop.sock_connect(probe, address)
-                        except ConnectionRefusedError:
-                            continue
-                        return False
+                    while not await _refuses((family, kind, protocol), address, ends_at):
+                        if loop.time() >= ends_at:
+                            return False
+                        await asyncio.sleep(_RETRY_S)
         except OSError:  # a timeout as well
             return False
         return bool(found)
@@ -150,6 +153,23 @@ class PeerConnections:
         peer = self._peers.pop(node_id, None)
         if peer is not None:
             peer.writer.transport.abort()
+
+
+async def _refuses(kind: tuple[int, int, int], address: tuple[Any, ...], ends_at: float) -> bool:
+    """Connect; return whether that was refused. Otherwise return when the connection breaks, at
+    `ends_at` (`loop.time()`) at the latest. Raises OSError.
+    """
+    loop = asyncio.get_running_loop()
+    with socket.socket(*kind) as probe:
+        probe.setblocking(False)
+        try:
+            await loop.sock_connect(probe, address)
+        except ConnectionRefusedError:
+            return True
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout_at(ends_at):
+                await loop.sock_recv(probe, 1)
+        return False
 
 
 async def _exchange(

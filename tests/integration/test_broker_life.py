@@ -11,9 +11,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from base.clock import wall_ms
 from base.ids import Millis, NodeId
 from broker.config import BrokerConfig
+from broker.network import peer_watch
+from broker.network.peer_watch import PeerWatch
 from broker.network.server import PortTaken
 from broker.node import Broker
+from broker.wire import apis
+from broker.wire.gen import metadata
 from controller.api.messages import CreateTopics, NewTopic, RegisterBroker
+from deploy.clients.wire import WireClient
 from objectstore.errors import ConditionalWritesIgnored
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
@@ -189,3 +194,41 @@ async def test_coordinators_measure_time_by_clocks_that_do_not_step(
             then <= clock() < then + hour_ms // 2
             for then, clock in zip(before, clocks, strict=True)
         )
+
+
+async def test_metadata_waits_while_a_leader_may_be_dying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies closes its connections before its listener."""
+    asked, until_certain = asyncio.Event(), PeerWatch.until_certain
+
+    async def noted(watch: PeerWatch) -> None:
+        asked.set()
+        await until_certain(watch)
+
+    monkeypatch.setattr(PeerWatch, "until_certain", noted)
+    monkeypatch.setattr(peer_watch, "DOUBT_S", float(TIMEOUT_S))
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await create_topic(cluster, "t", leader=1)
+        other, dying = cluster.brokers[0], cluster.brokers[1]
+        await until(lambda: dying.server.connection_count)
+        for connection in list(dying.server._connections):
+            connection.close("its process dies")
+        await until(lambda: other.peer_watch.is_in_doubt)
+        answer = asyncio.create_task(asyncio.to_thread(leader_by, f"127.0.0.1:{other.port}", "t"))
+        async with asyncio.timeout(TIMEOUT_S):
+            await asked.wait()
+            await cluster.kill_broker(1)
+            # The epoch of the dead leader: the controller has not fenced it yet.
+            assert await answer == (0, 0)
+
+
+def leader_by(address: str, topic: str) -> tuple[int, int]:
+    """Return the leader and the leader epoch of the first partition."""
+    request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
+    with WireClient(address) as client:
+        found = client.ask(
+            apis.METADATA, request, metadata.encode_request, metadata.decode_response
+        )
+    (partition,) = found.topics[0].partitions
+    return partition.leader_id, partition.leader_epoch

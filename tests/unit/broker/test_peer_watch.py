@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+import pytest
+
 from base.ids import NodeEpoch, NodeId
 from broker.network import peer_watch
 from broker.network.peer_watch import PeerWatch
@@ -91,6 +93,32 @@ async def test_a_listener_that_closes_after_the_connections_is_noticed() -> None
         await until(lambda: peer.connections)  # the address still accepts
         peer.die()
         await until(lambda: OTHER in watch.gone)
+
+
+async def test_a_broken_connection_is_a_doubt_until_the_listener_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_watch, "DOUBT_S", 60.0)
+    async with watched() as (peer, watch, _, _):
+        assert not watch.is_in_doubt
+        peer.drop()
+        await until(lambda: watch.is_in_doubt)
+        await until(lambda: peer.connections)  # the address still accepts
+        certain = asyncio.ensure_future(watch.until_certain())
+        await asyncio.sleep(0)
+        assert not certain.done()
+        peer.die()
+        await certain
+        assert OTHER in watch.gone
+
+
+async def test_a_doubt_about_a_living_broker_is_short() -> None:
+    async with watched() as (peer, watch, _, changes):
+        peer.drop()
+        await until(lambda: watch.is_in_doubt)
+        await watch.until_certain()
+        await until(lambda: not watch.is_in_doubt)
+        assert changes == []
 
 
 async def test_a_broker_is_gone_for_a_limited_time() -> None:
