@@ -161,17 +161,19 @@ class _FetchCall:
         """Return True if the response can be sent as it is. Partitions that the client may not read
         do not end the wait for others, as in Kafka.
         """
-        if any(target.is_cold for target in self._targets):
-            return False
-        if self._is_wait_over or self._size_bytes >= self._request.min_bytes:
-            return True
-        if all(target.is_denied for target in self._targets):
-            return True
-        return any(
-            (target.result.error_code and not target.is_opening and not target.is_denied)
-            or target.result.preferred_read_replica != _NO_REPLICA
-            for target in self._targets
-        )
+        is_due = self._is_wait_over or self._size_bytes >= self._request.min_bytes
+        is_readable = False
+        for target in self._targets:
+            if target.is_cold:
+                return False
+            if target.is_denied:
+                continue
+            is_readable, result = True, target.result
+            if (
+                result.error_code and not target.is_opening
+            ) or result.preferred_read_replica != _NO_REPLICA:
+                is_due = True
+        return is_due or not is_readable
 
     def evaluate(self) -> None:
         """Locate every partition and take the data in the log cache. No I/O. About 1.4 us for
@@ -213,7 +215,7 @@ class _FetchCall:
             async for target in sliced(self._targets):
                 self._deny(target)
         await self._evaluate_in_slices()
-        return await self.finish()
+        return await (self._answer_in_slices() if self.is_complete else self.finish())
 
     async def _evaluate_in_slices(self) -> None:
         self._restart()
@@ -374,13 +376,13 @@ class _FetchCall:
                     for target in self._targets:
                         self._refuse(target)
                 break
-            if self.is_complete:
-                break
             if await self._park() or not self._is_current():
                 if self.is_long:
                     await self._evaluate_in_slices()
                 else:
                     self.evaluate()
+            if self.is_complete:
+                break
         return await self._answer_in_slices() if self.is_long else self.answer()
 
     def _is_current(self) -> bool:
@@ -480,11 +482,15 @@ class _FetchCall:
         """Wait for enough bytes, an error, or max_wait. Return False if nothing came."""
         if self._ctx.on_wait is not None:
             self._ctx.on_wait()
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[bool] = loop.create_future()
+
+        def wake(came: bool = True) -> None:
+            if not woken.done():
+                woken.set_result(came)
+
         wait = FetchWait(
-            self._request.min_bytes - self._size_bytes,
-            lambda: None if woken.done() else woken.set_result(None),
-            reads_committed=self._reads_committed,
+            self._request.min_bytes - self._size_bytes, wake, reads_committed=self._reads_committed
         )
         partitions = [target.partition for target in self._targets if target.partition is not None]
         for partition in partitions:
@@ -499,17 +505,19 @@ class _FetchCall:
         try:
             if self._has_moved():
                 return True
-            async with asyncio.timeout_at(self._deadline):
-                await woken
-        except TimeoutError:
-            self._is_wait_over = True
-            return False
+            # Half of what `asyncio.timeout_at` costs.
+            timer = loop.call_at(self._deadline, wake, False)
+            try:
+                came = await woken
+            finally:
+                timer.cancel()
+            self._is_wait_over = not came
+            return came
         finally:
             for partition in partitions:
                 partition.remove_fetch_wait(wait)
             for cancel in cancels:
                 cancel()
-        return True
 
     def answer(self) -> Response:
         throttle_ms = self._throttle_ms()
