@@ -2,33 +2,95 @@
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from base.clock import MonotonicClock
+
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_KTHREADD_PID: Final = 2
+_PROC: Final = Path("/proc")
+_SNAPSHOTS_MAX: Final = 5
 
 
 class OtherLoad:
-    """Watch what processes other than this one and its children use, from now on."""
+    """Watch what processes other than this one and its descendants use, from now on."""
 
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-        self._before_s = _others_cpu_s()
+    def __init__(
+        self, proc: Path = _PROC, pid: int | None = None, now: MonotonicClock = time.monotonic
+    ) -> None:
+        """proc, pid: where to read, and whose descendants do not count; this process by default."""
+        self._proc = proc
+        self._now = now
+        self._pid = os.getpid() if pid is None else pid
+        self._began_s = now()
+        self._before_s = others_cpu_s(self._proc, self._pid)
 
     def share(self) -> float:
         """Return their share of all cores, 0 to 1, with what the hypervisor took.
 
-        Children count as others until they have been waited for. It reads low, down to 0: the time
-        of this process and its children may include interrupts, which the total leaves out.
+        The kernel samples the time of the machine and measures that of processes, so an idle
+        machine may read as 0.01, or as a value just below 0, which becomes 0.
         """
-        elapsed_s = time.monotonic() - self._began_s
-        used_s = _others_cpu_s() - self._before_s
+        elapsed_s = self._now() - self._began_s
+        used_s = others_cpu_s(self._proc, self._pid) - self._before_s
         return max(0.0, used_s / elapsed_s / (os.cpu_count() or 1))
 
 
-def _others_cpu_s() -> float:
-    # Interrupts are left out: the kernel counts the loopback traffic of the benchmark there.
-    line = Path("/proc/stat").read_text().partition("\n")[0]
-    user, nice, system, _, _, _, _, steal, *_ = (int(field) for field in line.split()[1:])
-    own = os.times()
-    return (user + nice + system + steal) / _TICKS_PER_S - sum(own[:4])
+def others_cpu_s(proc: Path, pid: int) -> float:
+    """Return the CPU time of the machine without that of `pid`, of its descendants and of the
+    kernel's threads, which work for all: they write pages back, and deliver packets.
+    """
+    line = (proc / "stat").read_text().partition("\n")[0]
+    user, nice, system, _, _, irq, softirq, steal, *_ = (int(field) for field in line.split()[1:])
+    # The time of a process includes the interrupts that it met, so they belong to the total.
+    total = user + nice + system + irq + softirq + steal
+    return (total - _own_ticks(proc, pid)) / _TICKS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    ticks: int
+    ended_children_ticks: int
+
+
+def _own_ticks(proc: Path, pid: int) -> int:
+    processes = _processes(proc)
+
+    def is_under(number: int, ancestor: int) -> bool:
+        while number != ancestor:
+            if number not in processes:
+                return False
+            number = processes[number].parent
+        return True
+
+    own = [found for number, found in processes.items() if is_under(number, pid)]
+    threads = [found for number, found in processes.items() if is_under(number, _KTHREADD_PID)]
+    return sum(found.ticks + found.ended_children_ticks for found in own) + sum(
+        found.ticks for found in threads
+    )
+
+
+def _processes(proc: Path) -> dict[int, _Process]:
+    """Return all processes. If one ends meanwhile, its time may be missing at its parent, so try
+    again then.
+    """
+    found: dict[int, _Process] = {}
+    for _ in range(_SNAPSHOTS_MAX):
+        numbers = [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
+        read = {number: _process(proc, number) for number in numbers}
+        found = {number: process for number, process in read.items() if process is not None}
+        if len(found) == len(numbers):
+            break
+    return found
+
+
+def _process(proc: Path, number: int) -> _Process | None:
+    try:
+        fields = (proc / str(number) / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    times = [int(field) for field in fields[11:15]]
+    return _Process(int(fields[1]), sum(times[:2]), sum(times[2:]))
