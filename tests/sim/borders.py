@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 
 import broker.coordination.log as coordinator_log_module
+import broker.handlers.slices as slices_module
 import broker.transactions.markers as markers_module
 import controller.api.client as client_module
 import controller.api.follower as follower_module
@@ -41,8 +42,8 @@ _STEP_LIMIT_S = 10.0
 
 @contextmanager
 def patched_borders(world: "World") -> Iterator[None]:
-    """Replace the product's borders: transport, ids, logs, and the lifetime of prepared objects (1
-    h is too long to wait for).
+    """Replace the product's borders: transport, ids, logs, the clock of long requests, and the
+    lifetime of prepared objects (1 h is too long to wait for).
     """
     rng = Random(f"{world.seed}/ids")
     real_prepare = objects_manager.prepare_objects
@@ -54,6 +55,7 @@ def patched_borders(world: "World") -> Iterator[None]:
         (main_module, "RaftQuorum", SimQuorum),
         (main_module, "ActiveController", SimActiveController),
         (active_controller_module, "uuid4", new_uuid),
+        (slices_module, "_clock", _work_clock(Random(f"{world.seed}/work"))),
         (identity_module, "new_id", lambda: new_uuid().hex[:22]),
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
         (
@@ -79,6 +81,20 @@ def patched_borders(world: "World") -> Iterator[None]:
         structlog.configure(**logging)
         for (target, name, _), original in zip(replaced, originals, strict=True):
             setattr(target, name, original)
+
+
+def _work_clock(rng: Random) -> Callable[[], float]:
+    """Return a clock by which about every twentieth step of a request ends its slice. Virtual time
+    stands still while code runs.
+    """
+    now_s = 0.0
+
+    def look() -> float:
+        nonlocal now_s
+        now_s += slices_module.SLICE_S * rng.random() / 10
+        return now_s
+
+    return look
 
 
 def _log_to(world: "World") -> Callable[..., Any]:
