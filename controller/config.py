@@ -65,7 +65,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     join_timeout_ms: Annotated[
         int, Setting("controller.quorum.join.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 60_000
-    """Nobody there to join for this long: the start fails."""
+    """How long a new controller looks for a quorum to join. After that its start fails."""
 
     listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = (
         "CONTROLLER://127.0.0.1:0",

@@ -1,7 +1,7 @@
 """Count majorities. Pure.
 
-Invariant: Two majorities of one set of voters share a voter. Only voters are counted, whoever else
-is in the tables. Source: Raft 5.2 and 5.3; etcd/raft `quorum/majority.go`.
+Invariant: Two majorities of one set of voters share a voter. Only voters are counted, although the
+tables have other nodes too. Source: Raft 5.2 and 5.3; etcd/raft `quorum/majority.go`.
 """
 
 from collections.abc import Mapping, Sequence

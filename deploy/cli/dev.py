@@ -49,7 +49,7 @@ AllowInsecure = Annotated[
     bool,
     typer.Option(
         "--allow-insecure",
-        help="With --host: let every client and node in that reaches the address.",
+        help="With --host: accept every client and node that can reach the address.",
     ),
 ]
 Console = Annotated[
@@ -72,7 +72,10 @@ Restart = Annotated[
 ]
 AutoBalance = Annotated[
     bool,
-    typer.Option("--auto-balance", help="Balance the brokers' loads and relieve slow brokers."),
+    typer.Option(
+        "--auto-balance",
+        help="Balance the brokers' loads, and move partitions away from slow brokers.",
+    ),
 ]
 Settings = Annotated[
     list[str] | None,

@@ -101,8 +101,8 @@ def mirror(
     interval: Interval = 5.0,
     dry_run: DryRun = False,
 ) -> None:
-    """Copy topics, groups and ACLs of another cluster, and follow it until Ctrl-C. What was copied
-    stays copied: run it again to go on.
+    """Copy topics, groups and ACLs of another cluster, and follow it until Ctrl-C. A later run
+    continues where this one ended.
 
     Missing topics and partitions are created, with their configs. At Penstock records keep their
     offsets; at Apache Kafka they get others, and the offsets of groups are translated. With --json

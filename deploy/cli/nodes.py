@@ -28,12 +28,7 @@ _COLUMNS: Final = (
     "note",
 )
 
-app = typer.Typer(
-    help=(
-        "Show the brokers: epoch, address, leaders, load, why the balancer excludes them, and WALs"
-        " that wait for recovery."
-    )
-)
+app = typer.Typer()
 
 
 @app.callback(invoke_without_command=True)
@@ -44,6 +39,9 @@ def nodes(
     state_file: StateFile = None,
     output: Output = Format.TABLE,
 ) -> None:
+    """Show the brokers: epoch, address, leaders, load, why the balancer excludes them, and WALs
+    that wait for recovery.
+    """
     if context.invoked_subcommand is not None:
         return
     from deploy.balance.admin import propose_moves

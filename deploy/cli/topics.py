@@ -70,7 +70,7 @@ def create(
 AtTime = Annotated[
     datetime | None,
     typer.Option(
-        help="Leave out the first record that is not older, and all behind it: a time in UTC.",
+        help="Leave out the first record from this time (UTC) on, and all behind it.",
         formats=TIME_FORMATS,
     ),
 ]

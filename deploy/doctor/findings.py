@@ -321,7 +321,7 @@ WAL_BACKLOG: Final = Kind(
     " upload warnings; more brokers share the load.",
 )
 WAL_UNKNOWN: Final = Kind(
-    "wal-of-nobody",
+    "wal-of-unknown-broker",
     Level.WARN,
     "{count:,} objects below wal/ belong to broker epochs that the metadata do not contain,"
     " such as {example}.",

@@ -27,7 +27,7 @@ Their options are the settings of the node, listed under [Configuration](configu
 
 `--bootstrap`, `--bootstrap-server` and `-b` name brokers, `--command-config` a file of client properties, and `--profile` a profile.
 `--command-config` and `--profile` can be anywhere in the command.
-What an option leaves open comes from its environment variable, else from the profile, else from the running `penstock dev`, else the brokers are at 127.0.0.1:9092.
+A value that no option gives comes from the environment variable, else from the profile, else from the running `penstock dev`, else the brokers are at 127.0.0.1:9092.
 `penstock profile add NAME` names a cluster, and `penstock profile use NAME` chooses it; the file is `penstock/profiles.toml` in `$XDG_CONFIG_HOME` or `~/.config`, with mode 0600.
 
 Every command that answers takes `--output table`, `json`, `yaml` or `csv` (`-o`); `--json` is short for `--output json`.
@@ -35,7 +35,7 @@ Fields of machine formats keep their names, times are ISO 8601 in UTC, and numbe
 CSV has one row for each object in the first list of objects of the JSON document, or one row without such a list; empty answers have no header.
 Fields of nested objects have both names, joined by a dot; the values of a list are joined by a semicolon.
 
-What destroys has `--dry-run`, which shows what would happen, and asks on a terminal unless `--yes` or a machine format is given.
+Commands that delete or overwrite have `--dry-run`, which shows what would happen; on a terminal they ask first, unless `--yes` or a machine format is given.
 
 `penstock completion bash`, `zsh` or `fish` prints a script that completes commands, options, and names of topics, groups, brokers, snapshots and configs.
 It asks the cluster for at most 1 s, and keeps the names for 10 s.

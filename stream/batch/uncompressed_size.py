@@ -1,7 +1,7 @@
 """Say how large a batch would be without compression, from what its compressed bytes declare.
 
 Invariant: O(1) for each batch, or for each block of xerial snappy, and nothing is decompressed. The
-producer wrote the declaration, and nobody checked it: use it to plan, never to allocate.
+producer wrote the declaration, and nothing checked it: use it to plan, never to allocate.
 Source: RFC 8878 (zstd) 3.1.1, LZ4 Frame Format, RFC 1952 (gzip) 2.3.1, snappy `format_description`,
 snappy-java `SnappyOutputStream`.
 """

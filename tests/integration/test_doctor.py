@@ -252,7 +252,7 @@ def test_a_slot_of_a_wal_that_nobody_registered_is_said_and_left_alone(
     key = wal_key(writer._replace(node_epoch=writer.node_epoch + 1_000), 0)  # slot 0
     put(cluster, key, bytes(100))
     found = sentences(whole(cluster, "--older-than", "0s", "--delete-orphans", "--yes", code=1))
-    assert list(found) == ["wal-of-nobody"]
+    assert list(found) == ["wal-of-unknown-broker"]
     assert key in cluster.keys("wal/")
     cluster.run(cluster.store.delete([key]))
 

@@ -340,7 +340,7 @@ def test_wals() -> None:
     ] == [["wal-backlog"]] * 2
     assert list(
         sentences(judge.wals(SEEN, listed_wals({}, Suspect("wal/9/9/0", 1, 1)), NOW_MS))
-    ) == ["wal-of-nobody"]
+    ) == ["wal-of-unknown-broker"]
     assert sentences(judge.wals(dead, waits, NOW_MS, is_live=False)) == {}
 
 
