@@ -154,15 +154,16 @@ async def _without_hidden_topics(
 
 
 def _refused(node: Node, group_id: str, code: ErrorCode) -> describing.DescribedGroup:
-    message = code.message
-    if code is ErrorCode.GROUP_ID_NOT_FOUND:
-        is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)
-        message = (
-            f"Group {group_id} is not a consumer group."
-            if is_known
-            else f"Group {group_id} not found."
-        )
+    message = refusal(node, group_id, code, "consumer group")
     return describing.DescribedGroup(error_code=code, error_message=message, group_id=group_id)
+
+
+def refusal(node: Node, group_id: str, code: ErrorCode, kind: str) -> str:
+    """Return why a group of this kind cannot be described."""
+    if code is not ErrorCode.GROUP_ID_NOT_FOUND:
+        return code.message
+    is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)
+    return f"Group {group_id} is not a {kind}." if is_known else f"Group {group_id} not found."
 
 
 def _described(node: Node, group: ConsumerGroupDescription) -> describing.DescribedGroup:

@@ -16,7 +16,7 @@ from broker.handlers.authorization import (
     find_denied_topics,
     operations,
 )
-from broker.handlers.consumer_groups import HIDDEN_TOPICS
+from broker.handlers.consumer_groups import HIDDEN_TOPICS, refusal
 from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
@@ -119,14 +119,7 @@ async def _without_hidden_topics(
 
 
 def _refused(node: Node, group_id: str, code: ErrorCode) -> describing.DescribedGroup:
-    message = code.message
-    if code is ErrorCode.GROUP_ID_NOT_FOUND:
-        is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)
-        message = (
-            f"Group {group_id} is not a share group."
-            if is_known
-            else f"Group {group_id} not found."
-        )
+    message = refusal(node, group_id, code, "share group")
     return describing.DescribedGroup(error_code=code, error_message=message, group_id=group_id)
 
 

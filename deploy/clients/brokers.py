@@ -19,7 +19,8 @@ _PAUSE_S: Final = 0.2
 EARLIEST: Final = -2
 LATEST: Final = -1
 _GROUP: Final = 0
-"""Key type of FindCoordinator."""
+_TRANSACTION: Final = 1
+"""Key types of FindCoordinator."""
 MOVED: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -48,6 +49,9 @@ class Brokers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for client in (self._any, *self._clients.values()):
             client.close()
 
@@ -68,7 +72,7 @@ class Brokers:
     def all(self) -> Iterable[tuple[int, WireClient]]:
         """Yield each broker's id and client."""
         for broker in self.metadata([]).brokers:
-            yield broker.node_id, self._client(broker.node_id, broker.host, broker.port)
+            yield broker.node_id, self.client(broker.node_id, broker.host, broker.port)
 
     def partitions(self, topics: Sequence[str]) -> dict[str, list[int]]:
         """Return the partitions of topics. Raises KafkaFailed, naming topics with similar names."""
@@ -97,15 +101,23 @@ class Brokers:
 
     def coordinator(self, group: str) -> WireClient:
         """Return the client of the broker that coordinates a group."""
+        return self._coordinator(_GROUP, group, f"group {group!r}")[1]
+
+    def transaction_coordinator(self, transactional_id: str) -> tuple[int, WireClient]:
+        """Return the broker that coordinates the transactions of the id, and its client."""
+        what = f"transactional id {transactional_id!r}"
+        return self._coordinator(_TRANSACTION, transactional_id, what)
+
+    def _coordinator(self, key_type: int, key: str, what: str) -> tuple[int, WireClient]:
         answer = self._any.ask(
             apis.FIND_COORDINATOR,
-            find_coordinator.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group]),
+            find_coordinator.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]),
             find_coordinator.encode_request,
             find_coordinator.decode_response,
         )
         (found,) = answer.coordinators
-        check(found.error_code, found.error_message, f"group {group!r} has no coordinator")
-        return self._client(found.node_id, found.host, found.port)
+        check(found.error_code, found.error_message, f"{what} has no coordinator")
+        return found.node_id, self.client(found.node_id, found.host, found.port)
 
     def retried(self, ask: Callable[[], _T]) -> _T:
         """Return the answer, asked again while a leader or coordinator changes."""
@@ -134,13 +146,15 @@ class Brokers:
             if leader not in addresses:
                 raise Moved(f"partition {led[0][0]}-{led[0][1]} has no leader now")
             broker = addresses[leader]
-            client = self._client(leader, broker.host, broker.port)
+            client = self.client(leader, broker.host, broker.port)
             found |= _asked_offsets(client, led, times)
         return found
 
-    def _client(self, node_id: int, host: str, port: int) -> WireClient:
+    def client(self, node_id: int, host: str, port: int) -> WireClient:
+        """Return the client of this broker."""
         if node_id not in self._clients:
-            self._clients[node_id] = WireClient(f"{host}:{port}")
+            literal = f"[{host}]" if ":" in host else host
+            self._clients[node_id] = WireClient(f"{literal}:{port}")
         return self._clients[node_id]
 
 

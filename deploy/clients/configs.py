@@ -30,7 +30,7 @@ _SOURCES: Final = {
     8: "group",
 }
 DEFAULT_SOURCES: Final = frozenset({"process", "default"})
-"""Sources of values that nobody has set while the cluster runs."""
+"""Sources of values that were not set while the cluster runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from broker.wire.error_codes import ErrorCode, explain, known_code
 from broker.wire.gen import (
     describe_producers,
     describe_transactions,
-    find_coordinator,
     list_transactions,
     metadata,
     write_txn_markers,
 )
+from deploy.clients.brokers import Brokers, by_topic
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
 from deploy.reassign.plan import Key
@@ -36,8 +36,6 @@ from deploy.transactions.views import (
 PARTITIONS_PER_REQUEST_MAX: Final = 500
 ROUNDS_MAX: Final = 10
 _PAUSE_S: Final = 0.2
-_TRANSACTION: Final = 1
-"""Key type of FindCoordinator."""
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE})
 
 
@@ -45,15 +43,13 @@ class TransactionsClient:
     """Connects to the brokers that it needs. Use as a context manager."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._any = WireClient(bootstrap)
-        self._clients: dict[int, WireClient] = {}
+        self._brokers = Brokers(bootstrap)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for client in (self._any, *self._clients.values()):
-            client.close()
+        self._brokers.close()
 
     # --- coordinators -----------------------------------------------------------------------------
 
@@ -71,8 +67,8 @@ class TransactionsClient:
             list(states), list(producer_ids), transactional_id_pattern=pattern
         )
         found: list[ListedTransaction] = []
-        for broker in self._metadata([]).brokers:
-            answer = self._client(broker).ask(
+        for node_id, client in self._brokers.all():
+            answer = client.ask(
                 apis.LIST_TRANSACTIONS,
                 request,
                 list_transactions.encode_request,
@@ -80,8 +76,7 @@ class TransactionsClient:
             )
             if answer.error_code:
                 raise KafkaFailed(
-                    f"broker {broker.node_id} cannot list transactions:"
-                    f" {explain(answer.error_code, None)}"
+                    f"broker {node_id} cannot list transactions: {explain(answer.error_code, None)}"
                 )
             if answer.unknown_state_filters:
                 raise KafkaFailed(
@@ -90,7 +85,7 @@ class TransactionsClient:
                 )
             found += [
                 ListedTransaction(
-                    item.transactional_id, broker.node_id, item.producer_id, item.transaction_state
+                    item.transactional_id, node_id, item.producer_id, item.transaction_state
                 )
                 for item in answer.transaction_states
             ]
@@ -98,25 +93,8 @@ class TransactionsClient:
 
     def describe(self, transactional_id: str) -> TransactionView:
         """Describe one transactional id. Raises KafkaFailed if it does not exist."""
-        asked = find_coordinator.FindCoordinatorRequest(
-            key_type=_TRANSACTION, coordinator_keys=[transactional_id]
-        )
-        answer = self._any.ask(
-            apis.FIND_COORDINATOR,
-            asked,
-            find_coordinator.encode_request,
-            find_coordinator.decode_response,
-        )
-        (coordinator,) = answer.coordinators
-        if coordinator.error_code:
-            raise KafkaFailed(
-                f"transactional id {transactional_id!r} has no coordinator:"
-                f" {explain(coordinator.error_code, coordinator.error_message)}"
-            )
-        address = metadata.MetadataResponseBroker(
-            coordinator.node_id, coordinator.host, coordinator.port
-        )
-        states = self._client(address).ask(
+        node_id, coordinator = self._brokers.transaction_coordinator(transactional_id)
+        states = coordinator.ask(
             apis.DESCRIBE_TRANSACTIONS,
             describe_transactions.DescribeTransactionsRequest([transactional_id]),
             describe_transactions.encode_request,
@@ -127,7 +105,7 @@ class TransactionsClient:
             raise KafkaFailed(
                 f"transactional id {transactional_id!r}: {explain(state.error_code, None)}"
             )
-        return _view(state, coordinator.node_id)
+        return _view(state, node_id)
 
     # --- partitions -------------------------------------------------------------------------------
 
@@ -169,7 +147,7 @@ class TransactionsClient:
             describe_producers.DescribeProducersRequest(
                 [
                     describe_producers.TopicRequest(name, indexes)
-                    for name, indexes in _by_topic(keys).items()
+                    for name, indexes in by_topic(keys).items()
                 ]
             ),
             describe_producers.encode_request,
@@ -242,27 +220,14 @@ class TransactionsClient:
 
     def _metadata(self, topics: Sequence[str] | None) -> metadata.MetadataResponse:
         """Return brokers and topics; None: all topics. Raises KafkaFailed for a missing topic."""
-        wanted = (
-            None
-            if topics is None
-            else [metadata.MetadataRequestTopic(name=name) for name in topics]
-        )
-        answer = self._any.ask(
-            apis.METADATA,
-            metadata.MetadataRequest(wanted, allow_auto_topic_creation=False),
-            metadata.encode_request,
-            metadata.decode_response,
-        )
+        answer = self._brokers.metadata(topics)
         for topic in answer.topics:
             if topic.error_code:
                 raise KafkaFailed(f"topic {topic.name!r}: {explain(topic.error_code, None)}")
         return answer
 
     def _client(self, broker: metadata.MetadataResponseBroker) -> WireClient:
-        if broker.node_id not in self._clients:
-            host = f"[{broker.host}]" if ":" in broker.host else broker.host
-            self._clients[broker.node_id] = WireClient(f"{host}:{broker.port}")
-        return self._clients[broker.node_id]
+        return self._brokers.client(broker.node_id, broker.host, broker.port)
 
 
 def _leaders(answer: metadata.MetadataResponse, wanted: Collection[Key] | None) -> dict[Key, int]:
@@ -279,13 +244,6 @@ def _leaders(answer: metadata.MetadataResponse, wanted: Collection[Key] | None) 
     if missing := sorted(key for key in wanted if key not in leaders):
         raise KafkaFailed(f"partition {missing[0]} does not exist")
     return {key: leaders[key] for key in wanted}
-
-
-def _by_topic(keys: Iterable[Key]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for key in keys:
-        topics.setdefault(key.topic, []).append(key.partition)
-    return topics
 
 
 def _open_transactions(
