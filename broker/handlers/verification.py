@@ -38,7 +38,7 @@ _UNAVAILABLE: Final = frozenset(
 
 
 def required_guard(node: Node, transactional_id: str | None, *, adds: bool) -> Guard | None:
-    """Return the guard for batches for which nobody is asked. None: nothing is verified."""
+    """Return the guard for batches that need no question. None: nothing is verified."""
     if not adds and not node.config.transaction_partition_verification_enable:
         return None
     return WITHOUT_ID if transactional_id is None else UNVERIFIED

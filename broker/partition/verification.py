@@ -8,7 +8,7 @@ question is asked again. Once a batch is in, its transaction is open here, and l
 question.
 Invariant: one guard for each epoch of a producer, because only the coordinator knows which epoch is
 the newest. Batches that wait for the same answer are appended in the order in which they came.
-Must not: ask anybody (`broker.handlers.verification` does).
+Must not: ask the coordinator (`broker.handlers.verification` does).
 Source: Kafka `VerificationGuard`, `VerificationStateEntry`; KIP-890.
 """
 
@@ -40,9 +40,9 @@ Admitted: TypeAlias = Callable[[Guard | ErrorCode], None]
 """Gets the guard that lets the batch in, or why the coordinator refuses it."""
 
 UNVERIFIED: Final = Guard(-1, -1, adds=False)
-"""The guard of batches for which nobody was asked, because their transaction should be open."""
+"""The guard of batches that needed no question, because their transaction should be open."""
 WITHOUT_ID: Final = Guard(-1, -1, adds=False)
-"""The guard of requests without a transactional id: nobody can be asked."""
+"""The guard of requests without a transactional id: no coordinator can be asked."""
 
 
 class Verifications:

@@ -118,7 +118,7 @@ class ShareCoordinator:
                     state.states.replay(key, value)
                 except MalformedShareRecord:
                     malformed_count += 1
-        # Topics may have been deleted while nobody led. Not before this state can be found.
+        # Topics may have been deleted without a leader. Not before this state can be found.
         asyncio.get_running_loop().call_soon(self._drop_deleted, state)
         log.info(
             "share_states_loaded",

@@ -115,7 +115,7 @@ class ShareStateStore(Protocol):
         ...
 
     async def summary(self, key: SharePartitionKey, leader_epoch: int = -1) -> ShareStateSummary:
-        """Return the state without its batches, and fence nobody."""
+        """Return the state without its batches, and fence no leader."""
         ...
 
 

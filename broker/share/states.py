@@ -7,7 +7,7 @@ the states elsewhere.
 Invariants: a write with an older state epoch or leader epoch than a state has seen changes nothing.
 The start offset of a state epoch never decreases, and nothing below it is kept: late copies of
 writes do not bring records back that are done. Initializing a state again in its epoch changes
-nothing, because a coordinator of the group may repeat it late: whoever means it begins an epoch.
+nothing, because a coordinator of the group may repeat it late: to begin anew, it begins an epoch.
 Must not: know clocks, storage, or which topics exist.
 Source: Kafka ShareCoordinatorShard; KIP-932, KIP-1226.
 """

@@ -6,8 +6,8 @@ delivered yet. Spans fill it without holes; they are cut only where the states o
 so the cost is one of spans, not of records.
 
 Invariants: a record is locked by at most one member. A record that is done is never delivered
-again. No record is delivered more often than the limit allows. A change of state is visible to
-nobody until its write has succeeded; when the write fails the records stay locked until their
+again. No record is delivered more often than the limit allows. A change of state is
+invisible until its write has succeeded; when the write fails the records stay locked until their
 deadline. The start offset passes only what is done, or what the log lost.
 Limits: `records_max` offsets in the window, unless one batch is larger.
 Must not: know time, I/O or requests.
