@@ -1,14 +1,14 @@
-"""The group coordinator of one broker: runs `ClassicGroup` and keeps its state in
-`__consumer_offsets`.
+"""The group coordinator of one broker: finds groups, keeps their offsets and their state in
+`__consumer_offsets`, and leaves membership to `ClassicGroups`, `ConsumerCoordinator` and
+`ShareGroups`.
 
 A group belongs to one partition of that topic; the leader of the partition coordinates it. Becoming
 leader loads the partition from the start. Losing it answers all parked requests with
 NOT_COORDINATOR and drops the state.
 Invariants: an offset commit is visible and answered only when its record is durable, one of a
 transaction only when its marker is. A group's records are appended in the order of its events. What
-is visible follows the log, key by key in its order: a tombstone of an expiry never follows a commit
-in flight, and a group with a record in flight is not dropped, so that a commit after its deletion
-is visible. Nothing here outlives the loss of the partition.
+is visible follows the log, key by key in its order (`broker.groups.removal` for tombstones).
+Nothing here outlives the loss of the partition.
 Limits: GROUPS_MAX and OFFSETS_MAX per partition. Above them clients get COORDINATOR_NOT_AVAILABLE,
 which they retry.
 Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
@@ -16,7 +16,6 @@ Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -30,38 +29,25 @@ from broker.coordination.log import (
     TransactionalProducer,
 )
 from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
-from broker.groups.classic import ClassicGroup
+from broker.groups.classic_groups import ClassicGroups
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.consumer.topics import ImageTopics
 from broker.groups.consumer_coordinator import ConsumerCoordinator
-from broker.groups.embedded import CONSUMER_PROTOCOL, subscribed_topics
+from broker.groups.descriptions import GroupDescription, describe, state_of
 from broker.groups.model import (
-    CompleteJoin,
-    CompleteSync,
-    Effect,
     GroupLimits,
     GroupState,
-    GroupType,
     JoinRequest,
     JoinResult,
     Member,
-    PersistGroup,
     SyncRequest,
     SyncResult,
-    Token,
 )
 from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import (
     CommittedOffset,
-    GroupKey,
-    GroupSnapshot,
-    OffsetKey,
-    decode_group_value,
-    decode_key,
-    encode_group_key,
-    encode_group_value,
-    encode_offset_key,
 )
+from broker.groups.removal import GroupRemoval
 from broker.groups.share.model import ShareLimits
 from broker.groups.share_groups import ShareGroups
 from broker.groups.state import (
@@ -70,11 +56,9 @@ from broker.groups.state import (
     LiveGroups,
     OffsetsPartition,
     complete_transaction,
-    consumer_tombstones,
     is_share,
     offset_records,
     replay,
-    tombstones,
 )
 from broker.share.state import ShareStateStore
 from broker.wire.error_codes import ErrorCode
@@ -89,19 +73,6 @@ EXPIRY_INTERVAL_S = 600.0
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 Result = TypeVar("Result", JoinResult, SyncResult)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A snapshot of a group, for DescribeGroups and ListGroups."""
-
-    group_id: str
-    state: GroupState
-    protocol_type: str
-    protocol: str
-    members: tuple[tuple[str, str | None, str, str, bytes, bytes], ...]
-    """(member id, instance id, client id, client host, subscription, assignment)"""
-    type: GroupType = GroupType.CLASSIC
 
 
 class GroupCoordinator:
@@ -125,30 +96,28 @@ class GroupCoordinator:
     ) -> None:
         self._limits = limits
         self._now_ms = now_ms
-        self._new_member_id = new_member_id
         self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
             offsets_log, self._load, self._unload, LiveGroups, compaction
         )
         self.topics = ImageTopics() if topics is None else topics
         """The topics that consumer groups see. The owner keeps them up to date."""
+        self._classics = ClassicGroups(self, limits, now_ms, new_member_id)
         self.consumers = ConsumerCoordinator(
             self, self.topics, consumer_limits or _default_limits, now_ms, new_member_id
         )
         """The protocol of KIP-848."""
         self.shares = ShareGroups(self, self.topics, share_limits, now_ms, share_states)
         """The protocol of KIP-932."""
+        self._removal = GroupRemoval(self, self._shards, self.shares)
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended after the part of the log that the load reads."""
-        self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
-        self._syncs: dict[Token, asyncio.Future[SyncResult]] = {}
-        self._next_token = 0
         self._expiry: asyncio.TimerHandle | None = None
         self.transactional_commits = ConnectionOrder()
         """Late requests by group. Used by the handler of TxnOffsetCommit."""
 
     def reconfigure(self, limits: GroupLimits) -> None:
         """Use other limits, from the next step of each group on."""
-        self._limits = limits
+        self._limits = self._classics.limits = limits
         for state in self._shards.loaded():
             for group in state.groups.values():
                 group.classic.limits = limits
@@ -170,7 +139,7 @@ class GroupCoordinator:
 
     def _unload(self, state: OffsetsPartition) -> None:
         for group in state.groups.values():
-            self._apply(group, group.classic.unload())
+            self._classics.unload(group)
             group.cancel_timers()
 
     def close(self) -> None:
@@ -199,7 +168,7 @@ class GroupCoordinator:
         for group in state.groups.values():
             group.classic.limits = self._limits
         for group_id in records:
-            self._restore(state.groups[group_id])
+            self._classics.restore(state.groups[group_id])
         for group_id in consumers:
             restored = state.groups[group_id]
             (self.shares if is_share(restored) else self.consumers).restore(restored)
@@ -235,21 +204,6 @@ class GroupCoordinator:
             state.groups[group_id] = group
             if count % LOAD_SLICE_COUNT == 0:
                 await self._shards.take_turn()
-
-    def _restore(self, group: Group) -> None:
-        assert group.record is not None
-        snapshot = decode_group_value(group.record)
-        group.classic.restore(
-            generation=snapshot.generation,
-            protocol_type=snapshot.protocol_type or None,
-            protocol=snapshot.protocol,
-            leader=snapshot.leader,
-            members=snapshot.members,
-            now_ms=self._now_ms(),
-        )
-        group.emptied_ms = snapshot.state_timestamp_ms
-        if snapshot.members:
-            self._apply(group, group.classic.ask_to_rejoin(self._now_ms()))
 
     # --- finding a group --------------------------------------------------------------------------
 
@@ -288,7 +242,7 @@ class GroupCoordinator:
         return ErrorCode.GROUP_ID_NOT_FOUND if is_share else group
 
     def _new_group(self, group_id: str, partition: int) -> Group:
-        return Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition)
+        return Group(self._classics.new(group_id), partition)
 
     # --- membership -------------------------------------------------------------------------------
 
@@ -307,12 +261,7 @@ class GroupCoordinator:
         if group.consumer is not None and group.consumer.members:
             return await self.consumers.join(group, request)
         self.consumers.make_classic(group)
-        token, future = self._new_waiter(self._joins)
-        self._apply(group, group.classic.join(request, token, self._now_ms()))
-        try:
-            return await future
-        finally:
-            self._joins.pop(token, None)
+        return await self._classics.join(group, request)
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
         group = self._find_with_offsets(group_id, create=False)
@@ -324,12 +273,7 @@ class GroupCoordinator:
             )
         if group.consumer is not None:
             return await self.consumers.sync(group, request)
-        token, future = self._new_waiter(self._syncs)
-        self._apply(group, group.classic.sync(request, token, self._now_ms()))
-        try:
-            return await future
-        finally:
-            self._syncs.pop(token, None)
+        return await self._classics.sync(group, request)
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
@@ -339,9 +283,7 @@ class GroupCoordinator:
             return ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         if group.consumer is not None:
             return self.consumers.heartbeat_classic(group, (member_id, instance_id, generation))
-        error = group.classic.heartbeat(member_id, instance_id, generation, self._now_ms())
-        self._set_timer(group)
-        return error
+        return self._classics.heartbeat(group, member_id, instance_id, generation)
 
     def leave(
         self, group_id: str, members: Sequence[tuple[str, str | None]]
@@ -358,12 +300,7 @@ class GroupCoordinator:
             )
         if group.consumer is not None:
             return self.consumers.leave(group, members)
-        errors: list[ErrorCode] = []
-        for member_id, instance_id in members:
-            error, effects = group.classic.leave(member_id, instance_id, self._now_ms())
-            errors.append(error)
-            self._apply(group, effects)
-        return errors
+        return self._classics.leave(group, members)
 
     # --- offsets ----------------------------------------------------------------------------------
 
@@ -393,7 +330,7 @@ class GroupCoordinator:
             return dict.fromkeys(offsets, group)
         results, accepted = _check_metadata(offsets)
         if accepted:
-            outcome = await self._append(
+            outcome = await self.append(
                 group, offset_records(group_id, accepted), lambda: group.offsets.put(accepted)
             )
             results.update(dict.fromkeys(accepted, outcome))
@@ -444,8 +381,7 @@ class GroupCoordinator:
         if group.consumer is not None:
             error = group.consumer.check_commit(member_id, generation, knows_epochs=knows_epochs)
         elif is_checked:
-            error = group.classic.check_commit(*member, self._now_ms())
-            self._set_timer(group)
+            error = self._classics.check_commit(group, member)
         else:
             error = ErrorCode.NONE
         if error is ErrorCode.NONE and len(group.offsets) + offset_count > OFFSETS_MAX:
@@ -469,7 +405,7 @@ class GroupCoordinator:
             pending.is_durable = True
 
         records = offset_records(group_id, offsets)
-        return await self._append(
+        return await self.append(
             group,
             records,
             durable,
@@ -503,7 +439,7 @@ class GroupCoordinator:
                 return error
         return group.offsets
 
-    async def _append(
+    async def append(
         self,
         group: Group,
         records: Sequence[KeyValue],
@@ -551,13 +487,13 @@ class GroupCoordinator:
 
     def list_groups(self) -> list[GroupDescription]:
         return [
-            _describe(group) for state in self._shards.loaded() for group in state.groups.values()
+            describe(group) for state in self._shards.loaded() for group in state.groups.values()
         ]
 
     def states(self) -> Iterator[GroupState]:
         """Return the state of every group that is coordinated here."""
         return (
-            _state(group) for loaded in self._shards.loaded() for group in loaded.groups.values()
+            state_of(group) for loaded in self._shards.loaded() for group in loaded.groups.values()
         )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
@@ -568,7 +504,7 @@ class GroupCoordinator:
         is_unknown = isinstance(group, Group) and not group.is_classic
         if group is ErrorCode.GROUP_ID_NOT_FOUND or is_unknown:
             return GroupDescription(group_id, GroupState.DEAD, "", "", ())
-        return group if isinstance(group, ErrorCode) else _describe(group)
+        return group if isinstance(group, ErrorCode) else describe(group)
 
     def unknown_group(self, group_id: str) -> str | None:
         """Return why there is no classic group with this id here, in Kafka's words; None if there
@@ -583,20 +519,7 @@ class GroupCoordinator:
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         group = self.find(group_id, create=False)
-        if isinstance(group, ErrorCode):
-            return group
-        if group.has_members or group.offsets.has_pending:
-            return ErrorCode.NON_EMPTY_GROUP
-        if group.share is not None:
-            code = await self.shares.delete_all_states(group)
-            if code is not ErrorCode.NONE or group.has_members:
-                return ErrorCode.NON_EMPTY_GROUP if group.has_members else code
-        keys = [*group.offsets.committed, *self._commits_in_flight(group)]
-        return await self._append(
-            group,
-            _tombstones(group, keys, with_group=True),
-            lambda: self._drop_durably(group, keys, with_group=True),
-        )
+        return group if isinstance(group, ErrorCode) else await self._removal.delete_group(group)
 
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -612,67 +535,7 @@ class GroupCoordinator:
         group = self._find_with_offsets(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return group
-        members = group.classic.members
-        if members and group.classic.protocol_type != CONSUMER_PROTOCOL:
-            return ErrorCode.NON_EMPTY_GROUP
-        subscribed = (
-            subscribed_topics(members.values())
-            if group.consumer is None
-            else group.consumer.subscribed_names()
-        )
-        results = {
-            key: ErrorCode.NONE
-            if subscribed is not None and key[0] not in subscribed
-            else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            for key in partitions
-        }
-        in_flight = set(self._commits_in_flight(group))
-        deleted = [
-            key
-            for key, code in results.items()
-            if code is ErrorCode.NONE and (key in in_flight or group.offsets.is_known(key))
-        ]
-        if not deleted:
-            return results
-        outcome = await self._append(
-            group,
-            tombstones(group_id, deleted, with_group=False),
-            lambda: self._drop_durably(group, deleted, with_group=False),
-        )
-        return results if outcome is ErrorCode.NONE else outcome
-
-    def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
-        """Return the partitions that may get their first committed offset from a record in
-        flight.
-        """
-        group_id, committed = group.classic.group_id, group.offsets.committed
-        decoded = (
-            [decode_key(key) for key in self._shards.in_flight(group.partition)]
-            if group.appends_count
-            else []
-        )
-        found = [
-            (key.topic, key.partition)
-            for key in decoded
-            if isinstance(key, OffsetKey) and key.group_id == group_id
-        ]
-        return [key for key in found if key not in committed]
-
-    def _drop_durably(
-        self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool
-    ) -> None:
-        """Apply durable tombstones. The group stays if a member joined or a commit was appended
-        meanwhile.
-        """
-        group.offsets.drop(keys)
-        if with_group:
-            group.record = None
-            group.consumer_records.clear()
-            if group.is_forgettable:
-                group.share = None
-                self.forget(group)
-
-    # --- expiry -----------------------------------------------------------------------------------
+        return await self._removal.delete_offsets(group, partitions)
 
     def _expire_periodically(self) -> None:
         self.expire()
@@ -684,100 +547,17 @@ class GroupCoordinator:
         """Append tombstones for offsets past their retention, and for groups without members and
         offsets. Share groups stay until they are deleted.
         """
-        oldest_ms = self._now_ms() - self._limits.offsets_retention_ms
-        for state in self._shards.loaded():
-            for group in list(state.groups.values()):
-                is_in_use = (
-                    group.classic.members or group.offsets.has_pending or group.share is not None
-                )
-                if not is_in_use:
-                    self._expire_group(group, oldest_ms)
+        self._removal.expire(self._now_ms() - self._limits.offsets_retention_ms)
 
-    def _expire_group(self, group: Group, oldest_ms: int) -> None:
-        group_id, committed = group.classic.group_id, group.offsets.committed
-        in_flight = (
-            set(self._shards.in_flight(group.partition))
-            if group.appends_count
-            else frozenset[bytes]()
-        )
-        subscribed = (
-            frozenset[str]() if group.consumer is None else group.consumer.subscribed_names()
-        )
-        old = [
-            key
-            for key, value in committed.items()
-            if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms
-            and key[0] not in subscribed
-            and encode_offset_key(OffsetKey(group_id, *key)) not in in_flight
-        ]
-        is_held = group.has_members or group.appends_count
-        is_over = len(old) == len(committed) and not is_held
-        if not old and not is_over:
-            return
-
-        def done(error: ErrorCode) -> None:
-            if error is ErrorCode.NONE:
-                self._drop_durably(group, old, with_group=is_over)
-
-        self.begin_append(group, _tombstones(group, old, with_group=is_over), done)
-
-    # --- effects of the state machine -------------------------------------------------------------
-
-    def _new_waiter(
-        self, waiting: dict[Token, asyncio.Future[Result]]
-    ) -> tuple[Token, asyncio.Future[Result]]:
-        self._next_token += 1
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        waiting[self._next_token] = future
-        return self._next_token, future
-
-    def _apply(self, group: Group, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case CompleteJoin(token, result):
-                    joining = self._joins.get(token)
-                    if joining is not None and not joining.done():
-                        joining.set_result(result)
-                case CompleteSync(token, result):
-                    syncing = self._syncs.get(token)
-                    if syncing is not None and not syncing.done():
-                        syncing.set_result(result)
-                case PersistGroup(generation):
-                    self._persist(group, generation)
-        self._set_timer(group)
-
-    def _persist(self, group: Group, generation: int) -> None:
-        classic = group.classic
-        if classic.state is GroupState.EMPTY:
-            group.emptied_ms = self._now_ms()
-        snapshot = GroupSnapshot(
-            classic.protocol_type or "",
-            classic.generation,
-            classic.protocol,
-            classic.leader,
-            self._now_ms(),
-            tuple(classic.members.values()),
-        )
-        record: KeyValue = (
-            encode_group_key(GroupKey(classic.group_id)),
-            encode_group_value(snapshot),
-        )
-
-        def done(error: ErrorCode) -> None:
-            if error is ErrorCode.NONE:
-                group.record = record[1]
-            self._apply(group, classic.assignment_persisted(generation, error, self._now_ms()))
-
-        self.begin_append(group, [record], done)
+    # --- what protocols ask of their home ---------------------------------------------------------
 
     def retire_classic(self, group: Group) -> None:
         """Tell members that wait for the classic group to join again, and empty it."""
-        self._apply(group, group.classic.unload(ErrorCode.REBALANCE_IN_PROGRESS))
-        group.classic = self._new_group(group.classic.group_id, group.partition).classic
+        self._classics.retire(group)
 
     def take_over(self, group: Group, generation: int, members: Sequence[Member]) -> None:
         """Continue as a classic group, whose members have to join again."""
-        self._apply(group, group.classic.take_over(generation, members, self._now_ms()))
+        self._classics.take_over(group, generation, members)
 
     def reload(self, group: Group) -> None:
         """Load the partition of a group again, because memory is ahead of the log."""
@@ -791,22 +571,6 @@ class GroupCoordinator:
         state = self._shards.get(group.partition)
         if state is not None and state.groups.get(group.classic.group_id) is group:
             del state.groups[group.classic.group_id]
-
-    def _set_timer(self, group: Group) -> None:
-        """Set the group's only timer to the next deadline of the state machine."""
-        deadline_ms = (
-            group.classic.next_deadline_ms() if group.classic.state is not GroupState.DEAD else None
-        )
-        if group.timer is not None:
-            group.timer.cancel()
-            group.timer = None
-        if deadline_ms is not None:
-            delay_s = max(0, deadline_ms - self._now_ms()) / 1000
-            group.timer = asyncio.get_running_loop().call_later(delay_s, self._tick, group)
-
-    def _tick(self, group: Group) -> None:
-        group.timer = None
-        self._apply(group, group.classic.tick(self._now_ms()))
 
 
 def _default_limits(group_id: str) -> ConsumerLimits:
@@ -823,54 +587,3 @@ def _check_metadata(
         if len(value.metadata.encode()) <= OFFSET_METADATA_BYTES_MAX
     }
     return dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE), accepted
-
-
-def _tombstones(
-    group: Group, keys: Iterable[TopicPartition], *, with_group: bool
-) -> list[KeyValue]:
-    if group.share is not None:
-        return consumer_tombstones(group)
-    records = tombstones(group.classic.group_id, keys, with_group=with_group)
-    if with_group and (group.consumer is not None or group.consumer_records):
-        records += consumer_tombstones(group)
-    return records
-
-
-def _state(group: Group) -> GroupState:
-    return (group.consumer or group.share or group.classic).state
-
-
-def _describe(group: Group) -> GroupDescription:
-    if group.share is not None:
-        return GroupDescription(
-            group.classic.group_id, group.share.state, "share", "", (), GroupType.SHARE
-        )
-    if group.consumer is not None:
-        return GroupDescription(
-            group.classic.group_id,
-            group.consumer.state,
-            CONSUMER_PROTOCOL,
-            "",
-            (),
-            GroupType.CONSUMER,
-        )
-    classic = group.classic
-    stable = classic.state is GroupState.STABLE
-    members = tuple(
-        (
-            m.member_id,
-            m.instance_id,
-            m.client_id,
-            m.client_host,
-            m.metadata_for(classic.protocol or "") if stable else b"",
-            m.assignment,
-        )
-        for m in classic.members.values()
-    )
-    return GroupDescription(
-        classic.group_id,
-        classic.state,
-        classic.protocol_type or "",
-        (classic.protocol or "") if stable else "",
-        members,
-    )

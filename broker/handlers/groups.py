@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from base.acls import Operation, ResourceType
-from broker.groups.coordinator import GroupDescription
+from broker.groups.descriptions import GroupDescription
 from broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import CommittedOffset

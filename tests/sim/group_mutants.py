@@ -10,7 +10,7 @@ from typing import Any
 from broker.coordination.compaction import CoordinatorLogCompactor
 from broker.coordination.log import TopicLog
 from broker.coordination.shards import CoordinatorShards
-from broker.groups import coordinator
+from broker.groups import removal
 from broker.groups.classic import ClassicGroup
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.records import OffsetKey, decode_key
@@ -21,7 +21,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _plain_commits_never_written() -> list[Patch]:
-    real = GroupCoordinator._append
+    real = GroupCoordinator.append
 
     async def append(
         self: GroupCoordinator, group: Group, records: Any, durable: Any, **options: Any
@@ -31,16 +31,16 @@ def _plain_commits_never_written() -> list[Patch]:
         durable()
         return ErrorCode.NONE
 
-    return [(GroupCoordinator, "_append", append)]
+    return [(GroupCoordinator, "append", append)]
 
 
 def _offsets_of_subscribed_topics_deleted() -> list[Patch]:
-    return [(coordinator, "subscribed_topics", lambda _members: frozenset())]
+    return [(removal, "subscribed_topics", lambda _members: frozenset())]
 
 
 def _deleted_offsets_come_back() -> list[Patch]:
     """OffsetDelete forgets the offsets, and writes nothing."""
-    real = GroupCoordinator._append
+    real = GroupCoordinator.append
 
     async def append(
         self: GroupCoordinator, group: Group, records: Any, durable: Any, **options: Any
@@ -51,7 +51,7 @@ def _deleted_offsets_come_back() -> list[Patch]:
         durable()
         return ErrorCode.NONE
 
-    return [(GroupCoordinator, "_append", append)]
+    return [(GroupCoordinator, "append", append)]
 
 
 def _generations_unchecked() -> list[Patch]:

@@ -24,7 +24,8 @@ from broker.groups.consumer.records import (
     encode_consumer_key,
 )
 from broker.groups.consumer.topics import CHECKED_PER_SLICE_COUNT
-from broker.groups.coordinator import GroupCoordinator, GroupDescription
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.descriptions import GroupDescription
 from broker.groups.embedded import decode_assignment, encode_assignment
 from broker.groups.model import (
     GroupLimits,
