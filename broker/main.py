@@ -170,7 +170,7 @@ async def _run_until_stopped(
     broker: "Broker", store: "ObjectStore", health: BrokerHealth, stop_requested: asyncio.Event
 ) -> int:
     """Serve until a signal or a fence. Returns the exit code."""
-    from broker.node import PROBE_PREFIX
+    from broker.duties import PROBE_PREFIX
 
     probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
     health.started(broker, probe)

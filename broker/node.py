@@ -14,10 +14,8 @@ Source: Kafka's BrokerServer and BrokerLifecycleManager; KIP-631 (broker session
 """
 
 import asyncio
-import socket
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
-from functools import partial
 from random import Random
 from ssl import SSLContext
 from typing import Any, Final
@@ -25,7 +23,7 @@ from uuid import uuid4
 
 import structlog
 
-from base.clock import WallClock, counting_suspensions, steady, wall_ms
+from base.clock import counting_suspensions, wall_ms
 from base.ids import (
     Millis,
     NodeEpoch,
@@ -36,19 +34,11 @@ from base.listeners import Listener
 from broker import self_check
 from broker.cleaner_duty import CleanerDuty
 from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
-from broker.coordination.internal_topics import (
-    OFFSETS_TOPIC,
-    SHARE_STATES_TOPIC,
-    TRANSACTIONS_TOPIC,
-)
-from broker.coordination.log import TopicLog
+from broker.coordinators import Coordinators
+from broker.duties import PROBE_PREFIX, Duties
 from broker.dynamic_settings import BrokerSettings, changed_names, settle
-from broker.groups.configs import group_configs
-from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
-from broker.groups.model import GroupLimits
-from broker.groups.share.model import ShareLimits
 from broker.handlers.audit import AuditLog
 from broker.handlers.authentication import AuthenticatingDispatcher
 from broker.handlers.authorizer import Authorizer
@@ -58,12 +48,9 @@ from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.record_checks import record_checks
 from broker.handlers.share_requests import release
 from broker.handlers.table import INLINE, make_handlers
-from broker.handlers.txn_markers import LedMarkers, start_marker
-from broker.load_report import LoadReporter
 from broker.network.peer_watch import PeerWatch
 from broker.network.peers import PeerConnections
 from broker.network.server import Server
-from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.quota_duty import QuotaDuty
 from broker.recovery_duty import RecoveryDuty
@@ -74,15 +61,9 @@ from broker.security.peers import PeerAccess
 from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
-from broker.share.settings import ShareGroupConfig
 from broker.share.store import RoutedShareStates
-from broker.share.window import WindowLimits
 from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.markers import MarkerSender
-from broker.transactions.model import TopicPartition, TransactionLimits
-from broker.transactions.peers import CoordinatorPeers, MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.records import record_version
 from broker.transactions.verifier import TransactionVerifier
 from controller.api.client import ControllerClient, log_trouble
 from controller.api.errors import ControllerError
@@ -107,22 +88,17 @@ from controller.metadata.records import NodeListener
 from objectstore.metered import StoreStats
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
-from stream.cache.block_cache import BlockCache
-from stream.cleaning.cleaner import CleanerConfig, LogCleaner
 from stream.compaction.compactor import Compactor
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 from stream.errors import StreamError
 from stream.ports import BrokerIncarnation
-from stream.read.object_reader import ObjectReader
 from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
 from stream.wal.tracing import Tracing
 
 log = structlog.get_logger(__name__)
 
-PROBE_PREFIX: Final = "probe/"
-COMPACTOR_CACHE_BYTES: Final = 1 << 20
 _DRAIN_SHARE: Final = 0.6
 """Share of the shutdown time for moving partitions away. The rest is for the upload and for
 unregistering.
@@ -224,12 +200,6 @@ class Broker:
     def connect_peers(self) -> PeerConnections:
         return PeerConnections(lambda: self.image, self._peer_access)
 
-    def _steady_clock(self) -> WallClock:
-        """Return a clock for coordinators that does not step with the wall clock, so that a clock
-        change does not time out members and transactions.
-        """
-        return steady(self.now_ms, asyncio.get_running_loop().time)
-
     def can_write(self) -> bool:
         return self.follower.can_write() and not self.storage.fenced
 
@@ -311,14 +281,12 @@ class Broker:
         await self._start_storage(metadata, me)
         self._start_coordination(metadata, me)
         await self.partitions.start()
-        turn = asyncio.Lock()
-        cleaner = self._build_cleaner(metadata, me, turn)
-        self.compactor = self._build_compactor(metadata, me, turn)
-        self._compaction_task = asyncio.get_running_loop().create_task(self.compactor.run())
-        self._cleanup.push_async_callback(self._stop_compaction)
-        self._start_retention()
-        self._start_cleaner(metadata, cleaner)
-        self._start_load_reports(me)
+        self._duties = Duties(
+            self, self.store, metadata, me, rng=self._rng, store_stats=self._store_stats
+        )
+        self._cleanup.push_async_callback(self._duties.close)
+        self.compactor, self.cleaner = self._duties.compactor, self._duties.cleaner
+        self.retention = self._duties.retention
         self._start_authorizer()
         self.follower.subscribe(self._on_configs)
         self._on_configs(MetadataDelta(everything=True), self.image)
@@ -376,16 +344,26 @@ class Broker:
         )
         self._cleanup.push_async_callback(self.partitions.abandon)
         self._start_peer_watch()
-        self._start_share_coordinator()
-        self._start_groups()
-        self._start_transactions()
-        self._start_shares()
-        self.partitions.add_leader_change_listener(self._on_leader_change)
+        self._start_coordinators()
         self._start_recoveries(metadata, me)
         self.follower.on_session(self._on_session)
         self.follower.failed.add_done_callback(self._on_follower_ended)
         self.follower.subscribe(self.recoveries.on_batch)
         self.follower.subscribe(self._on_batch)
+
+    def _start_coordinators(self) -> None:
+        self.topics.reset(self.image)
+        self.follower.subscribe(self.topics.on_batch)
+        coordinators = Coordinators(self, self.topics)
+        self._cleanup.callback(coordinators.close)
+        self.groups, self.transactions = coordinators.groups, coordinators.transactions
+        self.verifier = coordinators.verifier
+        self.share_coordinator = coordinators.share_coordinator
+        self.share_states, self.shares = coordinators.share_states, coordinators.shares
+        self._coordinators = coordinators
+        self.partitions.add_leader_change_listener(self.shares.on_leader_change)
+        self.partitions.add_leader_change_listener(coordinators.on_leader_change)
+        self.server.on_closed = self._on_connection_closed
 
     def _start_recoveries(self, metadata: ControllerStreamMetadata, me: BrokerIncarnation) -> None:
         self.recoveries = RecoveryDuty(
@@ -412,7 +390,7 @@ class Broker:
         For a listener without an advertised host, the check uses this machine's address, which
         remote clients get.
         """
-        machine_host = _machine_host(self.client.address)
+        machine_host = self_check.machine_host(self.client.address)
         advertised = [
             listener._replace(host=listener.host or machine_host)
             for listener in self._advertised(machine_host)
@@ -443,96 +421,8 @@ class Broker:
     def _advertised(self, machine_host: str) -> tuple[Listener, ...]:
         return self.config.advertised(machine_host, self.server.ports)
 
-    def _start_retention(self) -> None:
-        self.retention = RetentionDuty(
-            lambda: self.follower.image,
-            self.partitions,
-            self.partitions.trim_all,
-            now_ms=self.now_ms,
-            interval_s=self.config.log_retention_check_interval_ms / 1_000,
-            rng=self._rng,
-        )
-        self._in_background(self.retention.run())
-
-    def _build_cleaner(
-        self, metadata: ControllerStreamMetadata, me: BrokerIncarnation, turn: asyncio.Lock
-    ) -> LogCleaner:
-        self._log_cleaner = LogCleaner(
-            self.store,
-            metadata,
-            ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES)),
-            me,
-            owned=self.storage.open_handles,
-            turn=turn,
-            forget=self.storage.forget_cached,
-            now_ms=self.now_ms,
-            config=self._cleaner_config(),
-        )
-        return self._log_cleaner
-
-    def _cleaner_config(self) -> CleanerConfig:
-        return CleanerConfig(
-            key_map_bytes_max=self.config.log_cleaner_dedupe_buffer_bytes,
-            bytes_per_s_max=self.config.log_cleaner_bytes_per_s_max,
-            decompressed_bytes_max=self.stream_config.decompressed_batch_bytes_max,
-        )
-
-    def _start_cleaner(self, metadata: ControllerStreamMetadata, cleaner: LogCleaner) -> None:
-        self.cleaner = CleanerDuty(
-            lambda: self.follower.image,
-            self.partitions,
-            self.partitions.checkpoint_durably,
-            metadata,
-            cleaner.clean,
-            now_ms=self.now_ms,
-            interval_s=self.config.log_cleaner_backoff_ms / 1_000,
-            rng=self._rng,
-        )
-        if self.config.log_cleaner_enable:
-            self._in_background(self.cleaner.run())
-
-    def _start_load_reports(self, me: BrokerIncarnation) -> None:
-        async def probe() -> None:
-            await self.store.put(f"{PROBE_PREFIX}{me.node_id}", b"x")
-
-        interval_s = self.config.load_report_interval_ms / 1_000
-        reporter = LoadReporter(
-            me,
-            self.client,
-            self.partitions,
-            probe,
-            interval_s=interval_s,
-            store_stats=self._store_stats,
-            damage=self.storage.damage,
-        )
-        self._in_background(reporter.run())
-
-    def _build_compactor(
-        self,
-        metadata: ControllerStreamMetadata,
-        me: BrokerIncarnation,
-        turn: asyncio.Lock,
-    ) -> Compactor:
-        """Return the compactor of what earlier owners left in WAL objects. It has a cache of its
-        own, so that its reads do not evict what clients read.
-        """
-        reader = ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES))
-        storage, config = self.storage, self.compaction_config
-        owned = storage.open_handles
-        return Compactor(
-            self.store,
-            metadata,
-            reader,
-            me,
-            owned=owned,
-            now_ms=self.now_ms,
-            cached=storage.cached_entries,
-            config=config,
-            turn=turn,
-        )
-
     async def _register(self) -> BrokerIncarnation:
-        machine_host = _machine_host(self.client.address)
+        machine_host = self_check.machine_host(self.client.address)
         first, *others = self._advertised(machine_host)
         request = RegisterBroker(
             node_id=NodeId(self.config.node_id),
@@ -558,129 +448,9 @@ class Broker:
         )
         return BrokerIncarnation(self.node_id, self.node_epoch)
 
-    def _start_share_coordinator(self) -> None:
-        self.topics.reset(self.image)
-        self.follower.subscribe(self.topics.on_batch)
-        self.share_coordinator = ShareCoordinator(
-            TopicLog(self, SHARE_STATES_TOPIC),
-            self.topics,
-            updates_max=self.config.share_coordinator_snapshot_update_records_per_snapshot,
-            now_ms=self.now_ms,
-        )
-        self._cleanup.callback(self.share_coordinator.close)
-        self.share_states = RoutedShareStates(self, self.share_coordinator)
-        self._cleanup.callback(self.share_states.close)
-
-    def _group_limits(self) -> GroupLimits:
-        config = self.config
-        return GroupLimits(
-            session_timeout_min_ms=config.group_min_session_timeout_ms,
-            session_timeout_max_ms=config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            members_max=config.group_max_size,
-            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-        )
-
-    def _start_groups(self) -> None:
-        self.groups = GroupCoordinator(
-            TopicLog(self, OFFSETS_TOPIC),
-            self._group_limits(),
-            now_ms=self._steady_clock(),
-            new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
-            consumer_limits=self._consumer_limits,
-            topics=self.topics,
-            share_limits=self._share_limits,
-            share_states=self.share_states,
-        )
-        self._cleanup.callback(self.groups.close)
-
-    def _share_limits(self, group_id: str) -> ShareLimits:
-        group = group_configs(self.image, self.config).of(group_id)
-        return ShareLimits(
-            session_timeout_ms=group.share_session_timeout_ms,
-            heartbeat_interval_ms=group.share_heartbeat_interval_ms,
-            members_max=self.config.group_share_max_size,
-        )
-
-    def _consumer_limits(self, group_id: str) -> ConsumerLimits:
-        config, group = self.config, group_configs(self.image, self.config).of(group_id)
-        return ConsumerLimits(
-            session_timeout_ms=group.consumer_session_timeout_ms,
-            heartbeat_interval_ms=group.consumer_heartbeat_interval_ms,
-            members_max=config.group_consumer_max_size,
-            assignors=config.group_consumer_assignors,
-            migration=config.group_consumer_migration_policy,
-            classic_members_max=config.group_max_size,
-            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
-        )
-
-    def _start_transactions(self) -> None:
-        peers = MarkerPeers(self, partial(start_marker, self))
-        self._cleanup.callback(peers.close)
-        self.transactions = TransactionCoordinator(
-            TopicLog(self, TRANSACTIONS_TOPIC),
-            MarkerSender(self._leader_of, peers.write),
-            TransactionLimits(timeout_max_ms=self.config.transaction_max_timeout_ms),
-            now_ms=self._steady_clock(),
-            allocate_producer_id=self.producer_ids.allocate,
-            tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            record_version=lambda: record_version(self.image),
-            local=LedMarkers(self),
-        )
-        self._cleanup.callback(self.transactions.close)
-        coordinators = CoordinatorPeers(self, self.transactions.answer_leader)
-        self._cleanup.callback(coordinators.close)
-        self.verifier = TransactionVerifier(self._coordinator_of, coordinators.ask)
-        self._cleanup.callback(self.verifier.close)
-
-    def _coordinator_of(self, transactional_id: str) -> NodeId | None:
-        """See `broker.transactions.verifier.CoordinatorOf`."""
-        partition = self.transactions.partition_of(transactional_id)
-        return None if partition is None else self._leader_of((TRANSACTIONS_TOPIC, partition))
-
-    def _start_shares(self) -> None:
-        self.shares = SharePartitions(
-            self.share_states, self._share_config, self.storage, self.now_ms
-        )
-        self.partitions.add_leader_change_listener(self.shares.on_leader_change)
-        self._cleanup.callback(self.shares.close)
-        self.server.on_closed = self._on_connection_closed
-
-    def _share_config(self, group_id: str) -> ShareGroupConfig:
-        config, group = self.config, group_configs(self.image, self.config).of(group_id)
-        reset = group.share_auto_offset_reset
-        return ShareGroupConfig(
-            lock_duration_ms=group.share_record_lock_duration_ms,
-            begins_earliest=reset.is_earliest,
-            begins_ms_ago=reset.duration_ms,
-            reads_committed=group.share_is_read_committed,
-            limits=WindowLimits(
-                records_max=config.group_share_partition_max_record_locks,
-                deliveries_max=config.group_share_delivery_count_limit,
-            ),
-        )
-
     def _on_connection_closed(self, connection_id: int) -> None:
         for session in self.share_sessions.close_connection(connection_id):
             self._in_background(release(self, session))
-
-    def _leader_of(self, partition: TopicPartition) -> NodeId | None:
-        """See `broker.transactions.markers.LeaderOf`."""
-        topic = self.image.topics.by_name(partition[0])
-        if topic is None or partition[1] >= len(topic.partitions):
-            raise KeyError(partition)
-        leader = announced_leader(self.image, topic.partitions[partition[1]], self.gone)
-        return None if leader is None else leader.node_id
-
-    def _on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:
-        coordinators: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
-            OFFSETS_TOPIC: self.groups,
-            TRANSACTIONS_TOPIC: self.transactions,
-            SHARE_STATES_TOPIC: self.share_coordinator,
-        }
-        coordinator = coordinators.get(topic_name)
-        if coordinator is not None:
-            (coordinator.partition_opened if opened else coordinator.partition_closed)(partition)
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)
@@ -711,17 +481,9 @@ class Broker:
         if not delta.everything and all(kind != BROKER_RESOURCE for kind, _ in delta.configs):
             return
         self._settle_settings()
-        config = self.config
-        self.groups.reconfigure(self._group_limits())
-        self.transactions.reconfigure(
-            timeout_max_ms=config.transaction_max_timeout_ms,
-            tick_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-        )
+        self._coordinators.reconfigure()
         self.storage.reconfigure(self.stream_config)
-        self.compactor.config = self.compaction_config
-        self._log_cleaner.reconfigure(self._cleaner_config())
-        self.retention.interval.change(config.log_retention_check_interval_ms / 1_000)
-        self.cleaner.interval.change(config.log_cleaner_backoff_ms / 1_000)
+        self._duties.reconfigure()
 
     # --- lost sessions and fences -----------------------------------------------------------------
 
@@ -792,7 +554,7 @@ class Broker:
         await self._abandon()
 
     async def _leave(self, timeout_s: float, redirect_s: float) -> None:
-        await self._stop_compaction()
+        await self._duties.stop_compaction()
         if self.storage.fenced or self.follower.fenced:
             return
         async with asyncio.timeout(timeout_s * _DRAIN_SHARE + redirect_s):
@@ -818,11 +580,6 @@ class Broker:
             remaining = (await self.client.drain_broker(request, timeout_s=timeout_s)).remaining
             await self.partitions.settled()
 
-    async def _stop_compaction(self) -> None:
-        """Cancel the compactor. An interrupted round leaves only prepared objects, which expire."""
-        self._compaction_task.cancel()
-        await asyncio.wait([self._compaction_task])
-
     async def _stop_background_tasks(self) -> None:
         for task in self._background_tasks:
             task.cancel()
@@ -839,19 +596,3 @@ class Broker:
         await self._cleanup.aclose()
         if not self.ended.done():
             self.ended.set_result("stopped")
-
-
-def _machine_host(controller: str) -> str:
-    """Return the local address on the route to the controller. Connecting a datagram socket sends
-    nothing; it only queries the routing table.
-    """
-    host, _, port = controller.rpartition(":")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return socket.gethostname()

@@ -1,5 +1,5 @@
 """Check that this broker is reachable at its advertised addresses, by connecting to them as a
-client would.
+client would; and find the address of this machine, which it advertises by default.
 
 Invariant: each listener is tried for at most CHECK_S. The peer must speak Kafka (ApiVersions v0).
 The check cannot prove that the peer is this broker, because no Kafka response names the broker that
@@ -8,6 +8,7 @@ Must not: end the process. The caller decides (`advertised.check`).
 """
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable, Sequence
 from ssl import SSLCertVerificationError, SSLContext, SSLError
@@ -122,3 +123,19 @@ async def _try(listener: Listener, tls: SSLContext | None) -> str:
         if (correlation_id, error_code) == (1, 0)
         else "the peer does not speak the Kafka protocol"
     )
+
+
+def machine_host(controller: str) -> str:
+    """Return the local address on the route to the controller. Connecting a datagram socket sends
+    nothing; it only queries the routing table.
+    """
+    host, _, port = controller.rpartition(":")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

@@ -1,0 +1,179 @@
+"""The coordinators of one broker, and the share partitions that it hands out.
+
+Coordinators of groups, transactions and share partitions load the partitions of their internal
+topics that this broker leads, and ask other brokers for the rest.
+Must not: interpret requests (`broker.handlers` does).
+"""
+
+import asyncio
+from functools import partial
+from uuid import uuid4
+
+from base.clock import steady
+from base.ids import NodeId
+from broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
+from broker.coordination.log import TopicLog
+from broker.groups.configs import GroupConfig, group_configs
+from broker.groups.consumer.model import ConsumerLimits
+from broker.groups.consumer.topics import ImageTopics
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.model import GroupLimits
+from broker.groups.share.model import ShareLimits
+from broker.handlers.node import Node
+from broker.handlers.txn_markers import LedMarkers, start_marker
+from broker.partition.leaders import announced_leader
+from broker.share.coordinator import ShareCoordinator
+from broker.share.partitions import SharePartitions
+from broker.share.settings import ShareGroupConfig
+from broker.share.store import RoutedShareStates
+from broker.share.window import WindowLimits
+from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.markers import MarkerSender
+from broker.transactions.model import TopicPartition, TransactionLimits
+from broker.transactions.peers import CoordinatorPeers, MarkerPeers
+from broker.transactions.records import record_version
+from broker.transactions.verifier import TransactionVerifier
+
+
+class Coordinators:
+    """Creates the coordinators. They use what the broker has when it leads the first partition."""
+
+    def __init__(self, node: Node, topics: ImageTopics) -> None:
+        """topics: as the coordinators of groups see them; the owner keeps them up to date."""
+        self._node = node
+        # A change of the wall clock must not time out members and transactions.
+        now_ms = steady(node.now_ms, asyncio.get_running_loop().time)
+        self.share_coordinator = ShareCoordinator(
+            TopicLog(node, SHARE_STATES_TOPIC),
+            topics,
+            updates_max=node.config.share_coordinator_snapshot_update_records_per_snapshot,
+            now_ms=node.now_ms,
+        )
+        self.share_states = RoutedShareStates(node, self.share_coordinator)
+        self.groups = GroupCoordinator(
+            TopicLog(node, OFFSETS_TOPIC),
+            self._group_limits(),
+            now_ms=now_ms,
+            new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
+            consumer_limits=self._consumer_limits,
+            topics=topics,
+            share_limits=self._share_limits,
+            share_states=self.share_states,
+        )
+        self._marker_peers = MarkerPeers(node, partial(start_marker, node))
+        self.transactions = TransactionCoordinator(
+            TopicLog(node, TRANSACTIONS_TOPIC),
+            MarkerSender(self._leader_of, self._marker_peers.write),
+            TransactionLimits(timeout_max_ms=node.config.transaction_max_timeout_ms),
+            now_ms=now_ms,
+            allocate_producer_id=node.producer_ids.allocate,
+            tick_interval_ms=node.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            record_version=lambda: record_version(node.image),
+            local=LedMarkers(node),
+        )
+        self._coordinator_peers = CoordinatorPeers(node, self.transactions.answer_leader)
+        self.verifier = TransactionVerifier(self._coordinator_of, self._coordinator_peers.ask)
+        self.shares = SharePartitions(
+            self.share_states, self._share_config, node.storage, node.now_ms
+        )
+
+    def close(self) -> None:
+        for part in (
+            self.shares,
+            self.verifier,
+            self._coordinator_peers,
+            self.transactions,
+            self._marker_peers,
+            self.groups,
+            self.share_states,
+            self.share_coordinator,
+        ):
+            part.close()
+
+    def reconfigure(self) -> None:
+        """Use the settings that have changed, where they are not read at each use."""
+        config = self._node.config
+        self.groups.reconfigure(self._group_limits())
+        self.transactions.reconfigure(
+            timeout_max_ms=config.transaction_max_timeout_ms,
+            tick_interval_ms=config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        )
+
+    def on_leader_change(self, topic_name: str, partition: int, opened: bool) -> None:
+        """Load or drop a partition of an internal topic."""
+        coordinators: dict[str, GroupCoordinator | TransactionCoordinator | ShareCoordinator] = {
+            OFFSETS_TOPIC: self.groups,
+            TRANSACTIONS_TOPIC: self.transactions,
+            SHARE_STATES_TOPIC: self.share_coordinator,
+        }
+        coordinator = coordinators.get(topic_name)
+        if coordinator is not None:
+            (coordinator.partition_opened if opened else coordinator.partition_closed)(partition)
+
+    # --- limits -----------------------------------------------------------------------------------
+
+    def _group_limits(self) -> GroupLimits:
+        config = self._node.config
+        return GroupLimits(
+            session_timeout_min_ms=config.group_min_session_timeout_ms,
+            session_timeout_max_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            members_max=config.group_max_size,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        )
+
+    def _group_config(self, group_id: str) -> GroupConfig:
+        return group_configs(self._node.image, self._node.config).of(group_id)
+
+    def _share_limits(self, group_id: str) -> ShareLimits:
+        group = self._group_config(group_id)
+        return ShareLimits(
+            session_timeout_ms=group.share_session_timeout_ms,
+            heartbeat_interval_ms=group.share_heartbeat_interval_ms,
+            members_max=self._node.config.group_share_max_size,
+        )
+
+    def _consumer_limits(self, group_id: str) -> ConsumerLimits:
+        config, group = self._node.config, self._group_config(group_id)
+        return ConsumerLimits(
+            session_timeout_ms=group.consumer_session_timeout_ms,
+            heartbeat_interval_ms=group.consumer_heartbeat_interval_ms,
+            members_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            migration=config.group_consumer_migration_policy,
+            classic_members_max=config.group_max_size,
+            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
+        )
+
+    def _share_config(self, group_id: str) -> ShareGroupConfig:
+        config, group = self._node.config, self._group_config(group_id)
+        reset = group.share_auto_offset_reset
+        return ShareGroupConfig(
+            lock_duration_ms=group.share_record_lock_duration_ms,
+            begins_earliest=reset.is_earliest,
+            begins_ms_ago=reset.duration_ms,
+            reads_committed=group.share_is_read_committed,
+            limits=WindowLimits(
+                records_max=config.group_share_partition_max_record_locks,
+                deliveries_max=config.group_share_delivery_count_limit,
+            ),
+        )
+
+    # --- other coordinators -----------------------------------------------------------------------
+
+    def _coordinator_of(self, transactional_id: str) -> NodeId | None:
+        """See `broker.transactions.verifier.CoordinatorOf`."""
+        partition = self.transactions.partition_of(transactional_id)
+        return None if partition is None else self._leader_of((TRANSACTIONS_TOPIC, partition))
+
+    def _leader_of(self, partition: TopicPartition) -> NodeId | None:
+        """See `broker.transactions.markers.LeaderOf`."""
+        topic = self._node.image.topics.by_name(partition[0])
+        if topic is None or partition[1] >= len(topic.partitions):
+            raise KeyError(partition)
+        leader = announced_leader(self._node.image, topic.partitions[partition[1]], self._node.gone)
+        return None if leader is None else leader.node_id
