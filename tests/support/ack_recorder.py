@@ -11,7 +11,9 @@ import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +23,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tests.support.waiting import until
 
 FLUSH_S = 40
+ACKNOWLEDGED_S = 60
+"""As long as the client holds a record (`message.timeout.ms`): a longer stall fails the load."""
 PADDING = b"." * 400
 
 
@@ -38,6 +42,8 @@ class Load(ABC):
         self.acks: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
         """(number, offset) in the order of the acknowledgements."""
         self.failed: list[str] = []
+        self.trouble: deque[str] = deque(maxlen=8)
+        """What the client reported last. It tries again without help."""
         self._bootstrap = bootstrap
         self._topic = topic
         self._settings = settings
@@ -75,14 +81,21 @@ class Load(ABC):
         assert self._running is not None
         wanted = {partition: len(acks) + more for partition, acks in self.acks.items()}
         running = self._running
-        await until(
-            lambda: (
-                running.done()
-                or all(len(self.acks[partition]) >= count for partition, count in wanted.items())
-            ),
-            30,
-        )
+        with suppress(TimeoutError):
+            await until(
+                lambda: (
+                    running.done()
+                    or all(len(self.acks[part]) >= count for part, count in wanted.items())
+                ),
+                ACKNOWLEDGED_S,
+            )
         assert not running.done(), running.exception()
+        missing = {
+            part: f"{len(self.acks[part])} of {count} acknowledged, {self.sent[part]} sent"
+            for part, count in wanted.items()
+            if len(self.acks[part]) < count
+        }
+        assert not missing, f"within {ACKNOWLEDGED_S} s: {missing}; client: {list(self.trouble)}"
 
     @abstractmethod
     async def _run(self) -> None: ...
@@ -111,6 +124,7 @@ class ConfluentLoad(Load):
             "reconnect.backoff.max.ms": 200,
             "message.timeout.ms": 60_000,
             "log_level": 0,
+            "error_cb": self._note_trouble,
         }
         producer = Producer(settings | self._settings)
         while not self._stopping.is_set() and not self.failed:
@@ -125,6 +139,9 @@ class ConfluentLoad(Load):
             producer.poll(0.002)
         if producer.flush(0 if self.failed else FLUSH_S):
             self.failed.append("some records were neither acknowledged nor refused")
+
+    def _note_trouble(self, error: Any) -> None:
+        self.trouble.append(f"{time.strftime('%H:%M:%S')} {error}")
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:
