@@ -62,6 +62,7 @@ def kafka_error(code: ErrorCode, message: str | None = None) -> KafkaError:
 _STATUS_CODES: Final = {
     Status.OK: ErrorCode.NONE,
     Status.NOT_LEADER: ErrorCode.NOT_CONTROLLER,
+    Status.STALE_CONTROLLER_EPOCH: ErrorCode.NOT_CONTROLLER,
     Status.INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
     Status.NODE_EPOCH_NOT_EXIST: ErrorCode.BROKER_ID_NOT_REGISTERED,
     Status.NODE_EPOCH_EXPIRED: ErrorCode.STALE_BROKER_EPOCH,

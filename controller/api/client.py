@@ -2,8 +2,10 @@
 
 Invariants: A call ends within its deadline: with its value, with a `RequestRefused` of its status,
 or with `TimeoutError`. A repeated attempt carries the same request id, so that the controller
-repeats a lost reply from memory instead of doing the work twice. With a follower bound, a call
-returns only when the local image has reached its change (read your writes).
+repeats a lost reply from memory instead of doing the work twice. Each attempt names the newest
+controller epoch that the client knows, and only the controller of that epoch carries it out: one
+that arrives after a change of leaders has no effect. With a follower bound, a call returns only
+when the local image has reached its change (read your writes).
 
 Must not hold metadata of its own. Source: Kafka `NodeToControllerChannelManager`.
 """
@@ -401,6 +403,8 @@ class ControllerClient:
                     if read_own_writes and self._follower is not None and reply.offset > 0:
                         await self._follower.reached(reply.offset, deadline)
                     return reply.value
+                if reply.status is m.Status.STALE_CONTROLLER_EPOCH:
+                    continue
                 if reply.status is m.Status.NOT_LEADER:
                     self.redirect(reply.detail)
                 elif reply.status is not m.Status.CONTROLLER_BUSY:
@@ -438,7 +442,7 @@ class ControllerClient:
             return self.trouble or f"{address}: {error.code().name}: {error.details()}"
         self.worked()
         reply: m.Reply[_T] = self._decoder(value_type).decode(data)
-        if reply.offset > 0:
+        if reply.offset > 0 or reply.status is m.Status.STALE_CONTROLLER_EPOCH:
             if reply.controller_epoch < self._epoch:
                 self.redirect("")
                 return (

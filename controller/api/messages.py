@@ -46,6 +46,8 @@ class Status(IntEnum):
     # this controller is not the active one; `detail` has the address of the active one, if known
     NOT_LEADER = 1
     INVALID_REQUEST = 2
+    # the attempt names an earlier epoch than `controller_epoch`, in which this controller leads
+    STALE_CONTROLLER_EPOCH = 3
     NODE_EPOCH_NOT_EXIST = 10
     NODE_EPOCH_EXPIRED = 11
     NODE_FENCED = 12

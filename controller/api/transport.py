@@ -23,8 +23,9 @@ METADATA_SERVICE = "penstock.Metadata"
 RAFT_SERVICE = "penstock.Raft"
 REQUEST_ID_KEY = "penstock-request-id"
 EPOCH_KEY = "penstock-controller-epoch"
-"""Metadata key of the newest controller epoch that the caller knows: a controller of an earlier
-epoch must not answer.
+"""Metadata key of the newest controller epoch that the caller knows: the controller of that epoch
+answers the attempt, and no other does. So an attempt that arrives late has no effect after a change
+of leaders, and within the epoch its request id has none.
 """
 
 MESSAGE_BYTES_MAX = 64 << 20

@@ -48,7 +48,7 @@ from controller.api.transport import (
 from controller.api.version import product_version
 from controller.backup.snapshots import copy_image, encode_copy
 from controller.config import ControllerConfig
-from controller.metadata.records import MetadataOffset
+from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.metadata.snapshot import ImageCopy
 from controller.raft.replicated_log import Quorum
 from controller.writer.runtime import Runtime
@@ -226,10 +226,17 @@ class ControllerService:
 
         async def handle(data: bytes, context: UnaryContext) -> bytes:
             reply: Reply[Any]
+            leadership = self._quorum.leadership
+            metadata = dict(context.invocation_metadata())
             try:
                 request = decoder.decode(data)
                 self._gate.check_request(request, context)
-                reply = await answer(request, context.time_remaining())
+                stale = (
+                    self._of_another_epoch(metadata, leadership.epoch)
+                    if leadership.active
+                    else None
+                )
+                reply = stale or await answer(request, context.time_remaining())
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 reply = Reply(
                     status=Status.INVALID_REQUEST,
@@ -274,8 +281,10 @@ class ControllerService:
     ) -> Reply[Any]:
         metadata = dict(context.invocation_metadata())
         lead = self._lead
-        if lead is None or self._is_behind(str(metadata.get(EPOCH_KEY, ""))):
-            return self._not_leader(self._quorum.leadership.address if lead is None else "")
+        if lead is None:
+            return self._not_leader(self._quorum.leadership.address)
+        if (refused := self._of_another_epoch(metadata, lead.runtime.epoch)) is not None:
+            return refused
         limit = self._config.request_bytes_max
         if len(data) > limit:
             return Reply(
@@ -297,11 +306,21 @@ class ControllerService:
         except NotLeader as error:
             return self._not_leader(error.leader)
 
-    def _is_behind(self, epoch: str) -> bool:
-        """Return whether the caller knows a later epoch: another controller then leads, and this
-        one does not know yet.
+    def _of_another_epoch(
+        self, metadata: Mapping[str, object], epoch: ControllerEpoch
+    ) -> Reply[Any] | None:
+        """Refuse an attempt that names another epoch than this leader's; None: it names this one.
+
+        A later one: another controller leads, and this one does not know yet. An earlier one, or
+        none: the attempt may be late, and what it changes may have been changed again since.
         """
-        return epoch.isdecimal() and int(epoch) > self._quorum.leadership.epoch
+        named = str(metadata.get(EPOCH_KEY, ""))[:20]
+        named_epoch = int(named) if named.isdecimal() else 0
+        if named_epoch > epoch:
+            return self._not_leader("")
+        if named_epoch < epoch:
+            return Reply(status=Status.STALE_CONTROLLER_EPOCH, controller_epoch=epoch)
+        return None
 
     def _not_leader(self, leader: str) -> Reply[Any]:
         return Reply(

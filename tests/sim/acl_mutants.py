@@ -1,18 +1,18 @@
 """Planted bugs of ACLs, for `tests.sim.mutants`."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import controller.backup.snapshots as snapshots
 import controller.leader.server as server
 from base.ids import Millis
-from controller.api.messages import DeleteAcls, Reply
+from controller.api.messages import DeleteAcls, Reply, Status
 from controller.managers.result import Result
 from controller.metadata.acls import AclsImage
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import AclEntry, AclRecord, AclRemoved
+from controller.metadata.records import AclEntry, AclRecord, AclRemoved, ControllerEpoch
 from controller.writer.runtime import Runtime
 
 Patch = tuple[Any, str, Any]
@@ -112,9 +112,24 @@ def _acls_copied_after_the_offset_of_the_snapshot() -> list[Patch]:
     return [(snapshots, "copy_image", copy_image), (server, "copy_image", copy_image)]
 
 
+def _attempts_of_earlier_epochs_carried_out() -> list[Patch]:
+    """An attempt that was late over a change of leaders adds an ACL again."""
+
+    def of_another_epoch(
+        self: server.ControllerService, metadata: Mapping[str, object], epoch: ControllerEpoch
+    ) -> Reply[Any] | None:
+        refused = real(self, metadata, epoch)
+        is_stale = refused is not None and refused.status is Status.STALE_CONTROLLER_EPOCH
+        return None if is_stale else refused
+
+    real = server.ControllerService._of_another_epoch
+    return [(server.ControllerService, "_of_another_epoch", of_another_epoch)]
+
+
 ACL_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "removal_takes_the_acls_beside_it": _removal_takes_the_acls_beside_it,
     "removal_answered_before_the_commit": _removal_answered_before_the_commit,
     "snapshots_have_removed_acls": _snapshots_have_removed_acls,
     "acls_copied_after_the_offset_of_the_snapshot": _acls_copied_after_the_offset_of_the_snapshot,
+    "attempts_of_earlier_epochs_carried_out": _attempts_of_earlier_epochs_carried_out,
 }

@@ -97,6 +97,8 @@ class Network:
         self.trace = trace
         self.latency_ms = latency_ms
         self.lossy = lossy
+        self.copies_late_s = 3.0
+        """How late the second copy of a unary request may arrive."""
         self.links = Links()
         self.on_handover: Callable[[], None] | None = None
         """Called once, when a leader has told another voter to take over."""
@@ -443,7 +445,7 @@ class SimChannel:
         copies = 2 if network.chance() else 1
         for copy in range(copies):
             if copy:
-                await asyncio.sleep(rng.uniform(0, 3))
+                await asyncio.sleep(rng.uniform(0, network.copies_late_s))
             listener = network.listeners.get(self.address)
             if listener is None or network.links.rejects(self._process.link, server):
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))

@@ -15,7 +15,6 @@ import pytest
 
 from base.ids import (
     Millis,
-    NodeId,
     Offset,
     StreamEpoch,
     StreamId,
@@ -30,7 +29,7 @@ from controller.api.errors import (
     StoreNotEmpty,
 )
 from controller.api.follower import FollowerFenced, FollowerStopped, MetadataFollower
-from controller.api.transport import REQUEST_ID_KEY, Channel
+from controller.api.transport import EPOCH_KEY, Channel
 from controller.main import ControllerServer
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.features import SUPPORTED
@@ -396,38 +395,6 @@ async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_named_cluster(
     await rebuilt.stop()
 
 
-async def test_a_request_repeated_after_a_lost_reply_is_done_once(start: Start) -> None:
-    cluster = await start()
-    channel = Channel(cluster.server.address)
-    call = channel.unary("RegisterBroker")
-    request = m.RegisterBroker(
-        node_id=NodeId(-1),
-        incarnation_id=uuid4(),
-        host="",
-        port=9092,
-        machine_host="h",
-        features=SUPPORTED,
-    )
-    body = msgspec.msgpack.encode(request)
-    metadata = ((REQUEST_ID_KEY, "one"),)
-    replies = await asyncio.gather(*(call(body, timeout=5.0, metadata=metadata) for _ in range(5)))
-    replies.append(await call(body, timeout=5.0, metadata=metadata))
-    assert len(set(replies)) == 1
-    create = msgspec.msgpack.encode(m.CreateTopics(topics=[m.NewTopic(name="once")]))
-    topics = channel.unary("CreateTopics")
-    first = await topics(create, timeout=5.0, metadata=((REQUEST_ID_KEY, "two"),))
-    again = await topics(create, timeout=5.0, metadata=((REQUEST_ID_KEY, "two"),))
-    other = await topics(create, timeout=5.0, metadata=((REQUEST_ID_KEY, "three"),))
-    decoder = msgspec.msgpack.Decoder(m.Reply[m.TopicsCreated])
-    statuses = [
-        value.topics[0].status
-        for reply in (first, again, other)
-        if (value := decoder.decode(reply).value) is not None
-    ]
-    assert statuses == [m.Status.OK, m.Status.OK, m.Status.TOPIC_EXISTS]
-    await channel.close()
-
-
 async def test_many_clients_at_once_get_different_ids_and_share_journal_writes(
     start: Start,
 ) -> None:
@@ -487,7 +454,10 @@ async def test_what_is_too_big_or_not_a_message_is_refused(start: Start) -> None
     assert refused.value.status is m.Status.INVALID_REQUEST
     channel = Channel(cluster.server.address)
     reply = msgspec.msgpack.decode(
-        await channel.unary("PutKeyValue")(b"\xc1 rubbish", timeout=5.0), type=m.Reply[None]
+        await channel.unary("PutKeyValue")(
+            b"\xc1 rubbish", timeout=5.0, metadata=((EPOCH_KEY, "1"),)
+        ),
+        type=m.Reply[None],
     )
     assert reply.status is m.Status.INVALID_REQUEST
     await channel.close()

@@ -1,0 +1,132 @@
+"""Attempts of one request at a real controller: a repeated one is carried out once, and one of an
+earlier controller epoch not at all.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from base.acls import Operation, PatternType, Permission, ResourceType
+from base.ids import NodeId
+from controller.api import messages as m
+from controller.api.client import ControllerClient
+from controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel
+from controller.metadata.acls import AclFilter
+from controller.metadata.features import SUPPORTED
+from controller.metadata.records import AclEntry
+from tests.support.controller_cluster import Cluster
+
+_TIMEOUT_S = 5.0
+_ACL = AclEntry(
+    ResourceType.TOPIC,
+    PatternType.LITERAL,
+    "orders",
+    "User:mallory",
+    "*",
+    Operation.READ,
+    Permission.ALLOW,
+)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    started = Cluster(tmp_path / "controller")
+    await started.start()
+    yield started
+    await started.stop()
+
+
+async def _attempt(
+    channel: Channel,
+    request: m.Message,
+    value_type: Any,
+    *,
+    epoch: int | None,
+    request_id: str = "",
+) -> m.Reply[Any]:
+    """Send one attempt as `ControllerClient` does. epoch: None names none."""
+    metadata = [(REQUEST_ID_KEY, request_id)]
+    if epoch is not None:
+        metadata.append((EPOCH_KEY, str(epoch)))
+    data = await channel.unary(type(request).__name__)(
+        msgspec.msgpack.encode(request), timeout=_TIMEOUT_S, metadata=metadata
+    )
+    reply: m.Reply[Any] = msgspec.msgpack.decode(data, type=value_type)
+    return reply
+
+
+async def test_a_request_repeated_after_a_lost_reply_is_done_once(cluster: Cluster) -> None:
+    channel = Channel(cluster.server.address)
+    request = m.RegisterBroker(
+        node_id=NodeId(-1),
+        incarnation_id=uuid4(),
+        host="",
+        port=9092,
+        machine_host="h",
+        features=SUPPORTED,
+    )
+    registered = m.Reply[m.BrokerRegistered]
+    replies = await asyncio.gather(
+        *(_attempt(channel, request, registered, epoch=1, request_id="one") for _ in range(5))
+    )
+    replies.append(await _attempt(channel, request, registered, epoch=1, request_id="one"))
+    assert replies == [replies[0]] * 6
+    create = m.CreateTopics(topics=[m.NewTopic(name="once")])
+    statuses = []
+    for request_id in ("two", "two", "three"):
+        reply = await _attempt(
+            channel, create, m.Reply[m.TopicsCreated], epoch=1, request_id=request_id
+        )
+        assert reply.value is not None
+        statuses.append(reply.value.topics[0].status)
+    assert statuses == [m.Status.OK, m.Status.OK, m.Status.TOPIC_EXISTS]
+    await channel.close()
+
+
+async def test_an_attempt_that_is_late_over_a_change_of_leaders_has_no_effect(
+    cluster: Cluster,
+) -> None:
+    """The ACL that it added, or would have added, was removed since."""
+    client = cluster.client()
+    create = m.CreateAcls(acls=[_ACL])
+    await client.create_acls(create)
+    await cluster.restart()
+    await client.delete_acls(m.DeleteAcls(filters=[AclFilter(principal=_ACL.principal)]))
+    channel = Channel(cluster.server.address)
+    results = m.Reply[m.ItemResults]
+    for epoch in (1, None):
+        late = await _attempt(channel, create, results, epoch=epoch)
+        assert late.status is m.Status.STALE_CONTROLLER_EPOCH
+        assert late.controller_epoch == 2
+    assert not list(cluster.runtime.image.acls)
+    unborn = await _attempt(channel, create, results, epoch=3)
+    assert unborn.status is m.Status.NOT_LEADER, "another controller leads epoch 3"
+    assert not list(cluster.runtime.image.acls)
+    changed = await _attempt(channel, m.RemoveController(node_id=0), m.Reply[m.ItemResult], epoch=1)
+    assert changed.status is m.Status.STALE_CONTROLLER_EPOCH, "also about the quorum"
+    await channel.close()
+    await client.close()
+
+
+class _NoPause(Random):
+    """A source of jitter that fails: the client asks it for the length of a pause."""
+
+    def random(self) -> float:
+        raise AssertionError("the client pauses")
+
+
+async def test_a_client_goes_on_at_once_in_the_epoch_that_it_learns(cluster: Cluster) -> None:
+    broker = await cluster.broker()
+    await cluster.restart()
+
+    client = ControllerClient([cluster.server.address], rng=_NoPause())
+    await client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
+    found = await broker.client.get_key_value(m.GetKeyValue(key="k"))
+    assert found.value == b"v"
+    await client.close()
