@@ -20,7 +20,7 @@ from benchmarks.beside_kafka.results import Result
 from benchmarks.beside_kafka.single import Measurement, Size
 from benchmarks.beside_kafka.systems import KAFKA, MOTO, SYSTEMS, SystemMissing
 
-QUICK: Final = Size(seconds=1.5, rounds=1, java_mb=100, cold_mb=200, kills=1)
+QUICK: Final = Size(seconds=1.5, warm_s=3, rounds=1, java_mb=100, cold_mb=200, kills=1)
 QUICK_SYSTEMS: Final = (KAFKA, systems.MEMORY)
 QUICK_NAMES: Final = ("footprint", "clients", "java", "small", "latency", "fan-out", "group")
 MANY: Final = "many"

@@ -11,6 +11,7 @@ from typing import Final
 from benchmarks import clients, kafka
 from benchmarks.beside_kafka.single import Size, used
 from benchmarks.beside_kafka.systems import System
+from benchmarks.beside_kafka.warm import warm_up
 
 RECORD_BYTES: Final = 1_000
 _TOOL_S: Final = 90.0
@@ -55,27 +56,40 @@ def consumed_mb_per_s(output: str) -> float:
 
 
 def produce_and_consume(system: System, size: Size) -> Mapping[str, float]:
-    topic, count = system.new_topic(), size.java_mb * 1_000_000 // RECORD_BYTES
-    clients.create_topic(system.bootstrap, 1, topic)
+    count = size.java_mb * 1_000_000 // RECORD_BYTES
+    warm, topic = system.new_topic(), system.new_topic()
+    for name in (warm, topic):
+        clients.create_topic(system.bootstrap, 1, name)
     address = ("--bootstrap-server", system.bootstrap)
-    with used(system) as producing:
-        produced = run(
+
+    def produce(name: str) -> float:
+        output = run(
             "ProducerPerformance",
             *address,
-            *("--topic", topic, "--record-size", str(RECORD_BYTES), "--throughput", "-1"),
+            *("--topic", name, "--record-size", str(RECORD_BYTES), "--throughput", "-1"),
             *("--num-records", str(count), "--warmup-records", str(count // 5)),
             *("--command-property", *_PRODUCER),
         )
-    with used(system) as consuming:
-        consumed = run(
+        return produced_mb_per_s(output)
+
+    def consume() -> float:
+        output = run(
             "ConsumerPerformance",
             *address,
             *("--topic", topic, "--num-records", str(count), "--timeout", "30000"),
         )
+        return consumed_mb_per_s(output)
+
+    warm_up(lambda: produce(warm), size.warm_s)
+    with used(system) as producing:
+        produced = produce(topic)
+    warm_up(consume, size.warm_s)
+    with used(system) as consuming:
+        consumed = consume()
     megabytes = count * RECORD_BYTES / 1e6
     return {
-        "java-produce": produced_mb_per_s(produced),
+        "java-produce": produced,
         "java-produce-cpu": producing.ms_per(megabytes),
-        "java-consume": consumed_mb_per_s(consumed),
+        "java-consume": consumed,
         "java-consume-cpu": consuming.ms_per(megabytes),
     }

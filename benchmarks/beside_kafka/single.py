@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +14,7 @@ from benchmarks import clients, groups
 from benchmarks.beside_kafka import raw
 from benchmarks.beside_kafka.node import quiet_cpu_s
 from benchmarks.beside_kafka.systems import System
+from benchmarks.beside_kafka.warm import warm_up
 from benchmarks.harness import quantile
 
 CONSUMERS: Final = 20
@@ -28,16 +29,22 @@ _FIRST_RECORD_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured. cold_mb: data of the cold read. moved_mb: of the partition that moves.
-    kills: brokers that are killed one after the other.
+    """How much is measured. warm_s: limit of each warm-up. cold_mb: data of the cold read.
+    moved_mb: of the partition that moves. kills: brokers that are killed one after the other.
     """
 
     seconds: float = 4.0
+    warm_s: float = 10.0
     rounds: int = 3
     java_mb: int = 500
     cold_mb: int = 2_000
     moved_mb: int = 1_000
     kills: int = 3
+
+    @property
+    def window_s(self) -> float:
+        """Return the length of one window of a warm-up."""
+        return self.seconds / 4
 
 
 class Used:
@@ -66,13 +73,25 @@ def _topic(system: System, partitions: int = 1) -> str:
 def by_librdkafka(system: System, size: Size) -> Mapping[str, float]:
     """Produce and consume with confluent-kafka."""
     bootstrap, topic = system.bootstrap, _topic(system)
+
+    def produce(seconds: float, record_bytes: int, topic: str) -> clients.Rate:
+        return clients.produce_for(bootstrap, seconds, topic=topic, record_bytes=record_bytes)
+
+    def consume(records: int, topic: str) -> clients.Rate:
+        return clients.consume_all(bootstrap, records, topic=topic, record_bytes=1_000)
+
+    warm = _topic(system)
+    warm_up(lambda: produce(size.window_s, 1_000, warm).mb_per_s, size.warm_s)
     with used(system) as producing:
-        produced = clients.produce_for(bootstrap, size.seconds, topic=topic, record_bytes=1_000)
+        produced = produce(size.seconds, 1_000, topic)
+    warm_up(lambda: consume(produced.records // 4, topic).mb_per_s, size.warm_s)
     with used(system) as consuming:
-        consumed = clients.consume_all(bootstrap, produced.records, topic=topic, record_bytes=1_000)
-    small = _topic(system)
+        consumed = consume(produced.records, topic)
+    warm, small = _topic(system), _topic(system)
+    warm_up(lambda: produce(size.window_s, 100, warm).mb_per_s, size.warm_s)
     with used(system) as producing_small:
-        rate = clients.produce_for(bootstrap, size.seconds, topic=small, record_bytes=100)
+        rate = produce(size.seconds, 100, small)
+    warm_up(lambda: _tail_mb_per_s(system, size.window_s), size.warm_s)
     return {
         "produce": produced.mb_per_s,
         "produce-cpu": producing.ms_per(produced.mb),
@@ -110,36 +129,65 @@ def _tail_mb_per_s(system: System, seconds: float) -> float:
 
 def small_requests(system: System, size: Size) -> Mapping[str, float]:
     topic = _topic(system)
-    raw.small_requests(system.bootstrap, topic, CONNECTIONS, size.seconds / 2)  # warms a JVM up
+
+    def load(seconds: float) -> tuple[int, float]:
+        return raw.small_requests(system.bootstrap, topic, CONNECTIONS, seconds)
+
+    def requests_per_s() -> float:
+        count, seconds = load(size.window_s)
+        return count / seconds
+
+    warm_up(requests_per_s, size.warm_s)
     with used(system) as using:
-        count, seconds = raw.small_requests(system.bootstrap, topic, CONNECTIONS, size.seconds)
+        count, seconds = load(size.seconds)
     return {"small": count / seconds, "small-cpu": using.cpu_s * 1e6 / count}
 
 
 def latency(system: System, size: Size) -> Mapping[str, float]:
     bootstrap, topic = system.bootstrap, _topic(system)
-    slow = clients.end_to_end_latencies_ms(bootstrap, 100, 2.5 * size.seconds, topic)
-    # The same batches as at the even rate, and as many bytes in flight as fan_out has.
-    most = raw.fan_out(
-        bootstrap, _topic(system), 1, size.seconds, records=raw.STEADY_RECORDS, in_flight=12
-    )
-    rate = most.produced_mb / most.seconds
-    half = raw.steady(bootstrap, _topic(system), rate / 2, size.seconds)
+
+    def slow_ms(seconds: float) -> list[float]:
+        return clients.end_to_end_latencies_ms(bootstrap, 100, seconds, topic)
+
+    def most_mb_per_s(seconds: float) -> float:
+        # The same batches as at the even rate, and as many bytes in flight as fan_out has.
+        most = raw.fan_out(
+            bootstrap, _topic(system), 1, seconds, records=raw.STEADY_RECORDS, in_flight=12
+        )
+        return most.produced_mb / most.seconds
+
+    def half_ms(seconds: float) -> Sequence[float]:
+        return raw.steady(bootstrap, _topic(system), rate / 2, seconds).latencies_ms
+
+    warm_up(lambda: 1 / quantile(slow_ms(size.window_s), 0.5), size.warm_s)
+    slow = slow_ms(2.5 * size.seconds)
+    warm_up(lambda: most_mb_per_s(size.window_s), size.warm_s)
+    rate = most_mb_per_s(size.seconds)
+    warm_up(lambda: 1 / quantile(half_ms(size.window_s), 0.5), size.warm_s)
+    half = half_ms(size.seconds)
     return {
         "latency-p50": quantile(slow, 0.5),
         "latency-p99": quantile(slow, 0.99),
         "latency-p999": quantile(slow, 0.999),
         "half-rate": rate,
-        "half-p50": quantile(half.latencies_ms, 0.5),
-        "half-p99": quantile(half.latencies_ms, 0.99),
-        "half-p999": quantile(half.latencies_ms, 0.999),
+        "half-p50": quantile(half, 0.5),
+        "half-p99": quantile(half, 0.99),
+        "half-p999": quantile(half, 0.999),
     }
 
 
 def fan_out(system: System, size: Size) -> Mapping[str, float]:
+    def load(seconds: float, topic: str) -> raw.Delivered:
+        return raw.fan_out(system.bootstrap, topic, CONSUMERS, seconds)
+
+    def mb_per_s() -> float:
+        result = load(size.window_s, _topic(system))
+        return result.consumed_mb / result.seconds
+
+    warm_up(mb_per_s, size.warm_s)
     topic = _topic(system)
     with used(system) as using:
-        result = raw.fan_out(system.bootstrap, topic, CONSUMERS, size.seconds)
+        result = load(size.seconds, topic)
     return {
         "fan-out": result.consumed_mb / result.seconds,
         "fan-out-cpu": using.ms_per(result.consumed_mb),
@@ -148,16 +196,16 @@ def fan_out(system: System, size: Size) -> Mapping[str, float]:
 
 def partitions(system: System, size: Size) -> Mapping[str, float]:
     topic = _topic(system, PARTITIONS)
-    # A record in each, so that no partition is opened, and no log created, under the load.
-    clients.produce_latencies_ms(system.bootstrap, 0, 0, topic=topic, partitions=PARTITIONS)
+
+    def load(mb_per_s: float, seconds: float) -> list[float]:
+        return clients.produce_latencies_ms(
+            system.bootstrap, mb_per_s * 1e6, seconds, topic=topic, partitions=PARTITIONS
+        )
+
+    load(0, 0)  # a record in each, so that no partition is opened, and no log created, under load
+    warm_up(lambda: 1 / quantile(load(_RATE_MB_PER_S, size.window_s), 0.5), size.warm_s)
     before, began = sum(node.cpu_s() for node in system.nodes), time.perf_counter()
-    latencies = clients.produce_latencies_ms(
-        system.bootstrap,
-        _RATE_MB_PER_S * 1e6,
-        2 * size.seconds,
-        topic=topic,
-        partitions=PARTITIONS,
-    )
+    latencies = load(_RATE_MB_PER_S, 2 * size.seconds)
     cpu_s = sum(node.cpu_s() for node in system.nodes) - before
     return {
         "partitions-p50": quantile(latencies, 0.5),
@@ -183,10 +231,13 @@ def footprint(system: System, size: Size) -> Mapping[str, float]:
 
 
 def group(system: System, size: Size) -> Mapping[str, float]:
-    del size
-    topic = _topic(system, _GROUP_PARTITIONS)
-    settled_s, _, _ = asyncio.run(groups.run(system.bootstrap, MEMBERS, _GROUP_PARTITIONS, topic))
-    return {"group": settled_s}
+    def settled_s() -> float:
+        topic = _topic(system, _GROUP_PARTITIONS)
+        took_s, _, _ = asyncio.run(groups.run(system.bootstrap, MEMBERS, _GROUP_PARTITIONS, topic))
+        return took_s
+
+    warm_up(lambda: 1 / settled_s(), size.warm_s)
+    return {"group": settled_s()}
 
 
 def first_record_s(bootstrap: str, began: float, topic: str, *, timeout_s: float) -> float:

@@ -9,6 +9,7 @@ from benchmarks.beside_kafka import __main__ as command
 from benchmarks.beside_kafka import java, many, report, results, single, systems
 from benchmarks.beside_kafka.results import Result
 from benchmarks.beside_kafka.rows import MEASUREMENTS, ROWS, Bar, Row, medians
+from benchmarks.beside_kafka.warm import warm_up
 
 RATE = Row("r", "m", "Rate", "MB/s", "higher", {"memory": Bar(1.2), "file": Bar(1.0)})
 TIME = Row("t", "m", "Time", "s", "lower", {"*": Bar(0.8, beside_kafka=False)})
@@ -144,11 +145,29 @@ def test_a_measurement_that_hangs_is_ended() -> None:
     assert signal.alarm(0) == 0
 
 
+def warmed(speeds: list[float], limit_s: float) -> int:
+    """Return how many windows of a second ran, of those that have these speeds."""
+    left = iter(speeds)
+    times = iter(range(100))
+    return warm_up(lambda: next(left), limit_s, now=lambda: next(times))
+
+
+def test_a_warm_up_ends_with_two_windows_of_about_the_same_speed() -> None:
+    assert warmed([100, 200, 300, 310, 600], 10) == 4
+    assert warmed([100, 96], 10) == 2
+    assert warmed([100, 94, 90], 10) == 3
+
+
+def test_a_warm_up_has_a_limit() -> None:
+    assert warmed([100, 200, 400, 800, 1_600, 3_200], 3) == 4
+    assert warmed([], 0) == 0
+
+
 def test_a_small_row_of_penstock_alone() -> None:
     """A real broker over its store in memory, real sockets, and nothing left behind."""
     with systems.running(systems.MEMORY) as system:
         process = system.node.process
-        values = single.small_requests(system, single.Size(seconds=0.2))
+        values = single.small_requests(system, single.Size(seconds=0.2, warm_s=0.1))
     assert values["small"] > 0
     assert values["small-cpu"] > 0
     assert process.poll() is not None
