@@ -45,10 +45,11 @@ def counting_suspensions(now_ms: WallClock, now: MonotonicClock) -> MonotonicClo
         nonlocal skipped_s, ahead_min_s
         time_s = now()
         ahead_s = now_ms() / 1_000 - time_s
-        if ahead_s - ahead_min_s > SUSPENSION_MIN_S:
+        if ahead_s < ahead_min_s:
+            ahead_min_s = ahead_s
+        elif ahead_s - ahead_min_s > SUSPENSION_MIN_S:
             skipped_s += ahead_s - ahead_min_s
             ahead_min_s = ahead_s
-        ahead_min_s = min(ahead_min_s, ahead_s)
         return time_s + skipped_s
 
     return read

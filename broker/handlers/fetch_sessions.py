@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from msgspec import Struct
+
 from broker.errors import ErrorCode
 from broker.wire.fetch import FetchPartitionResult
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
@@ -41,8 +43,7 @@ _UNKNOWN: Final = -1
 PartitionKey = tuple[TopicKey, int]
 
 
-@dataclass(slots=True)
-class SessionPartition:
+class SessionPartition(Struct, eq=False):
     """What a client wants of one partition, and what it was told last."""
 
     key: TopicKey
@@ -83,8 +84,7 @@ class FetchSession:
     """That of the next request."""
 
 
-@dataclass(slots=True)
-class SessionCall:
+class SessionCall(Struct, eq=False):
     """One Fetch request: the partitions that it is about, and what becomes of its session."""
 
     partitions: Sequence[SessionPartition]

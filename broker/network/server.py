@@ -348,14 +348,15 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._is_pumping:
             return
-        self._is_pumping = True
-        try:
-            while self._waiting and self._may_start():
-                frame = self._waiting.popleft()
-                self._waiting_bytes -= len(frame)
-                self._start(frame)
-        finally:
-            self._is_pumping = False
+        if self._waiting:
+            self._is_pumping = True
+            try:
+                while self._waiting and self._may_start():
+                    frame = self._waiting.popleft()
+                    self._waiting_bytes -= len(frame)
+                    self._start(frame)
+            finally:
+                self._is_pumping = False
         self._update_reading()
 
     def _may_start(self) -> bool:
