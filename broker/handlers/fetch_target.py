@@ -19,6 +19,7 @@ from stream.batch.header import batch_span
 from stream.format.transaction_log import AbortedTransaction
 
 _NO_EPOCH: Final = -1
+_NO_REPLICA: Final = -1
 
 
 class FetchTarget:
@@ -58,6 +59,14 @@ class FetchTarget:
             and result.high_watermark == found.high_watermark
             and result.last_stable_offset == found.last_stable_offset
             and result.log_start_offset == found.log_start_offset
+        )
+
+    @property
+    def ends_wait(self) -> bool:
+        """Return whether the client must hear of it now: an error, or a broker that is nearer."""
+        result = self.result
+        return result.preferred_read_replica != _NO_REPLICA or (
+            result.error_code != 0 and not self.is_opening
         )
 
     def reset(self) -> None:
