@@ -130,7 +130,9 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
     cache = PartitionCache()
 
     def handle_metadata(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
-        return handle_in_doubt(node, ctx) if node.peer_watch.is_in_doubt else handle_now(node, ctx)
+        return (
+            handle_in_doubt(node, ctx) if node.peer_watch.is_in_doubt() else handle_now(node, ctx)
+        )
 
     async def handle_in_doubt(node: Node, ctx: RequestContext) -> Response:
         """Answer when it is known whether a broker has died, because the client may ask for that

@@ -39,6 +39,7 @@ DOUBT_S: Final = 0.05
 """A killed process closes its connections, the newest first, and then its listener: within 3 ms on
 a busy machine. A broker that lives and closes a connection causes as long a doubt.
 """
+_NEXT_TURNS_S: Final = 0.001
 RECONNECT_MIN_S: Final = 0.2
 RECONNECT_MAX_S: Final = 10.0
 _SOON_COUNT: Final = 50
@@ -75,16 +76,19 @@ class PeerWatch:
         """
         return self._gone
 
-    @property
     def is_in_doubt(self) -> bool:
         """Return whether a broker may have died just now."""
-        return bool(self._doubted)
+        return bool(self._doubted or self._peers.has_broken())
 
     async def until_certain(self) -> None:
         """Wait for the end of all doubts, at most DOUBT_S."""
         with suppress(TimeoutError):
             async with asyncio.timeout(DOUBT_S):
-                await self._certain.wait()
+                while self.is_in_doubt():
+                    if self._doubted:
+                        await self._certain.wait()
+                    else:  # the watch comes to the broken connection in one of the next turns
+                        await asyncio.sleep(_NEXT_TURNS_S)
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
         """Watch the brokers of the image that are not fenced."""

@@ -9,9 +9,9 @@ Source: Kafka InterBrokerSendThread.
 """
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -94,6 +94,18 @@ class PeerConnections:
         finally:
             self._drop(node_id)
 
+    def has_broken(self) -> bool:
+        """Return whether a connection has broken, also where the event loop comes to it later. One
+        system call, and 2 us per connection.
+        """
+        poll = select.poll()
+        for peer in self._peers.values():
+            if peer.reader.at_eof() or peer.writer.is_closing():
+                return True
+            poll.register(peer.writer.get_extra_info("socket").fileno(), select.POLLIN)
+        # Brokers send nothing on their own, so what can be read is the end.
+        return bool(poll.poll(0))
+
     async def refuses(self, node_id: NodeId, *, patience_s: float = 0.0) -> bool:
         """Return whether all addresses of the broker refuse connections. False if one accepts, or
         does not answer within CONNECT_TIMEOUT_S. Raises PeerGone.
@@ -164,11 +176,12 @@ async def _refuses(kind: tuple[int, int, int], address: tuple[Any, ...], ends_at
         probe.setblocking(False)
         try:
             await loop.sock_connect(probe, address)
-        except ConnectionRefusedError:
-            return True
-        with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout_at(ends_at):
                 await loop.sock_recv(probe, 1)
+        except ConnectionRefusedError:
+            return True
+        except (TimeoutError, ConnectionError):
+            pass  # a listener that closes resets connections, also those that it has not accepted
         return False
 
 

@@ -214,7 +214,7 @@ async def test_metadata_waits_while_a_leader_may_be_dying(
         await until(lambda: dying.server.connection_count)
         for connection in list(dying.server._connections):
             connection.close("its process dies")
-        await until(lambda: other.peer_watch.is_in_doubt)
+        await until(other.peer_watch.is_in_doubt)
         answer = asyncio.create_task(asyncio.to_thread(leader_by, f"127.0.0.1:{other.port}", "t"))
         async with asyncio.timeout(TIMEOUT_S):
             await asked.wait()

@@ -1,6 +1,7 @@
 """PeerWatch: which other brokers count as gone, over real connections."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
@@ -100,9 +101,9 @@ async def test_a_broken_connection_is_a_doubt_until_the_listener_closes(
 ) -> None:
     monkeypatch.setattr(peer_watch, "DOUBT_S", 60.0)
     async with watched() as (peer, watch, _, _):
-        assert not watch.is_in_doubt
+        assert not watch.is_in_doubt()
         peer.drop()
-        await until(lambda: watch.is_in_doubt)
+        await until(watch.is_in_doubt)
         await until(lambda: peer.connections)  # the address still accepts
         certain = asyncio.ensure_future(watch.until_certain())
         await asyncio.sleep(0)
@@ -112,12 +113,21 @@ async def test_a_broken_connection_is_a_doubt_until_the_listener_closes(
         assert OTHER in watch.gone
 
 
+async def test_a_doubt_begins_before_the_event_loop_comes_to_the_end_of_the_connection() -> None:
+    async with watched() as (peer, watch, _, _):
+        await until(lambda: watch._peers._peers)
+        sockets = [writer.get_extra_info("socket") for writer in peer.connections]
+        for each in sockets:
+            each.shutdown(socket.SHUT_RDWR)
+        assert watch.is_in_doubt()  # in the same turn
+
+
 async def test_a_doubt_about_a_living_broker_is_short() -> None:
     async with watched() as (peer, watch, _, changes):
         peer.drop()
-        await until(lambda: watch.is_in_doubt)
+        await until(watch.is_in_doubt)
         await watch.until_certain()
-        await until(lambda: not watch.is_in_doubt)
+        await until(lambda: not watch.is_in_doubt())
         assert changes == []
 
 
