@@ -119,6 +119,9 @@ def kill(system: System, size: Size) -> Mapping[str, float]:
             if number + 1 < size.kills:
                 system.brokers[victim].start()
                 _until_led_as_planned(system, ids)
+                # The client pauses up to 10 s between attempts to reach the broker that is back;
+                # without a connection to any other, it could not ask who leads.
+                _until_acknowledged(load, range(moves.PARTITIONS), time.perf_counter())
                 time.sleep(_SETTLE_S)
     for led, moment in events:
         gaps += _gaps_s(load, led, moment)
