@@ -7,7 +7,7 @@ leader loads the partition from the start. Losing it answers all parked requests
 NOT_COORDINATOR and drops the state.
 Invariants: an offset commit is visible and answered only when its record is durable, one of a
 transaction only when its marker is. A group's records are appended in the order of its events. What
-is visible follows the log, key by key in its order (`broker.groups.removal` for tombstones).
+is visible follows the log, key by key in its order (`broker.groups.janitor` for tombstones).
 Nothing here outlives the loss of the partition.
 Limits: GROUPS_MAX and OFFSETS_MAX per partition. Above them clients get COORDINATOR_NOT_AVAILABLE,
 which they retry.
@@ -34,6 +34,7 @@ from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.consumer.topics import ImageTopics
 from broker.groups.consumer_coordinator import ConsumerCoordinator
 from broker.groups.descriptions import GroupDescription, describe, state_of
+from broker.groups.janitor import GroupJanitor
 from broker.groups.model import (
     GroupLimits,
     GroupState,
@@ -47,7 +48,6 @@ from broker.groups.offsets import GroupOffsets, TopicPartition
 from broker.groups.records import (
     CommittedOffset,
 )
-from broker.groups.removal import GroupRemoval
 from broker.groups.share.model import ShareLimits
 from broker.groups.share_groups import ShareGroups
 from broker.groups.state import (
@@ -108,7 +108,7 @@ class GroupCoordinator:
         """The protocol of KIP-848."""
         self.shares = ShareGroups(self, self.topics, share_limits, now_ms, share_states)
         """The protocol of KIP-932."""
-        self._removal = GroupRemoval(self, self._shards, self.shares)
+        self._janitor = GroupJanitor(self, self._shards, self.shares)
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended after the part of the log that the load reads."""
         self._expiry: asyncio.TimerHandle | None = None
@@ -519,7 +519,7 @@ class GroupCoordinator:
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         group = self.find(group_id, create=False)
-        return group if isinstance(group, ErrorCode) else await self._removal.delete_group(group)
+        return group if isinstance(group, ErrorCode) else await self._janitor.delete_group(group)
 
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -535,7 +535,7 @@ class GroupCoordinator:
         group = self._find_with_offsets(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return group
-        return await self._removal.delete_offsets(group, partitions)
+        return await self._janitor.delete_offsets(group, partitions)
 
     def _expire_periodically(self) -> None:
         self.expire()
@@ -547,7 +547,7 @@ class GroupCoordinator:
         """Append tombstones for offsets past their retention, and for groups without members and
         offsets. Share groups stay until they are deleted.
         """
-        self._removal.expire(self._now_ms() - self._limits.offsets_retention_ms)
+        self._janitor.expire(self._now_ms() - self._limits.offsets_retention_ms)
 
     # --- what protocols ask of their home ---------------------------------------------------------
 

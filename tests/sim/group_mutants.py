@@ -10,7 +10,7 @@ from typing import Any
 from broker.coordination.compaction import CoordinatorLogCompactor
 from broker.coordination.log import TopicLog
 from broker.coordination.shards import CoordinatorShards
-from broker.groups import removal
+from broker.groups import janitor
 from broker.groups.classic import ClassicGroup
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.records import OffsetKey, decode_key
@@ -35,7 +35,7 @@ def _plain_commits_never_written() -> list[Patch]:
 
 
 def _offsets_of_subscribed_topics_deleted() -> list[Patch]:
-    return [(removal, "subscribed_topics", lambda _members: frozenset())]
+    return [(janitor, "subscribed_topics", lambda _members: frozenset())]
 
 
 def _deleted_offsets_come_back() -> list[Patch]:

@@ -18,7 +18,7 @@ from broker.groups.state import Group, OffsetsPartition, consumer_tombstones, to
 from broker.wire.error_codes import ErrorCode
 
 
-class RemovalHome(Protocol):
+class JanitorHome(Protocol):
     """The coordinator that has the groups."""
 
     async def append(
@@ -30,11 +30,11 @@ class RemovalHome(Protocol):
     def forget(self, group: Group) -> None: ...
 
 
-class GroupRemoval:
+class GroupJanitor:
     """The deletions of one coordinator."""
 
     def __init__(
-        self, home: RemovalHome, shards: CoordinatorShards[OffsetsPartition], shares: ShareGroups
+        self, home: JanitorHome, shards: CoordinatorShards[OffsetsPartition], shares: ShareGroups
     ) -> None:
         self._home = home
         self._shards = shards
