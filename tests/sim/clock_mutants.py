@@ -6,13 +6,12 @@ transactions that are timed by another coordinator's clock.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 import tests.sim.nodes as nodes
 from base.ids import Millis
-from controller.leader.leases import LeaseBook, _Known
+from controller.leader.leases import LeaseBook
 from controller.leader.ticks import Ticks
 from controller.managers.nodes import fence_brokers
 from controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
@@ -22,7 +21,8 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset
 from controller.writer.sessions import SessionEnded
 from controller.writer.timeline import Timeline
-from stream.format.manifest.lease import LEASE_MS_MAX, Lease
+from objectstore.ports import ObjectInfo
+from stream.format.manifest.lease import LEASE_MS_MAX
 from stream.storage import Storage
 
 Patch = tuple[Any, str, Any]
@@ -102,11 +102,15 @@ def _leases_expire_by_wall_clocks() -> list[Patch]:
     controller.
     """
 
-    async def read(self: Any, key: str, etag: str, modified_ms: int) -> _Known:
-        lease = msgspec.json.decode(await self._store.get_range(key, 0, 4_096), type=Lease)
-        return _Known(
-            etag, lease.metadata_offset, self._now() + LEASE_MS_MAX, modified_ms + lease.ttl_ms
-        )
+    real = LeaseBook._read
+
+    async def read(self: LeaseBook, info: ObjectInfo, before: Any) -> Any:
+        known = await real(self, info, before)
+        if known is None or not known.is_readable:
+            return known
+        ttl_ms = int((known.until - self._now()) * 1_000)
+        until = self._now() + LEASE_MS_MAX / 1_000
+        return replace(known, until=until, until_ms=info.modified_ms + ttl_ms)
 
     return [(LeaseBook, "_read", read)]
 

@@ -1,9 +1,9 @@
 # ruff: noqa: T201 - it talks to whoever runs it
 """Where each planted bug shows: its scenario, and the first seed to try.
 
-`python -m tests.sim.mutant_seeds [--jobs 2] [NAME ...]` looks for these seeds and writes those that
-are not 0 into mutant_seeds.json. Changes of the simulator and of the product move them, and a bug
-that the tests have to look for in many seeds costs them minutes.
+Changes of the simulator and of the product move these seeds. `make sim-seeds` or
+`python -m tests.sim.mutant_seeds [--jobs 2] [NAME ...]` checks them, looks for others where they no
+longer find their bugs, and writes those that are not 0 into mutant_seeds.json.
 """
 
 import argparse
@@ -96,8 +96,9 @@ SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SCENARIO |= dict.fromkeys(ACL_MUTANTS, "acls")
 
-SEEDS_MAX: Final = 25
-"""Seeds that the tests try. Found later than that: the simulator has become weaker."""
+SEEDS_TRIED: Final = 3
+"""From the recorded seed on. A longer search would cost CI minutes, and nothing would say so."""
+_NEAR_SEEDS_MAX: Final = 25
 _SEARCH_SEEDS_MAX: Final = 500
 _FILE: Final = Path(__file__).with_name("mutant_seeds.json")
 
@@ -122,7 +123,7 @@ def _search(name: str) -> tuple[str, int | None]:
     """Return the first seed that finds the bug and nothing else: from the known one on, else from
     the first one.
     """
-    for first, count in ((FIRST_SEED.get(name, 0), SEEDS_MAX), (0, _SEARCH_SEEDS_MAX)):
+    for first, count in ((FIRST_SEED.get(name, 0), _NEAR_SEEDS_MAX), (0, _SEARCH_SEEDS_MAX)):
         end = first + count
         while (found := finding_seed(name, first, end - first)) is not None:
             if violation_without(name, found) is None:
@@ -136,18 +137,31 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="planted bugs (default: all)")
     parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
     args = parser.parse_args()
+    unknown = sorted(set(args.names) - MUTANTS.keys())
+    if unknown:
+        parser.error(
+            f"no planted bug is called {', '.join(unknown)}; tests/sim/*mutants.py has them"
+        )
     names = args.names or list(MUTANTS)
     seeds, missing = dict(FIRST_SEED), list[str]()
-    for name, seed in _searched(names, args.jobs):
-        print(f"{name}: {'not found' if seed is None else seed}", flush=True)
+    for number, (name, seed) in enumerate(_searched(names, args.jobs), 1):
+        known = seeds.get(name, 0)
         if seed is None:
             missing.append(name)
+            told = f"seeds up to {_SEARCH_SEEDS_MAX} do not find it"
         else:
+            told = f"seed {seed}" + ("" if seed == known else f" instead of {known}")
             seeds[name] = seed
+            _write(seeds)
+        print(f"[{number}/{len(names)}] {name}: {told}", flush=True)
+    if missing:
+        print(f"not found: {', '.join(missing)}; the simulator has become weaker")
+    return 1 if missing else 0
+
+
+def _write(seeds: dict[str, int]) -> None:
     kept = {name: seed for name, seed in sorted(seeds.items()) if seed and name in MUTANTS}
     _FILE.write_text(json.dumps(kept, indent=2) + "\n")
-    print(f"{len(names) - len(missing)} of {len(names)} found")
-    return 1 if missing else 0
 
 
 def _searched(names: list[str], jobs: int) -> Iterator[tuple[str, int | None]]:

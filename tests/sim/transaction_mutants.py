@@ -45,8 +45,9 @@ def _complete_before_the_markers() -> list[Patch]:
         marker: Marker,
         partitions: Any,
         done: Callable[[], None],
+        version: int = 0,
     ) -> None:
-        real(self, coordinator_partition, marker, partitions, lambda: None)
+        real(self, coordinator_partition, marker, partitions, lambda: None, version)
         done()
 
     real = MarkerSender.send
