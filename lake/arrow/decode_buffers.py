@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lake.arrow import decode_job as j
-from lake.arrow import decode_kernel as k
 from lake.arrow import decode_table as t
 from lake.arrow.columns import Places, arrow_schema, row_bytes
 from lake.arrow.decode_layout import (
@@ -22,6 +21,7 @@ from lake.arrow.decode_layout import (
     Layout,
     Written,
 )
+from lake.arrow.kernel_build import kernels
 from lake.arrow.pyarrow_untyped import (
     Array,
     Buffer,
@@ -62,6 +62,7 @@ class CompiledRows:
     """Implement `decode_table.Rows` with compiled code."""
 
     def __init__(self, columns: Sequence[str], config: ReadConfig) -> None:
+        self._kernels = kernels()
         self._columns = tuple(columns)
         self._config = config
         self._schema = arrow_schema(columns, views=config.views)
@@ -81,6 +82,9 @@ class CompiledRows:
         self._row_bytes: tuple[str, int] = "", row_bytes(columns, "")
         self._job: NDArray[np.int64] = np.zeros(j.JOB_SIZE, np.int64)
         self._job_address = address_of(self._job)
+        self._found: NDArray[np.int64] = np.zeros(3, np.int64)
+        """What `walk` found."""
+        self._found_address = address_of(self._found)
         self._job[j.WANTED] = sum(_WANTED.get(name, 0) for name in columns) | (
             j.WANT_VIEWS if config.views else 0
         )
@@ -90,9 +94,18 @@ class CompiledRows:
     def walk(
         self, block: t.Bytes, at: int, expected: int, end_offset: int, table: t.Table
     ) -> tuple[int, int, int, int]:
-        return k.walk(
-            address_of(block), at, block.size, expected, end_offset, address_of(table), len(table)
+        code = self._kernels.walk(
+            address_of(block),
+            at,
+            block.size,
+            expected,
+            end_offset,
+            address_of(table),
+            len(table),
+            self._found_address,
         )
+        rows, at, expected = self._found.tolist()
+        return rows, at, expected, code
 
     def add(self, group: t.Group) -> Iterator[RecordBatch]:
         assert group.table.flags.c_contiguous, "compiled code steps through the table by addresses"
@@ -104,7 +117,9 @@ class CompiledRows:
         job[j.ROW_BYTES] = self._row_bytes[1]
         self._go_on(group)
         while True:
-            code = k.decode(source, group.source.size, table, len(group.table), self._job_address)
+            code = self._kernels.decode(
+                source, group.source.size, table, len(group.table), self._job_address
+            )
             if code == t.GROW:
                 self._grow()
                 continue

@@ -1,5 +1,6 @@
 """Decode Kafka record batches to Arrow's buffers in compiled code, without the GIL. Measured by
-`benchmarks/decode.py`.
+`benchmarks/decode.py`. Only `kernel_code` imports this module, to compile it: importing numba takes
+half a second.
 
 Invariants: no byte outside [DATA_START, DATA_END) of a row is read, and nothing behind the end of
 an output is written, for any input: every length is compared with what is left before it is used,
@@ -7,20 +8,20 @@ every output with its capacity before it is written. Everything that `stream.bat
 is refused. Same results as `decode_numpy`, which runs where numba is not installed.
 
 Memory is addressed by number (`decode_memory`). Only `decode` and `walk` are called from outside,
-with the addresses of arrays that their caller holds. Source: Kafka `DefaultRecord`; Arrow
+with the addresses of arrays that their caller holds; all they take and return is int64. Nothing
+here may raise: compiled code cannot call Python. Source: Kafka `DefaultRecord`; Arrow
 `BinaryType::c_type`, `BinaryViewType::c_type`.
 """
 
 # ruff: noqa: PLR0917 (compiled functions take no keyword arguments)
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numba
 
 from lake.arrow import decode_job as j
 from lake.arrow import decode_table as t
-from lake.arrow import kernel_cache
 from lake.arrow.decode_memory import (
     STEP_BYTES,
     Untyped,
@@ -38,7 +39,6 @@ from lake.arrow.decode_memory import (
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _njit: Untyped = numba.njit
-_types: Untyped = numba.types
 
 _INLINE_MAX = 12
 """A view holds up to this many bytes itself."""
@@ -102,19 +102,6 @@ class _Used(NamedTuple):
     size_bytes: int
     key_bytes: int
     value_bytes: int
-
-
-def _compiled(signature: Untyped) -> Callable[[_Function], _Function]:
-    """Compile a function when this module is imported, or load it from the cache. The signature
-    leaves one version of it.
-    """
-
-    def decorate(function: _Function) -> _Function:
-        with kernel_cache.directory(*kernel_cache.KERNELS) as is_cached:
-            compiled: _Function = _njit(signature, nogil=True, cache=is_cached)(function)
-        return compiled
-
-    return decorate
 
 
 def _part(function: _Function) -> _Function:
@@ -640,7 +627,6 @@ def _begin_offsets(job: int) -> None:
             set32(offsets, 0, 0)
 
 
-@_compiled(_types.int64(_types.int64, _types.int64, _types.int64, _types.int64, _types.int64))
 def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> int:
     """Continue where the job says, through the first `count` rows of the table, until everything is
     DONE, an output is FULL or must GROW, or a batch is invalid. The job then says which one. All
@@ -703,39 +689,42 @@ def _put_row(block: int, at: int, length: int, base_offset: int, delta: int, row
     set64(row, t.DATA_END, at + _BATCH_OVERHEAD + length)
 
 
-@_compiled(
-    _types.UniTuple(_types.int64, 4)(
-        _types.int64,
-        _types.int64,
-        _types.int64,
-        _types.int64,
-        _types.int64,
-        _types.int64,
-        _types.int64,
-    )
-)
 def walk(
-    block: int, at: int, end: int, expected: int, end_offset: int, table: int, rows_max: int
-) -> tuple[int, int, int, int]:
-    """Walk the headers of a block from `at` to `end` into the table. Return the number of rows, the
-    position behind them, the next offset, and DONE or what is wrong there. `block` and `table` are
-    addresses; the table has rows_max rows.
+    block: int,
+    at: int,
+    end: int,
+    expected: int,
+    end_offset: int,
+    table: int,
+    rows_max: int,
+    found: int,
+) -> int:
+    """Walk the headers of a block from `at` to `end` into the table. Return DONE or what is wrong,
+    and store at `found` the number of rows, the position behind them and the next offset. `block`,
+    `table` and `found` are addresses; the table has rows_max rows.
     """
     rows = 0
+    code: int = t.DONE
     while at < end and rows < rows_max:
         if end - at < _HEADER_BYTES or u8(block, at + 16) != _MAGIC:
-            return rows, at, expected, t.BAD_HEADER
+            code = t.BAD_HEADER
+            break
         length = _big_endian(block, at + 8, 4)
         if length < _HEADER_BYTES - _BATCH_OVERHEAD or length > end - at - _BATCH_OVERHEAD:
-            return rows, at, expected, t.BAD_LENGTH
+            code = t.BAD_LENGTH
+            break
         base_offset, delta = _big_endian(block, at, 8), _big_endian(block, at + 23, 4)
         if base_offset < expected or delta < 0 or delta >= end_offset - base_offset:
-            return rows, at, expected, t.BAD_OFFSETS
+            code = t.BAD_OFFSETS
+            break
         _put_row(block, at, length, base_offset, delta, table + 8 * t.TABLE_COLUMNS * rows)
         expected = base_offset + delta + 1
         at += _BATCH_OVERHEAD + length
         rows += 1
-    return rows, at, expected, t.DONE
+    set64(found, 0, rows)
+    set64(found, 1, at)
+    set64(found, 2, expected)
+    return code
 
 
-kernel_cache.complete(*kernel_cache.KERNELS)
+KERNELS: Final[tuple[Callable[..., int], ...]] = decode, walk

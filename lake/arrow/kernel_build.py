@@ -2,9 +2,9 @@
 takes 8 s of CPU, once per version.
 
 Until the kernels are ready, tasks decode with `decode_numpy`, which returns the same rows; each
-task checks again. Processes with little to decode use it too, because importing the kernels would
-take most of their time. The compiler is a process of its own: a thread would hold the GIL against
-the task, and a process that ends must not interrupt the compiler.
+task checks again. Processes with little to decode use it too, because loading LLVM would take most
+of their time. The compiler is a process of its own: a thread would hold the GIL against the task,
+and a process that ends must not interrupt the compiler.
 Invariants: at most one such process per machine and user runs at a time (it holds a lock). It
 outlives the task that started it, and nothing waits for it. If it fails, or if nothing can be
 cached, the next use compiles the kernels itself and raises the error.
@@ -15,15 +15,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from threading import Lock
+from typing import TYPE_CHECKING, Final
 
 from lake.arrow import kernel_cache
 
-_KERNELS: Final = "lake.arrow.decode_kernel"
-_WORTHWHILE_BYTES: Final = 16 << 20
-"""Importing numba and the kernels takes about a second of CPU (1.4 s measured on a slow machine,
-where the other decoder reaches 16 MB/s with 16 KiB batches and 250 MB/s with 1 MiB batches of
-records of 1 KB).
+if TYPE_CHECKING:
+    from lake.arrow.kernel_code import Kernels
+
+_WORTHWHILE_BYTES: Final = 8 << 20
+"""Loading LLVM and the kernels takes a tenth of a second of CPU. On a slow machine, the other
+decoder reaches 16 MB/s with 16 KiB batches and 250 MB/s with 1 MiB batches of records of 1 KB.
 """
 
 
@@ -39,11 +41,18 @@ class _Decoded:
     size_bytes = 0
 
 
+class _Loaded:
+    """The kernels, once they are loaded."""
+
+    kernels: "Kernels | None" = None
+    lock = Lock()
+
+
 def are_wanted(size_bytes: int | None) -> bool:
     """Return whether the kernels are ready, and so many bytes, added to earlier ones, are worth
-    importing them. None means an unknown number of bytes.
+    loading them. None means an unknown number of bytes.
     """
-    if _KERNELS in sys.modules:
+    if _Loaded.kernels is not None:
         return True
     if size_bytes is not None:
         _Decoded.size_bytes += size_bytes
@@ -56,28 +65,59 @@ def are_at_hand() -> bool:
     """Return whether the kernels are ready. If not, start compiling them unless another process
     does.
     """
-    if _KERNELS in sys.modules:
+    if _Loaded.kernels is not None:
         return True
-    place = kernel_cache.place_of(*kernel_cache.KERNELS)
-    if place is None or kernel_cache.stamp_in(place).exists():
+    directory = kernel_cache.cache_directory()
+    if directory is None or _file_in(directory).exists():
         return True
     if _Build.process is None:
-        return not _begin(place)
+        return not _begin(directory)
     return _Build.process.poll() is not None
 
 
-def _begin(place: Path) -> bool:
+def kernels() -> "Kernels":
+    """Return the kernels; compile them if they are not in the cache."""
+    with _Loaded.lock:
+        if _Loaded.kernels is None:
+            from lake.arrow import kernel_code
+
+            _Loaded.kernels = kernel_code.load_kernels(_code())
+        return _Loaded.kernels
+
+
+def _code() -> bytes:
+    """Return the code from the cache, or compile it and keep it there."""
+    from lake.arrow import kernel_code
+
+    directory = kernel_cache.cache_directory()
+    place = None if directory is None else _file_in(directory)
+    code = None if place is None else kernel_cache.read_code(place)
+    if code is None:
+        code = kernel_code.compile_kernels()
+        if place is not None:
+            kernel_cache.write_code(place, code)
+    return code
+
+
+def _file_in(directory: Path) -> Path:
+    """Return where the code for this CPU is kept."""
+    from lake.arrow.kernel_code import machine_hash
+
+    return directory / f"{machine_hash()}.o"
+
+
+def _begin(directory: Path) -> bool:
     """Start compiling. Return whether the kernels are being compiled, by this process or another
     one.
     """
     try:
-        lock = os.open(place / "compiling", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = os.open(directory / "compiling", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _Build.process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-            (sys.executable, "-c", f"import {_KERNELS}"),
+            (sys.executable, "-c", f"from {__name__} import kernels; kernels()"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,55 +1,37 @@
-"""Cache compiled kernels: compiling takes some seconds, loading a third of a second.
+"""Cache compiled kernels: compiling takes some seconds, loading some milliseconds.
 
-Invariant: code is loaded only from a directory that belongs to this user alone, because numba
-unpickles what it finds. It is never loaded for other sources: the directory's name contains their
-hash (numba itself checks only the time and size of one file). If no such directory is writable,
-each process compiles the kernels. `NUMBA_CACHE_DIR` is honored. Importing this module does not
-import numba.
+Invariant: code is loaded only from a directory that belongs to this user alone, because it is
+executed, and only whole: a digest is behind it. It is never loaded for other sources: the
+directory's name contains their hash. If no such directory is writable, each process compiles the
+kernels. `NUMBA_CACHE_DIR` is honored. Importing this module imports neither numba nor LLVM.
 """
 
 import os
-import platform
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import suppress
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from base.own_directory import cache_roots, own_directory
 
-_FILES: Final = "decode_table.py", "decode_job.py", "decode_memory.py", "decode_kernel.py"
-KERNELS: Final = tuple(str(Path(__file__).with_name(name)) for name in _FILES)
-"""The source files of the decoder's kernels: everything that is frozen into the compiled code."""
+_FILES: Final = (
+    "decode_table.py",
+    "decode_job.py",
+    "decode_memory.py",
+    "decode_kernel.py",
+    "kernel_code.py",
+)
+_SOURCES: Final = tuple(Path(__file__).with_name(name) for name in _FILES)
+"""Everything that is frozen into the compiled code."""
+
+_DIGEST_BYTES: Final = 32
 
 
-@contextmanager
-def directory(*sources: str) -> Generator[bool]:
-    """Let numba cache what it compiles in our directory. Yield whether there is one. `sources` are
-    the files of the code.
-    """
-    place = place_of(*sources)
-    if place is None:
-        yield False
-        return
-    import numba.core.config
-
-    config: Any = numba.core.config
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(place)
-    try:
-        yield True
-    finally:
-        config.CACHE_DIR = before
-
-
-def place_of(*sources: str) -> Path | None:
-    """Return the cache directory, or None if none is writable."""
+def cache_directory() -> Path | None:
+    """Return the directory of these kernels, or None if none is writable."""
     try:
         name = (
-            "penstock-"
-            + sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
+            "penstock-" + sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
         )
     except OSError:  # the package lies in an archive (`--py-files`)
         return None
@@ -57,17 +39,22 @@ def place_of(*sources: str) -> Path | None:
     return own_directory(root / name for root in ([Path(given)] if given else cache_roots()))
 
 
-def stamp_in(place: Path) -> Path:
-    """Return the file that marks the cache as complete for this Python and numba. It is a hint:
-    numba checks again.
-    """
-    return (
-        place / f"complete-{sys.implementation.cache_tag}-{version('numba')}-{platform.machine()}"
-    )
+def read_code(place: Path) -> bytes | None:
+    """Return the code in a file; None if it is missing or damaged."""
+    try:
+        content = place.read_bytes()
+    except OSError:
+        return None
+    code, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    return code if sha256(code).digest() == digest else None
 
 
-def complete(*sources: str) -> None:
-    """Mark all kernels of these sources as compiled."""
-    place = place_of(*sources)
-    if place is not None:
-        stamp_in(place).touch()
+def write_code(place: Path, code: bytes) -> None:
+    """Keep code in a file, whole or not at all. Do nothing if the disk does not take it."""
+    beside = place.with_name(f"{place.name}.{os.getpid()}")
+    with suppress(OSError):
+        try:
+            beside.write_bytes(code + sha256(code).digest())
+            beside.replace(place)
+        finally:
+            beside.unlink(missing_ok=True)

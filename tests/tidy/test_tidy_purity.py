@@ -58,6 +58,7 @@ CORES = (
     "lake/arrow/decode_job.py",
     "lake/arrow/decode_memory.py",
     "lake/arrow/decode_kernel.py",
+    "lake/arrow/kernel_code.py",
     "lake/arrow/decode_numpy.py",
     "lake/arrow/decode_layout.py",
     "lake/arrow/decode_buffers.py",

@@ -400,10 +400,7 @@ def test_without_numba_the_other_decoder_is_chosen() -> None:
 
 def test_kernels_are_kept_where_numba_was_told(tmp_path: Path) -> None:
     """If no directory is writable, they are compiled for this process alone."""
-    code = (
-        "from lake.arrow import kernel_cache, decode_table\n"
-        "with kernel_cache.directory(decode_table.__file__) as kept: print(kept)"
-    )
+    code = "from lake.arrow import kernel_cache; print(kernel_cache.cache_directory() is not None)"
     assert run(code, NUMBA_CACHE_DIR=str(tmp_path), HOME="/nonexistent") == "True"
     assert [path.name.startswith("penstock-") for path in tmp_path.iterdir()] == [True]
     shared = tmp_path / "shared"

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from lake.arrow import kernel_cache
+
 ROOT = Path(__file__).resolve().parents[4]
 
 BEGIN = """
 import fcntl, sys
 from lake.arrow import kernel_build, kernel_cache
-place = kernel_cache.place_of(*kernel_cache.KERNELS)
+place = kernel_cache.cache_directory()
 """
 DECODE = """
 from stream.batch.records import Record, encode_batch
@@ -27,6 +29,7 @@ first, rows = decoded()
 assert kernel_build._Build.process.wait(100) == 0
 assert "numba" not in sys.modules, "nothing was compiled here"
 second, same = decoded()
+assert "numba" not in sys.modules, "loading needs no numba"
 print(first, second, rows == same, len(rows))
 """
 
@@ -73,7 +76,20 @@ def test_what_can_not_be_compiled_aside_is_compiled_in_the_open(tmp_path: Path) 
     ]
 
 
-def test_kernels_are_imported_for_those_who_have_much_to_decode(tmp_path: Path) -> None:
+def test_damaged_code_is_not_loaded(tmp_path: Path) -> None:
+    place = tmp_path / "kernels.o"
+    assert kernel_cache.read_code(place) is None
+    kernel_cache.write_code(place, b"code" * 100)
+    assert kernel_cache.read_code(place) == b"code" * 100
+    assert [path.name for path in tmp_path.iterdir()] == [place.name]
+    whole = place.read_bytes()
+    for damaged in (b"", whole[:40], whole[:-1], b"x" + whole[1:]):
+        place.write_bytes(damaged)
+        assert kernel_cache.read_code(place) is None
+    kernel_cache.write_code(tmp_path / "missing" / "kernels.o", b"code")
+
+
+def test_kernels_are_loaded_for_those_who_have_much_to_decode(tmp_path: Path) -> None:
     code = """
 from lake.arrow.decode import Decoder
 while kernel_build._Build.process is None:

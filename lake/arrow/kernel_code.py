@@ -1,0 +1,119 @@
+"""Compile the kernels to object code, and load object code without numba: LLVM alone is imported in
+a tenth of a second, numba in half a second.
+
+Invariant: the code calls nothing but intrinsics of LLVM and memcpy and its like, which is checked
+when it is compiled. So it cannot raise, and runs without the GIL. Must not do I/O; `kernel_build`
+keeps the code. Source: documentation of `numba.cfunc` and of llvmlite's `ExecutionEngine`.
+"""
+
+import ctypes
+from collections.abc import Callable
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import llvmlite.binding as _binding  # type: ignore[import-untyped]
+
+Untyped: TypeAlias = Any
+"""Objects of numba and llvmlite, which have no types."""
+
+_llvm: Untyped = _binding
+_ARGUMENTS: Final = {"decode": 5, "walk": 8}
+"""The kernels, and how many numbers they take."""
+
+_CALLED: Final = ("llvm.", "memcpy", "memset", "memmove")
+_SPEED: Final = 3
+
+
+class Kernels(NamedTuple):
+    """The kernels of `decode_kernel`, which explains their arguments."""
+
+    decode: Callable[[int, int, int, int, int], int]
+    walk: Callable[[int, int, int, int, int, int, int, int], int]
+    engine: object
+    """Owns the memory of the code."""
+
+
+def machine_hash() -> str:
+    """Return a name for what code depends on besides its sources: the CPU and the compiler."""
+    _initialize()
+    parts = (
+        version("numba"),
+        _llvm.__name__ + version("llvmlite"),
+        _llvm.get_process_triple(),
+        _llvm.get_host_cpu_name(),
+        _llvm.get_host_cpu_features().flatten(),
+    )
+    return sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def compile_kernels() -> bytes:
+    """Return the object code for this CPU. This imports numba and takes 8 s of CPU."""
+    import numba
+
+    from lake.arrow.decode_kernel import KERNELS
+
+    cfunc: Untyped = numba.cfunc
+    number: Untyped = numba.types.int64
+    module: Untyped = None
+    for function in KERNELS:
+        count = _ARGUMENTS[function.__name__]
+        compiled = cfunc(number(*[number] * count))(function)
+        part = _llvm.parse_assembly(compiled.inspect_llvm())
+        for item in [*part.functions, *part.global_variables]:
+            if item.name == compiled.native_name:
+                item.name = function.__name__
+            elif not item.is_declaration:
+                item.linkage = "internal"
+        if module is None:
+            module = part
+        else:
+            module.link_in(part)
+    target = _target()
+    # Numba's wrapper of a function reports what it raised. LLVM sees that these raise nothing, and
+    # leaves that out.
+    builder = _llvm.create_pass_builder(
+        target, _llvm.create_pipeline_tuning_options(speed_level=_SPEED)
+    )
+    builder.getModulePassManager().run(module, builder)
+    foreign = [
+        item.name
+        for item in [*module.functions, *module.global_variables]
+        if item.is_declaration and not item.name.startswith(_CALLED)
+    ]
+    assert not foreign, f"compiled code may call nothing, but it calls {foreign}"
+    code: bytes = target.emit_object(module)
+    return code
+
+
+def load_kernels(code: bytes) -> Kernels:
+    """Load what `compile_kernels` returned on a machine with the same hash."""
+    target = _target()
+    engine = _llvm.create_mcjit_compiler(_llvm.parse_assembly(""), target)
+    engine.add_object_file(_llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    functions: dict[str, Untyped] = {
+        name: ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(
+            engine.get_function_address(name)
+        )
+        for name, count in _ARGUMENTS.items()
+    }
+    return Kernels(functions["decode"], functions["walk"], engine)
+
+
+def _initialize() -> None:
+    _llvm.initialize_native_target()
+    _llvm.initialize_native_asmprinter()
+
+
+def _target() -> Untyped:
+    """Return LLVM's description of this CPU, with numba's settings."""
+    _initialize()
+    return _llvm.Target.from_triple(_llvm.get_process_triple()).create_target_machine(
+        cpu=_llvm.get_host_cpu_name(),
+        features=_llvm.get_host_cpu_features().flatten(),
+        opt=_SPEED,
+        reloc="default",
+        codemodel="jitdefault",
+        jit=True,
+    )
