@@ -30,8 +30,8 @@ millions of cached objects; this makes it due after 50 million further objects, 
 
 
 def pause_collector() -> None:
-    """Collect nothing until `tune_collector`. Call at the start of a process: its imports leave
-    hardly any garbage, and collections are a tenth of their CPU.
+    """Collect nothing until `tune_collector` or `resume_collector`. Call at the start of a process:
+    its imports leave hardly any garbage, and collections are a tenth of their CPU.
     """
     gc.disable()
 
@@ -40,5 +40,12 @@ def tune_collector() -> None:
     """Tune the collector. Call once, when all permanent objects (modules, tables, wiring) exist."""
     gc.collect()
     gc.freeze()
+    resume_collector()
+
+
+def resume_collector() -> None:
+    """Let the collector run, with our thresholds. For a command that takes a second: it rather
+    keeps the garbage of its imports than to look for it.
+    """
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
     gc.enable()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from base.collector import resume_collector
 from base.extras import install_hint
 from deploy.cli.option_groups import with_option_groups
 from deploy.errors import DeployError, UsageError
@@ -164,6 +165,7 @@ def sql(
         from deploy.sql.command import Command, Output
         from deploy.sql.prompt import run_prompt
 
+        resume_collector()
         output = Output(form.as_csv, form.as_json, form.parquet, limits.max_rows)
         options = _session_options(cluster, topics, limits)
         with Command(store or _local_store(), options, output, limits.max_seconds) as command:

@@ -42,6 +42,25 @@ class MisfitRows(NamedTuple):
     rows: Sequence[int]
 
 
+_TYPES: Final[dict[str, DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "TIMESTAMP": pa.timestamp("us"),
+    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "VARCHAR": pa.string(),
+}
+
+
+def arrow_type(kind: JsonType) -> DataType:
+    """Return the type of the arrays that a column of this type becomes."""
+    if isinstance(kind, ListOf):
+        return pa.list_(pa.field("l", arrow_type(kind.item)))
+    if isinstance(kind, StructOf):
+        return pa.struct([(name, arrow_type(item)) for name, item in kind.fields])
+    return _TYPES[kind]
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedTable:
     """Columns in the requested order, and what did not fit."""
@@ -58,7 +77,6 @@ class JsonDecoder:
         self._groups = _groups(columns)
         self._connection: Any = duckdb.connect()
         self._connection.execute("SET TimeZone = 'UTC'")
-        self.types: list[DataType] = self._types()
 
     def close(self) -> None:
         self._connection.close()
@@ -129,14 +147,6 @@ class JsonDecoder:
 
     def _group_of(self, column: JsonColumn) -> int:
         return next(n for n, group in enumerate(self._groups) if column in group)
-
-    def _types(self) -> list[DataType]:
-        table = self._select(pa.array([], pa.string()))
-        assert table is not None, "no value is invalid"
-        return [
-            pa.int64() if column.kind == "BIGINT" else field.type
-            for column, field in zip(self._columns, table.schema, strict=True)
-        ]
 
     # --- a closer look ----------------------------------------------------------------------------
 

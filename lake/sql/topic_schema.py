@@ -13,7 +13,7 @@ from lake.arrow.columns import FIELDS, HEADER
 from lake.arrow.pyarrow_untyped import DataType, Schema, pa
 from lake.arrow.topic_scan import Scan
 from lake.sql.inference import JsonType, infer
-from lake.sql.json_values import JsonColumn, JsonDecoder
+from lake.sql.json_values import JsonColumn, arrow_type
 from lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
 from lake.table.values import RAW, ValueDecoder, ValueFormat
 
@@ -83,9 +83,7 @@ def schema_of(scan: Scan, value_format: ValueFormat | None = None) -> TopicSchem
     # A few broken lines do not hide the columns of a topic; mostly other bytes do.
     if not columns or found.objects < found.others + found.invalid:
         return TopicSchema(pa.schema([*system, pa.field("value", _text_type(values))]), {})
-    with closing(JsonDecoder(columns)) as parser:
-        types = parser.types
-    fields = [pa.field(column.name, kind) for column, kind in zip(columns, types, strict=True)]
+    fields = [pa.field(column.name, arrow_type(column.kind)) for column in columns]
     return TopicSchema(pa.schema([*system, *fields]), {column.name: column for column in columns})
 
 

@@ -72,6 +72,21 @@ def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
     assert done.stderr == "error: no topic or view is named 'order_'; did you mean orders?\n"
 
 
+def test_the_quick_exit_loses_no_error_and_leaves_no_file(store: str, tmp_path: Path) -> None:
+    environment = os.environ | {"PENSTOCK_STORE": store, "TMPDIR": str(tmp_path)}
+    environment.pop("PYTHONUNBUFFERED", None)  # so that output is in a buffer until the end
+    command = (sys.executable, "-m", "deploy.cli", "sql", "SELECT max(id) FROM orders", "--csv")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, env=environment, stdout=full, stderr=subprocess.PIPE, timeout=WAIT_S
+        )
+    assert done.returncode != 0
+    assert b"No space left on device" in done.stderr
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=WAIT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"max(id)\n1999\n", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
 class Terminal:
     """A prompt on a pseudo terminal."""
 

@@ -3,16 +3,19 @@
 import subprocess
 import sys
 
+import pytest
 
-def test_collections_begin_when_the_process_is_tuned() -> None:
-    code = """
+
+@pytest.mark.parametrize(("begin", "frozen"), [("tune", "True"), ("resume", "False")])
+def test_collections_begin_when_the_process_is_tuned(begin: str, frozen: str) -> None:
+    code = f"""
 import gc
-from base.collector import YOUNG_OBJECTS, pause_collector, tune_collector
+from base.collector import YOUNG_OBJECTS, pause_collector, {begin}_collector
 pause_collector()
 print(gc.isenabled())
-tune_collector()
+{begin}_collector()
 print(gc.isenabled(), gc.get_threshold()[0] == YOUNG_OBJECTS, gc.get_freeze_count() > 0)
 """
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True", "True", "True"]
+    assert done.stdout.split() == ["False", "True", "True", frozen]
