@@ -114,10 +114,10 @@ class SchemaRegistry:
         versions = self._get(f"/schemas/ids/{number}/versions", list[_SubjectVersion])
         return [version.subject for version in versions]
 
-    def newest(self, subject: str) -> tuple[int, str]:
-        """Return the id and the text of the newest schema of a subject. Raises RegistryError."""
+    def newest_id(self, subject: str) -> int:
+        """Return the id of the newest schema of a subject. Raises RegistryError."""
         answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", _Answer)
-        return answer.id, answer.schema
+        return answer.id
 
     def _resolve(self, answer: _Answer, found: dict[str, str], asked: set[tuple[str, int]]) -> None:
         for reference in answer.references or ():

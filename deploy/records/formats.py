@@ -9,7 +9,7 @@ BadRecord.
 
 import base64
 import binascii
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from io import BytesIO
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MAGIC: Final = 0
 _FRAME_BYTES: Final = 5
+_WHOLE: Final = "value"
+"""The field that stands for a whole Avro value."""
 
 
 class RecordFormat(StrEnum):
@@ -116,7 +118,7 @@ class AvroCodec:
         self._given = None if schema is None else self._parsed(schema)
         self._registry, self._subject = registry, subject
         self._by_id: dict[int, Any] = {}
-        self._newest: tuple[int, Any] | None = None
+        self._newest_id: int | None = None
 
     def decode(self, data: bytes) -> Any:  # noqa: ANN401 - a value of JSON
         schema = self._given
@@ -125,7 +127,7 @@ class AvroCodec:
             schema = self._schema(self._registry, number)
         stream = BytesIO(data)
         try:
-            value = self._avro.schemaless_reader(stream, schema, None)
+            value = self._avro.schemaless_reader(stream, schema, None)[_WHOLE]
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad bytes
             raise BadRecord(f"it is not Avro of this schema: {error}") from None
         if stream.tell() != len(data):
@@ -136,14 +138,13 @@ class AvroCodec:
         value = JsonCodec().decode(text.encode())
         frame, schema = b"", self._given
         if self._registry is not None:
-            if self._newest is None:
-                number, content = _newest(self._registry, self._subject)
-                self._newest = number, self._parsed(content.encode())
-            number, schema = self._newest
-            frame = _frame(number)
+            if self._newest_id is None:
+                self._newest_id = _newest_id(self._registry, self._subject)
+            schema = self._schema(self._registry, self._newest_id)
+            frame = _frame(self._newest_id)
         stream = BytesIO()
         try:
-            self._avro.schemaless_writer(stream, schema, value)
+            self._avro.schemaless_writer(stream, schema, {_WHOLE: value})
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad values
             raise BadRecord(f"it does not match the Avro schema: {error!r}") from None
         return frame + stream.getvalue()
@@ -151,13 +152,23 @@ class AvroCodec:
     def _schema(self, registry: "SchemaRegistry", number: int) -> Any:  # noqa: ANN401 - fastavro's
         if number not in self._by_id:
             with _registry_errors():
-                text = registry.by_id(number)
-            self._by_id[number] = self._parsed(text.text.encode())
+                found = registry.by_id(number)
+            references = [text for _, text in found.references]
+            self._by_id[number] = self._parsed(found.text.encode(), references)
         return self._by_id[number]
 
-    def _parsed(self, content: bytes) -> Any:  # noqa: ANN401 - fastavro has no type for schemas
+    def _parsed(self, content: bytes, references: Sequence[str] = ()) -> Any:  # noqa: ANN401 - fastavro has no type for schemas
+        """Return a record whose only field is of the schema: its binary form is the same, and
+        fastavro keeps the names of references with records alone. references: each after those
+        that it refers to itself.
+        """
+        named: dict[str, Any] = {}
         try:
-            return self._avro.parse_schema(msgspec.json.decode(content))
+            for text in references:
+                self._avro.parse_schema(msgspec.json.decode(text), named_schemas=named)
+            field = {"name": _WHOLE, "type": msgspec.json.decode(content)}
+            record = {"type": "record", "name": "penstock_value", "fields": [field]}
+            return self._avro.parse_schema(record, named_schemas=named)
         except Exception as error:  # noqa: BLE001 - fastavro raises what Python does with bad schemas
             raise UsageError(f"the schema is not an Avro schema: {error}") from None
 
@@ -209,7 +220,7 @@ class ProtobufCodec:
         if self._registry is None:
             return data
         if self._id is None:
-            self._id, _ = _newest(self._registry, self._subject)
+            self._id = _newest_id(self._registry, self._subject)
         return _frame(self._id) + _encoded_path(self._path) + data
 
 
@@ -244,9 +255,9 @@ def codec(
     return ProtobufCodec(schema, message, registry, subject)
 
 
-def _newest(registry: "SchemaRegistry", subject: str) -> tuple[int, str]:
+def _newest_id(registry: "SchemaRegistry", subject: str) -> int:
     with _registry_errors():
-        return registry.newest(subject)
+        return registry.newest_id(subject)
 
 
 @contextmanager

@@ -4,11 +4,12 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from broker.schemas.registry import StoredSchema
+from broker.schemas.registry import SchemaRegistry, StoredSchema
 from deploy.csv_rows import encode_csv
 from deploy.errors import UsageError
 from deploy.groups.reset import parse_duration, parse_time, read_offsets
@@ -23,6 +24,7 @@ from deploy.records.formats import (
 from deploy.records.lines import LineReader, NewRecord, parse_headers
 from deploy.records.shown import ShownRecord
 from deploy.records.template import parse_template
+from tests.support.schema_registry import SchemaRegistryServer, serving
 
 AVRO = json.dumps(
     {
@@ -40,9 +42,9 @@ class Registry:
         assert number == 7
         return StoredSchema("AVRO", AVRO.decode())
 
-    def newest(self, subject: str) -> tuple[int, str]:
+    def newest_id(self, subject: str) -> int:
         assert subject == "orders-value"
-        return 7, AVRO.decode()
+        return 7
 
 
 def descriptor_set() -> bytes:
@@ -93,6 +95,49 @@ def test_avro_goes_both_ways(registry: Registry | None) -> None:
         found.decode(data + b"x")
     with pytest.raises(BadRecord, match="does not match"):
         found.encode('{"id": "three"}')
+
+
+CITY = {"type": "record", "name": "City", "namespace": "x", "fields": []}
+ADDRESS = {
+    "type": "record",
+    "name": "x.Address",
+    "fields": [{"name": "city", "type": "x.City"}, {"name": "street", "type": "string"}],
+}
+HOME = {"city": {}, "street": "Kastanienallee"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "record", "name": "A", "fields": [{"name": "at", "type": "x.Address"}]}, HOME),
+        (["x.City", "x.Address"], HOME),
+        ({"type": "array", "items": "x.Address"}, HOME),
+    ],
+)
+def test_avro_schemas_with_references_go_both_ways(schema: Any, value: dict[str, Any]) -> None:
+    """Their names are defined by other subjects of the registry."""
+    whole: Any = value
+    if isinstance(schema, dict):
+        whole = {"at": value} if schema["type"] == "record" else [value, value]
+    with serving(SchemaRegistryServer()) as server:
+        server.register("city", {"schema": json.dumps(CITY)})
+        city = {"name": "x.City", "subject": "city", "version": 1}
+        server.register("address", {"schema": json.dumps(ADDRESS), "references": [city]})
+        address = {"name": "x.Address", "subject": "address", "version": 1}
+        server.register(
+            "orders-value", {"schema": json.dumps(schema), "references": [city, address]}
+        )
+        found = codec(
+            RecordFormat.AVRO, registry=SchemaRegistry(server.url), subject="orders-value"
+        )
+        data = found.encode(json.dumps(whole))
+        assert found.decode(data) == whole
+        server.register("orders-value", {"schema": json.dumps(schema)})
+        broken = codec(
+            RecordFormat.AVRO, registry=SchemaRegistry(server.url), subject="orders-value"
+        )
+        with pytest.raises(UsageError, match=r"x\.(City|Address)"):
+            broken.encode(json.dumps(whole))
 
 
 @pytest.mark.parametrize("registry", [None, Registry()])
