@@ -158,9 +158,18 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
         missing = answer.creatable(_creatable(node, request, requested))
         if missing:
             return answer.after_creating(requested, missing)
-        return answer.encode(list(answer.topics_for(requested, {})))
+        unique = dict.fromkeys(map(_named, requested))
+        return answer.encode(list(answer.topics_for(unique, {})))
 
     return handle_metadata
+
+
+_Named = tuple[UUID | None, str | None]
+"""Id and name of a topic in a request."""
+
+
+def _named(topic: MetadataRequestTopic) -> _Named:
+    return topic.topic_id, topic.name
 
 
 def _creatable(
@@ -271,7 +280,8 @@ class _Answer:
             self._not_creatable = await find_denied_topics(node, ctx, Operation.CREATE, missing)
             missing = [name for name in missing if name not in self._not_creatable]
         errors = await _create(node, ctx, missing) if missing else {}
-        return await self.encode_in_slices(self.topics_for(requested, errors))
+        unique = [named async for named in each_once(map(_named, requested))]
+        return await self.encode_in_slices(self.topics_for(unique, errors))
 
     def creatable(self, missing: Sequence[str]) -> list[str]:
         """Return those of the missing topics that the client may create."""
@@ -285,19 +295,18 @@ class _Answer:
         self, requested: Sequence[MetadataRequestTopic], names: list[str]
     ) -> Response:
         errors = await _create(self._node, self._ctx, names)
-        return self.encode(list(self.topics_for(requested, errors)))
+        unique = dict.fromkeys(map(_named, requested))
+        return self.encode(list(self.topics_for(unique, errors)))
 
     async def of_frozen_topics(self, requested: Sequence[MetadataRequestTopic]) -> Response:
         found = await describe_frozen_topics(self._node, self._ctx, requested)
         return self.encode([EncodedTopic(head, ()) for head in found])
 
     def topics_for(
-        self, requested: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
+        self, named: Iterable[_Named], errors: dict[str, ErrorCode]
     ) -> Iterator[EncodedTopic]:
-        unique: dict[tuple[UUID | None, str | None], None] = dict.fromkeys(
-            (topic.topic_id, topic.name) for topic in requested
-        )
-        for topic_id, name in unique:
+        """Yield the topics. named: without repetitions."""
+        for topic_id, name in named:
             yield self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors)
 
     def _by_id(self, topic_id: UUID) -> EncodedTopic:

@@ -86,7 +86,8 @@ async def test_others_get_their_turns(
 
     monkeypatch.setattr(LongRequests, "_run", counted_run)
     monkeypatch.setattr(slices, "_next_turn", counted_turn)
-    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    for name in ("FIRST_SLICE_S", "SLICE_S", "PAUSE_S"):
+        monkeypatch.setattr(slices, name, 0.0)
     wrong: list[str] = []
     for name, long in LONG_REQUESTS.items():
         count = min(NAMED, long.count)
