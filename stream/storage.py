@@ -303,6 +303,7 @@ class Storage:
             task.cancel()
         while self._closings:
             await asyncio.wait(self._closings)
+        self._reader.close()
         await self._objects.close()
 
     def stop_acknowledging(self) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from base.buffers import Buffer
 from base.ids import Millis, Offset
 from stream.batch.header import BatchSpan, batch_span, parse_header
-from stream.batch.records import first_record_at_or_after
 from stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN
 from stream.errors import BatchCorrupt, NotContiguous, ObjectCorrupt
 from stream.format.builder import RunEntry
@@ -90,24 +89,15 @@ def cut(
     )
 
 
-def find_timestamp(
-    piece: Piece,
-    data: bytes,
-    timestamp_ms: int,
-    start_offset: int,
-    decompressed_bytes_max: int,
-) -> tuple[int, int] | None:
+def batches_since(
+    piece: Piece, data: bytes, timestamp_ms: int, start_offset: int
+) -> Iterator[memoryview]:
+    """Yield the batches that may hold a record at `start_offset` or later that is not older than
+    `timestamp_ms`.
+    """
     for at, span in batches_of(piece, data):
         if span.max_timestamp_ms >= timestamp_ms and span.next_offset > start_offset:
-            found = first_record_at_or_after(
-                memoryview(data)[at:],
-                timestamp_ms,
-                from_offset=start_offset,
-                decompressed_bytes_max=decompressed_bytes_max,
-            )
-            if found is not None:
-                return found
-    return None
+            yield memoryview(data)[at : at + span.size_bytes]
 
 
 def entry_of(piece: Piece, data: Buffer) -> RunEntry:

@@ -20,10 +20,9 @@ from base.ids import Offset
 from base.log import get_logger
 from objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
 from objectstore.ports import ObjectStore
-from stream.batch.compression import DECOMPRESSED_BYTES_MAX
 from stream.cache.block_cache import BlockCache, BlockKey, LoadingCache
 from stream.errors import NotContiguous, ObjectCorrupt, StreamError
-from stream.format.block_walk import Piece, cut, find_timestamp
+from stream.format.block_walk import Piece, batches_since, cut
 from stream.format.decoder import (
     NeedMore,
     ObjectIndex,
@@ -35,6 +34,7 @@ from stream.format.layout import TAIL_BYTES
 from stream.ports import ObjectRange
 from stream.read.joined_gets import JoinedGets
 from stream.read.read_ahead import ReadAhead, Reader
+from stream.read.timestamp_reader import TimestampReader
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -147,8 +147,8 @@ class ObjectReader:
         self,
         ranges: Sequence[ObjectRange],
         timestamp_ms: int,
+        search: TimestampReader,
         start_offset: int = 0,
-        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at start_offset or later that is not older
         than timestamp_ms, or None.
@@ -169,11 +169,10 @@ class ObjectReader:
                 if piece.block.max_timestamp_ms < timestamp_ms:
                     continue
                 (data,) = _all_of(await self._load([piece]))
-                found = find_timestamp(
-                    piece, data, timestamp_ms, start_offset, decompressed_bytes_max
-                )
-                if found is not None:
-                    return found
+                for batch in batches_since(piece, data, timestamp_ms, start_offset):
+                    found = await search.first_record(batch, timestamp_ms, start_offset)
+                    if found is not None:
+                        return found
         return None
 
     async def index(self, source: ObjectRange) -> ObjectIndex:

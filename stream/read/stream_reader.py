@@ -17,13 +17,13 @@ from base.buffers import Buffer
 from base.ids import Millis, Offset, StreamId
 from objectstore.errors import ObjectNotFound
 from stream.batch.header import batch_span, iter_headers
-from stream.batch.records import first_record_at_or_after
 from stream.cache.log_cache import LogCache
 from stream.config import StreamConfig
 from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange
 from stream.ports import NO_OBJECT, CommittedBorder, ObjectRange, StreamMetadata
 from stream.read.damage import DamageKind, DamageLog
 from stream.read.object_reader import ObjectReader
+from stream.read.timestamp_reader import TimestampReader
 
 _REPLANS_MAX = 5
 _FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
@@ -50,8 +50,12 @@ class StreamReader:
         self._metadata = metadata
         self._objects = objects
         self._plan_max = config.read_plan_objects_max
-        self._decompressed_bytes_max = config.decompressed_batch_bytes_max
+        self._search = TimestampReader(config.decompressed_batch_bytes_max)
         self._damage = DamageLog() if damage is None else damage
+
+    def close(self) -> None:
+        """End look-ups by time."""
+        self._search.close()
 
     async def read(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
@@ -113,11 +117,11 @@ class StreamReader:
                 else []
             )
             if not ranges:
-                found = self._timestamp_in_cache(stream_id, timestamp_ms, offset)
+                found = await self._timestamp_in_cache(stream_id, timestamp_ms, offset)
                 break
             try:
                 found = await self._objects.offset_for_timestamp(
-                    ranges, timestamp_ms, offset, self._decompressed_bytes_max
+                    ranges, timestamp_ms, self._search, offset
                 )
             except (ObjectNotFound, ObjectCorrupt) as error:
                 attempts.failed(error, offset)
@@ -166,7 +170,7 @@ class StreamReader:
         )
         return found
 
-    def _timestamp_in_cache(
+    async def _timestamp_in_cache(
         self, stream_id: StreamId, timestamp_ms: int, offset: Offset
     ) -> tuple[int, int] | None:
         """Find the record in the cache. Entries and batches store their newest timestamp, so
@@ -177,15 +181,11 @@ class StreamReader:
                 continue
             payload, at = memoryview(entry.payload), 0
             while at < len(payload):
-                found = first_record_at_or_after(
-                    payload[at:],
-                    timestamp_ms,
-                    from_offset=offset,
-                    decompressed_bytes_max=self._decompressed_bytes_max,
-                )
+                end = at + batch_span(payload, at).size_bytes
+                found = await self._search.first_record(payload[at:end], timestamp_ms, offset)
                 if found is not None:
                     return found
-                at += batch_span(payload, at).size_bytes
+                at = end
         return None
 
     def _plan(self, stream_id: StreamId, offset: Offset, end_offset: Offset) -> list[ObjectRange]:

@@ -3,6 +3,7 @@ sent, it stops at `decompressed.batch.max.bytes` or RECORDS_SEARCHED_MAX records
 """
 
 import asyncio
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,7 +27,9 @@ from stream.batch.header import CRC_START, HEADER, HEADER_BYTES
 from stream.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch, keyless_records
 from stream.config import StreamConfig
 from stream.errors import BatchTooLarge
-from tests.support.attacker import Attacker
+from stream.read import timestamp_reader
+from stream.read.timestamp_reader import SHORT_BYTES_MAX, SHORT_RECORDS_MAX
+from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.waiting import until
@@ -219,6 +222,47 @@ async def test_a_lookup_by_time_survives_a_bomb(cluster: Cluster, codec: Compres
             tracemalloc.stop()
         assert peak_bytes < BOMB_BYTES // 2
         assert await offset_at(attacker, "plain", NOW_MS + 1) == (0, 1)
+
+
+async def test_long_lookups_by_time_leave_the_event_loop(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread decodes what has many records or becomes large, and others are served meanwhile."""
+    search = timestamp_reader.first_record_at_or_after
+    begun, may_go_on = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def held(*arguments: Any, in_thread: bool = False, **options: Any) -> Any:
+        threads.append(threading.current_thread())
+        if in_thread:
+            begun.set()
+            may_go_on.wait(TIMEOUT_S)
+        return search(*arguments, in_thread=in_thread, **options)
+
+    monkeypatch.setattr(timestamp_reader, "first_record_at_or_after", held)
+    short = encode_batch([Record(0, NOW_MS, b"k", b"v")])
+    many = [Record(at, NOW_MS + 1, b"k", b"v") for at in range(SHORT_RECORDS_MAX + 1)]
+    large = [Record(0, NOW_MS + 2, b"k", bytes(SHORT_BYTES_MAX))]
+    zipped = encode_batch(large, compression=Compression.ZSTD)
+    assert len(zipped) < SHORT_BYTES_MAX
+    async with (
+        Attacker.connected(cluster.broker.port) as attacker,
+        Attacker.connected(cluster.broker.port) as other,
+    ):
+        for batch in (short, encode_batch(many), zipped):
+            assert (await attacker.produce("plain", batch)).error_code == 0
+        assert await offset_at(attacker, "plain", NOW_MS) == (0, 0)
+        assert threads == [threading.main_thread()]
+        for timestamp_ms, offset in ((NOW_MS + 1, 1), (NOW_MS + 2, 1 + len(many))):
+            begun.clear()
+            may_go_on.clear()
+            looking = asyncio.ensure_future(offset_at(attacker, "plain", timestamp_ms))
+            await until(begun.is_set)
+            assert (await other.produce("compacted", short)).error_code == 0
+            assert not looking.done()
+            may_go_on.set()
+            assert await looking == (0, offset)
+            assert threads[-1] is not threading.main_thread()
 
 
 async def test_compaction_names_the_bomb_and_the_remedy(cluster: Cluster) -> None:

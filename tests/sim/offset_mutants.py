@@ -6,7 +6,7 @@ from typing import Any
 import broker.handlers.fetch as fetch_handler
 import broker.handlers.list_offsets as list_handler
 import broker.handlers.offset_for_leader_epoch as epoch_handler
-import stream.read.stream_reader as reading
+import stream.read.timestamp_reader as reading
 from broker.errors import ErrorCode
 from broker.partition.append import PartitionAppend
 from broker.partition.leader_epochs import LeaderEpochs
@@ -57,7 +57,10 @@ def _leader_epochs_not_restored() -> list[Patch]:
 
 
 def _times_looked_up_in_objects_only() -> list[Patch]:
-    return [(StreamReader, "_timestamp_in_cache", lambda *_: None)]
+    async def nothing(*_: object) -> None:
+        pass
+
+    return [(StreamReader, "_timestamp_in_cache", nothing)]
 
 
 def _first_record_of_the_batch_is_taken() -> list[Patch]:

@@ -3,6 +3,7 @@
 import gzip
 import struct
 import zlib
+from functools import partial
 from random import Random
 
 import aiokafka.codec
@@ -192,13 +193,16 @@ def test_record_count_must_agree(count: int) -> None:
         decode_records(resealed(tuple(header), bytes(good[HEADER_BYTES:])))
 
 
-def test_first_record_by_time() -> None:
-    batch = encode_batch(RECORDS, base_offset=10, compression=Compression.LZ4)
-    assert first_record_at_or_after(batch, 0) == (10, 1_700_000_000_000)
-    assert first_record_at_or_after(batch, 1_700_000_000_001) == (11, 1_700_000_000_500)
-    assert first_record_at_or_after(batch, 1_700_000_000_501) == (16, 1_700_000_001_000)
-    assert first_record_at_or_after(batch, 1_700_000_001_001) is None
-    assert first_record_at_or_after(batch, 0, from_offset=12) == (15, 1_699_999_999_000)
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize("compression", list(Compression))
+def test_first_record_by_time(compression: Compression, in_thread: bool) -> None:
+    batch = encode_batch(RECORDS, base_offset=10, compression=compression)
+    first = partial(first_record_at_or_after, batch, in_thread=in_thread)
+    assert first(0) == (10, 1_700_000_000_000)
+    assert first(1_700_000_000_001) == (11, 1_700_000_000_500)
+    assert first(1_700_000_000_501) == (16, 1_700_000_001_000)
+    assert first(1_700_000_001_001) is None
+    assert first(0, from_offset=12) == (15, 1_699_999_999_000)
 
 
 def test_streams_that_end_early_are_refused() -> None:

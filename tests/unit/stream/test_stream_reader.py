@@ -27,6 +27,7 @@ from stream.format.decoder import verify_object
 from stream.format.layout import NO_SEQUENCE
 from stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
 from stream.read.object_reader import ObjectReader, ObjectReaderConfig
+from stream.read.timestamp_reader import TimestampReader
 
 STREAM = StreamId(7)
 RECORDS_PER_BATCH = 5
@@ -407,13 +408,14 @@ async def test_look_up_by_time() -> None:
         )
         for i in range(3)
     ]
-    reader = reader_of(store)
-    assert await reader.offset_for_timestamp(ranges, 0) == (0, 0)
-    assert await reader.offset_for_timestamp(ranges, 77_000) == (77, 77_000)
-    assert await reader.offset_for_timestamp(ranges, 76_001) == (77, 77_000)
-    assert await reader.offset_for_timestamp(ranges[1:], 76_001) == (77, 77_000)
-    assert await reader.offset_for_timestamp(ranges, 5_000, start_offset=88) == (88, 88_000)
-    assert await reader.offset_for_timestamp(ranges, 150_000) is None
+    reader, search = reader_of(store), TimestampReader(1 << 20)
+    assert await reader.offset_for_timestamp(ranges, 0, search) == (0, 0)
+    assert await reader.offset_for_timestamp(ranges, 77_000, search) == (77, 77_000)
+    assert await reader.offset_for_timestamp(ranges, 76_001, search) == (77, 77_000)
+    assert await reader.offset_for_timestamp(ranges[1:], 76_001, search) == (77, 77_000)
+    assert await reader.offset_for_timestamp(ranges, 5_000, search, start_offset=88) == (88, 88_000)
+    assert await reader.offset_for_timestamp(ranges, 150_000, search) is None
+    search.close()
     await reader.close()
 
 

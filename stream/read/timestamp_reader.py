@@ -1,0 +1,66 @@
+"""Search batches for the first record at or after a timestamp, long ones in a thread.
+
+Invariant: the event loop decodes SHORT_RECORDS_MAX records and decompresses SHORT_BYTES_MAX of one
+batch, 1 ms. A producer may put 100,000 records or 64 MiB into a batch of some kilobytes: 0.2 s.
+Must not: read batches from anywhere.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from base.buffers import Buffer
+from stream.batch.header import parse_header
+from stream.batch.records import RECORDS_SEARCHED_MAX, first_record_at_or_after
+from stream.errors import BatchTooLarge
+
+SHORT_RECORDS_MAX: Final = 500
+SHORT_BYTES_MAX: Final = 64 << 10
+
+
+class TimestampReader:
+    """Reads timestamps for one process. decompressed_bytes_max: of one batch."""
+
+    def __init__(self, decompressed_bytes_max: int) -> None:
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="timestamps")
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def first_record(
+        self, batch: Buffer, timestamp_ms: int, from_offset: int = 0
+    ) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record at `from_offset` or later that is not
+        older than `timestamp_ms`, or None. Raises BatchCorrupt.
+
+        A batch of more than RECORDS_SEARCHED_MAX records, or of more than `decompressed_bytes_max`
+        bytes, is not searched: its first offset is the answer, with its newest timestamp. So a
+        reader from there on misses no record.
+        """
+        header = parse_header(batch)
+        if header.max_timestamp_ms < timestamp_ms:
+            return None
+        search = partial(first_record_at_or_after, from_offset=from_offset)
+        if header.record_count <= SHORT_RECORDS_MAX and header.size_bytes <= SHORT_BYTES_MAX:
+            with suppress(BatchTooLarge):
+                return search(
+                    batch,
+                    timestamp_ms,
+                    decompressed_bytes_max=min(SHORT_BYTES_MAX, self._decompressed_bytes_max),
+                )
+        with suppress(BatchTooLarge):
+            if header.record_count <= RECORDS_SEARCHED_MAX:
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._thread,
+                    partial(
+                        search,
+                        batch,
+                        timestamp_ms,
+                        decompressed_bytes_max=self._decompressed_bytes_max,
+                        in_thread=True,
+                    ),
+                )
+        return max(header.base_offset, from_offset), header.max_timestamp_ms
