@@ -35,6 +35,8 @@ from broker.handlers.produce import handle_produce
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.load_report import LoadReporter
+from broker.network.peer_watch import PeerWatch
+from broker.network.peers import PeerConnections
 from broker.network.request import RequestContext
 from broker.network.server import CannotAnswer
 from broker.partition.leaders import announced_leader
@@ -169,6 +171,10 @@ class SimBroker:
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
         self.dispatcher: RequestDispatcher
+        # It watches no one: `gone` are those that the world lets this broker suspect.
+        self.peer_watch = PeerWatch(
+            self.node_id, PeerConnections(lambda: self.image), lambda _: None
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._correlation = 0
 

@@ -20,6 +20,8 @@ from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.node import Handler, Node
 from broker.handlers.table import INLINE, make_handlers
+from broker.network.peer_watch import PeerWatch
+from broker.network.peers import PeerConnections
 from broker.network.request import Response
 from broker.network.server import CannotAnswer
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
@@ -259,6 +261,7 @@ class Fixture:
             leads_alone=lambda: True,
             departed=lambda: self.departed.listed(0),
             gone=frozenset(),
+            peer_watch=PeerWatch(NodeId(1), PeerConnections(lambda: self.image), lambda _: None),
         )
         self.node.static_settings = BrokerSettings(
             self.node.config, self.node.stream_config, self.node.compaction_config
