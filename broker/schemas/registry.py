@@ -116,7 +116,8 @@ class SchemaRegistry:
 
     def newest_id(self, subject: str) -> int:
         """Return the id of the newest schema of a subject. Raises RegistryError."""
-        answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", _Answer)
+        path = f"/subjects/{quote(subject, safe='')}/versions/latest"
+        answer: _Answer = self._get(path, _Answer)
         return answer.id
 
     def _resolve(self, answer: _Answer, found: dict[str, str], asked: set[tuple[str, int]]) -> None:

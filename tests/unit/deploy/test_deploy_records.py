@@ -97,13 +97,13 @@ def test_avro_goes_both_ways(registry: Registry | None) -> None:
         found.encode('{"id": "three"}')
 
 
-CITY = {"type": "record", "name": "City", "namespace": "x", "fields": []}
-ADDRESS = {
+CITY: dict[str, Any] = {"type": "record", "name": "City", "namespace": "x", "fields": []}
+ADDRESS: dict[str, Any] = {
     "type": "record",
     "name": "x.Address",
     "fields": [{"name": "city", "type": "x.City"}, {"name": "street", "type": "string"}],
 }
-HOME = {"city": {}, "street": "Kastanienallee"}
+HOME: dict[str, Any] = {"city": {}, "street": "Kastanienallee"}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from contextlib import closing
 
-import pyarrow as pa
-
+from lake.arrow.pyarrow_untyped import pa
 from lake.sql.inference import JsonType, ListOf, StructOf
 from lake.sql.json_values import JsonColumn, JsonDecoder, arrow_type
 
@@ -23,6 +22,7 @@ KINDS: list[JsonType] = [
 def test_types_are_known_before_values_are_parsed() -> None:
     columns = [JsonColumn(f"c{i}", f"f{i}", kind) for i, kind in enumerate(KINDS)]
     with closing(JsonDecoder(columns)) as decoder:
-        for values in ([], ["{}", None]):
+        given: list[list[str | None]] = [[], ["{}", None]]
+        for values in given:
             found = decoder.parse(pa.array(values, pa.string_view()))
             assert [array.type for array in found.arrays] == [arrow_type(kind) for kind in KINDS]
