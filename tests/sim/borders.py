@@ -84,14 +84,14 @@ def patched_borders(world: "World") -> Iterator[None]:
 
 
 def _work_clock(rng: Random) -> Callable[[], float]:
-    """Return a clock by which about every twentieth step of a request ends its slice. Virtual time
-    stands still while code runs.
+    """Return a clock by which a slice of a request ends after about twenty steps at most. Virtual
+    time stands still while code runs.
     """
     now_s = 0.0
 
     def look() -> float:
         nonlocal now_s
-        now_s += slices_module.SLICE_S * rng.random() / 10
+        now_s += slices_module.FIRST_SLICE_S * rng.random() / 10
         return now_s
 
     return look
