@@ -123,13 +123,13 @@ test-system: venv chaos-clients
 	PYTHONPATH=build/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/interop -m "not long" $(ARGS)
+	$(BIN)/pytest -q tests/helm $(ARGS)
 
 .PHONY: test-spark
 test-spark: venv
 	$(BIN)/pytest -q tests/spark -m "not long" $(ARGS)
 	$(BIN)/pytest -q tests/table $(ARGS)
 	$(BIN)/pytest -q tests/console $(ARGS)
-	$(BIN)/pytest -q tests/helm $(ARGS)
 	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 
 .PHONY: interop
