@@ -195,7 +195,7 @@ class BrokerConfig:
 
     buffered_principal_percent: Annotated[
         int,
-        Setting("queued.max.request.bytes.principal.percent", Kind.INT, 1, 100, is_dynamic=True),
+        Setting("queued.max.request.principal.percent", Kind.INT, 1, 100, is_dynamic=True),
     ] = 50
     """The part of `queued.max.request.bytes` that one principal may use, in percent. Above it the
     connections of this principal pause, and above twice of it those within a request are closed.

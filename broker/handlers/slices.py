@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Hashable, Iterable, Sequence
+from contextvars import Context
 from itertools import islice
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -144,8 +145,12 @@ class _Turns:
         due: asyncio.Future[None] = loop.create_future()
         self._due.append(due)
         if len(self._due) == 1:
-            loop.call_later(PAUSE_S, self._begin_first)
+            self._begin_later()
         await due
+
+    def _begin_later(self) -> None:
+        # In an empty context: the timer serves all requests, not the one that starts it.
+        asyncio.get_running_loop().call_later(PAUSE_S, self._begin_first, context=Context())
 
     def _begin_first(self) -> None:
         """Let the first one run in the next turn of the event loop, and the others after it, each
@@ -153,7 +158,7 @@ class _Turns:
         """
         first = self._due.popleft()
         if self._due:
-            asyncio.get_running_loop().call_later(PAUSE_S, self._begin_first)
+            self._begin_later()
         if not first.done():  # its connection may have closed
             first.set_result(None)
 

@@ -15,7 +15,7 @@ from base.principal import ANONYMOUS, Principal
 
 ALL: Final = "request memory is used up (queued.max.request.bytes)"
 ONE: Final = (
-    "the principal's request memory is used up (queued.max.request.bytes.principal.percent)"
+    "the principal's request memory is used up (queued.max.request.principal.percent)"
 )
 
 
