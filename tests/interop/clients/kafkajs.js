@@ -162,7 +162,15 @@ const checks = {
         const empty = await producer.transaction();
         await empty.abort();
         await producer.disconnect();
-        return { committed: await committedOffsets(groupId, topic), read: await read(topic, "js-transactions-read", 10) };
+        const found = await read(topic, "js-transactions-read", 10);
+        // Kafka ends a transaction before the group shows its offsets.
+        const until = Date.now() + 20_000;
+        let committed = await committedOffsets(groupId, topic);
+        while (JSON.stringify(committed) !== '[[0,"3"]]' && Date.now() < until) {
+            await new Promise((done) => setTimeout(done, 50));
+            committed = await committedOffsets(groupId, topic);
+        }
+        return { committed, read: found };
     },
 
     async offsets() {
