@@ -14,9 +14,7 @@ from weakref import WeakValueDictionary
 from base.principal import ANONYMOUS, Principal
 
 ALL: Final = "request memory is used up (queued.max.request.bytes)"
-ONE: Final = (
-    "the principal's request memory is used up (queued.max.request.principal.percent)"
-)
+ONE: Final = "the principal's request memory is used up (queued.max.request.principal.percent)"
 
 
 class PausedConnection(Protocol):
