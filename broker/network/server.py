@@ -26,6 +26,7 @@ import structlog
 
 from base.buffers import Buffer
 from base.listeners import SecurityProtocol
+from base.listening import stop_listening
 from base.principal import ANONYMOUS, Principal
 from broker.config import BrokerConfig
 from broker.network.admission import Admission, CallLater, Deadline
@@ -669,7 +670,7 @@ class Server:
 
     async def stop_accepting(self) -> None:
         while self._listeners:
-            self._listeners.pop().close()
+            await stop_listening(self._listeners.pop())
 
     async def close(self) -> None:
         self._is_closed = True

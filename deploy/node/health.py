@@ -9,13 +9,14 @@ brokers or controllers: `base.health.Health` has the answers.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
 from base.health import Health, ServeHealth
+from base.listening import stop_listening
 from deploy.errors import PortTaken
 
 if TYPE_CHECKING:
@@ -76,25 +77,34 @@ class HttpServer:
         self._console = console
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        self._is_stopped = False
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the bound port. port: 0 for any free one."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        self._server = await asyncio.start_server(
+            self._connected, host, port, limit=REQUEST_BYTES_MAX
+        )
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
+        self._is_stopped = True
         if self._server is not None:
-            self._server.close()
+            await stop_listening(self._server)
             for writer in list(self._open):
                 writer.transport.abort()
             await self._server.wait_closed()
             self._server = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= CONNECTIONS_MAX:
+    def _connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Coroutine[None, None, None] | None:
+        if self._is_stopped or len(self._open) >= CONNECTIONS_MAX:
             writer.transport.abort()
-            return
+            return None
         self._open.add(writer)
+        return self._serve(reader, writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from base.listening import stop_listening
 from tests.chaos.links import reset
 from tests.chaos.schedule import ALL, Fault, Kind
 
@@ -70,7 +71,7 @@ class StoreProxy:
 
     async def close(self) -> None:
         for server in self._servers:
-            server.close()
+            await stop_listening(server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
