@@ -16,6 +16,7 @@ from broker.security.oauthbearer import bearer_message
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import secure_cluster
+from tests.support.stream_server import StreamServer
 from tests.support.token_issuer import TokenIssuer
 from tests.support.waiting import until
 
@@ -92,30 +93,18 @@ class Endpoint:
     def __init__(self) -> None:
         self.serve: Serve = silence
         self.asked_count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = StreamServer(self._serve)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/jwks"
+        self.url = f"http://127.0.0.1:{self._server.open()}/jwks"
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.asked_count += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await self.serve(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+        await self.serve(reader, writer)
 
 
 @pytest.fixture

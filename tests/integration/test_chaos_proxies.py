@@ -13,6 +13,7 @@ from tests.chaos.links import Network
 from tests.chaos.schedule import ALL, CLIENTS, Fault, Kind
 from tests.chaos.store_proxy import StoreProxy
 from tests.support.ports import free_port
+from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
 
 NODE = "broker 0"
@@ -26,29 +27,20 @@ class Server:
     def __init__(self, answer: Callable[[bytes], bytes] = lambda _: b"") -> None:
         self.received = b""
         self.writer: asyncio.StreamWriter | None = None
-        self._writers: list[asyncio.StreamWriter] = []
         self._answer = answer
+        self._server = StreamServer(self._serve)
 
-    async def start(self) -> int:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
+    def start(self) -> int:
+        return self._server.open()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self._writers.append(writer)
-        try:
-            while data := await reader.read(4096):
-                self.received += data
-                writer.write(self._answer(self.received))
-        except OSError:
-            pass
-        finally:
-            writer.close()
+        while data := await reader.read(4096):
+            self.received += data
+            writer.write(self._answer(self.received))
 
     def stop(self) -> None:
         self._server.close()
-        for writer in self._writers:
-            writer.close()
 
 
 class Linked:
@@ -60,7 +52,7 @@ class Linked:
         self.port = free_port()
 
     async def start(self) -> None:
-        self.network.add(NODE, self.port, await self.server.start())
+        self.network.add(NODE, self.port, self.server.start())
         await self.network.node_runs(NODE)
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.writer.write(b"first")
@@ -143,7 +135,7 @@ async def test_a_node_that_dials_another_is_told_from_clients(
     """
     server, port = Server(), free_port()
     network = Network(lambda: {NODE: None, "broker 1": os.getpid()})
-    network.add(NODE, port, await server.start())
+    network.add(NODE, port, server.start())
     await network.node_runs(NODE)
     dialling = socket.socket(family)
     dialling.setblocking(False)
@@ -171,7 +163,7 @@ async def test_a_node_is_told_from_others_that_use_the_same_local_port() -> None
     """
     server, port = Server(), free_port()
     network = Network(lambda: {NODE: None, "broker 1": os.getpid()})
-    network.add(NODE, port, await server.start())
+    network.add(NODE, port, server.start())
     await network.node_runs(NODE)
     dialling = dialler(0)
     local_port = dialling.getsockname()[1]
@@ -226,7 +218,7 @@ async def asked(port: int) -> bytes:
 @pytest.fixture
 async def store() -> AsyncIterator[tuple[StoreProxy, Server, int]]:
     server = Server(lambda received: OK if received.endswith(b"hello") else b"")
-    proxy = StoreProxy(await server.start(), Random(1))
+    proxy = StoreProxy(server.start(), Random(1))
     yield proxy, server, await proxy.open(NODE)
     await proxy.close()
     server.stop()

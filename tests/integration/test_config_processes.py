@@ -22,6 +22,7 @@ from broker.self_check import UnreachableAsAdvertised
 from objectstore.directory import DirectoryStore
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
+from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
 
 TIMEOUT_S = 20
@@ -268,21 +269,21 @@ async def test_what_listens_at_the_address_must_speak_kafka(
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1_000)
-        writer.close()
 
     async def speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1_000)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
 
     for answer, told in (
         (hang_up, "closed the connection without an answer"),
         (speak_http, "does not speak the Kafka protocol"),
     ):
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            port = int(server.sockets[0].getsockname()[1])
+        server = StreamServer(answer)
+        try:
             with pytest.raises(UnreachableAsAdvertised, match=told):
-                await self_check.check([Listener("A", "127.0.0.1", port)])
+                await self_check.check([Listener("A", "127.0.0.1", server.open())])
+        finally:
+            server.close()
 
 
 async def test_a_broker_with_an_open_listener_starts_only_when_allowed(

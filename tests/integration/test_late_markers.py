@@ -14,6 +14,7 @@ from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from broker.wire import apis
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
+from tests.support.stream_server import StreamServer
 
 _SIZE_BYTES = 4
 _PARTITIONS = 8
@@ -31,45 +32,30 @@ class HoldingProxy:
         self.answered = asyncio.Event()
         """The broker has executed the held request."""
         self._release = release
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = StreamServer(self._relay)
 
-    async def start(self) -> int:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
+    def start(self) -> int:
+        return self._server.open()
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._relay(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers = [writer]
+        size = await reader.readexactly(_SIZE_BYTES)
+        frame = await reader.readexactly(int.from_bytes(size, "big"))
+        is_held = frame.startswith(_MARKERS) and not self.held.is_set()
+        if is_held:
+            self.held.set()
+            await self._release.wait()
+        their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
         try:
-            with contextlib.suppress(OSError, EOFError):
-                size = await reader.readexactly(_SIZE_BYTES)
-                frame = await reader.readexactly(int.from_bytes(size, "big"))
-                is_held = frame.startswith(_MARKERS) and not self.held.is_set()
-                if is_held:
-                    self.held.set()
-                    await self._release.wait()
-                their_reader, their_writer = await asyncio.open_connection(
-                    "127.0.0.1", self.target_port
-                )
-                writers.append(their_writer)
-                their_writer.write(size + frame)
-                if is_held:
-                    await their_reader.readexactly(_SIZE_BYTES)
-                    self.answered.set()
-                await asyncio.gather(_pump(reader, their_writer), _pump(their_reader, writer))
+            their_writer.write(size + frame)
+            if is_held:
+                await their_reader.readexactly(_SIZE_BYTES)
+                self.answered.set()
+            await asyncio.gather(_pump(reader, their_writer), _pump(their_reader, writer))
         finally:
-            for one in writers:
-                one.transport.abort()
+            their_writer.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,14 +81,14 @@ async def held(tmp_path: Path) -> AsyncIterator[HeldMarkers]:
     proxies = [HoldingProxy(release) for _ in range(2)]
     async with Cluster(tmp_path, brokers=0) as cluster:
         for node_id, proxy in enumerate(proxies):
-            port = await proxy.start()
+            port = proxy.start()
             broker = await cluster.start_broker(
                 node_id, advertised_listeners=(f"127.0.0.1:{port}",), advertised_check="off"
             )
             proxy.target_port = broker.port
         yield HeldMarkers(cluster, proxies, release)
         for proxy in proxies:
-            await proxy.stop()
+            proxy.stop()
 
 
 def _first_transaction(bootstrap: str) -> Producer:

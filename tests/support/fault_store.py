@@ -23,6 +23,7 @@ from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.config import StreamConfig
 from tests.support.cluster import Cluster
+from tests.support.stream_server import StreamServer
 
 T = TypeVar("T")
 
@@ -90,12 +91,10 @@ class Link:
         self._target_port = port
         self._whole = asyncio.Event()
         self._whole.set()
-        self._server: asyncio.Server | None = None
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._server = StreamServer(self._relay)
 
-    async def open(self) -> str:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+    def open(self) -> str:
+        return f"127.0.0.1:{self._server.open()}"
 
     def cut(self) -> None:
         self._whole.clear()
@@ -103,30 +102,14 @@ class Link:
     def heal(self) -> None:
         self._whole.set()
 
-    async def close(self) -> None:
-        assert self._server is not None
+    def close(self) -> None:
         self._server.close()
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._relay(reader, writer))
-        self._pumps.add(task)
-        task.add_done_callback(self._pumps.discard)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            their_reader, their_writer = await asyncio.open_connection(
-                "127.0.0.1", self._target_port
-            )
-        except OSError:
-            writer.close()
-            return
+        their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         try:
             await asyncio.gather(self._pump(reader, their_writer), self._pump(their_reader, writer))
         finally:
-            writer.close()
             their_writer.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,9 +173,9 @@ class FaultCluster(Cluster):
         settings.setdefault("listeners", (f"127.0.0.1:{self._ports.get(node_id, 0)}",))
         if self._linked:
             if node_id in self.links:
-                await self.links.pop(node_id).close()
+                self.links.pop(node_id).close()
             self.links[node_id] = link = Link(self._controller_port)
-            settings["controllers"] = (await link.open(),)
+            settings["controllers"] = (link.open(),)
         broker = await super().start_broker(node_id, **settings)
         if self._linked:
             _only_configured(broker.client)
@@ -210,6 +193,6 @@ class FaultCluster(Cluster):
             faults.release()
         await super().stop()
         for link in self.links.values():
-            await link.close()
+            link.close()
         for faults in self._past:
             await faults.arrived()

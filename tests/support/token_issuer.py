@@ -10,6 +10,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
+from tests.support.stream_server import StreamServer
+
 
 class TokenIssuer:
     """Signs tokens, and serves its keys over HTTP. POST gives a token to the client that logs in
@@ -24,10 +26,10 @@ class TokenIssuer:
         self.forms: list[str] = []
         """What clients who got a token have sent."""
         self.port = 0
+        self._server = StreamServer(self._answer)
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = self._server.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -72,4 +74,3 @@ class TokenIssuer:
             f"HTTP/1.0 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
         )
         writer.write(f"{answer}\r\n\r\n".encode() + body)
-        writer.close()

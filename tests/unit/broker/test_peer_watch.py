@@ -16,6 +16,7 @@ from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import NodeRecord
 from stream.ports import BrokerIncarnation
+from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
 
 ME, OTHER = NodeId(1), BrokerIncarnation(NodeId(2), NodeEpoch(5))
@@ -26,23 +27,25 @@ class Peer:
     """A broker of which only the port matters."""
 
     def __init__(self) -> None:
-        self.port = 0
         self.connections: list[asyncio.StreamWriter] = []
-        self._server: asyncio.Server | None = None
+        self._server = StreamServer(self._serve)
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+    @property
+    def port(self) -> int:
+        return self._server.port
 
-    async def _accept(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def start(self) -> None:
+        self._server.open()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.append(writer)
+        await reader.read()
 
     def drop(self) -> None:
         while self.connections:
             self.connections.pop().transport.abort()
 
     def die(self) -> None:
-        assert self._server is not None
         self._server.close()
         self.drop()
 
@@ -56,7 +59,7 @@ class Peer:
 @asynccontextmanager
 async def watched() -> AsyncIterator[tuple[Peer, PeerWatch, MetadataImage, list[bool]]]:
     peer, image, changes = Peer(), MetadataImage(), list[bool]()
-    await peer.start()
+    peer.start()
     image.apply_all([peer.record()])
     watch = PeerWatch(
         ME, PeerConnections(lambda: image), lambda which: changes.append(which in watch.gone)
@@ -75,7 +78,7 @@ async def test_a_broker_that_died_is_gone_until_it_is_back() -> None:
         assert not watch.gone
         peer.die()
         await until(lambda: OTHER in watch.gone)
-        await peer.start()
+        peer.start()
         await until(lambda: not watch.gone)
         assert changes == [True, False]
 
@@ -149,7 +152,7 @@ async def test_the_image_decides_about_fenced_brokers_and_new_incarnations() -> 
         image.apply_all([peer.record(fenced=True)])
         watch.on_batch(EVERYTHING, image)
         assert not watch.gone
-        await peer.start()
+        peer.start()
         image.apply_all([peer.record(epoch=6)])
         watch.on_batch(EVERYTHING, image)
         await until(lambda: peer.connections)
@@ -158,7 +161,7 @@ async def test_the_image_decides_about_fenced_brokers_and_new_incarnations() -> 
 
 async def test_a_broker_that_was_never_reached_is_not_gone() -> None:
     peer, image = Peer(), MetadataImage()
-    await peer.start()
+    peer.start()
     peer.die()
     image.apply_all([peer.record()])
     peers = PeerConnections(lambda: image)

@@ -34,6 +34,7 @@ from objectstore.s3 import S3Store
 from objectstore.s3_credentials import credentials, region
 from tests.support.certs import Authority
 from tests.support.s3_headers import SSE_HEADERS, told_headers
+from tests.support.stream_server import StreamServer
 
 BODY = bytes(range(256)) * 4_096
 OK = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\n\r\n'
@@ -78,8 +79,8 @@ async def raw_store(
     *answers: bytes | None, read_timeout_ms: int = 10_000
 ) -> AsyncIterator[tuple[RawServer, S3Store]]:
     raw = RawServer(list(answers))
-    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0, limit=1 << 20)
-    raw.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = StreamServer(raw.serve, limit_bytes=1 << 20)
+    raw.endpoint = f"http://127.0.0.1:{server.open()}"
     config = S3Config(
         bucket="bucket",
         endpoint=raw.endpoint,
@@ -94,7 +95,6 @@ async def raw_store(
     finally:
         await store.close()
         server.close()
-        await server.wait_closed()
 
 
 def answer(status: int, code: str) -> bytes:
