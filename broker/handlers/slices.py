@@ -115,7 +115,8 @@ async def each_once(items: Iterable[_T]) -> AsyncIterator[_T]:
 
 async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
     """Return the results of all steps, of which SLICE_COUNT run at the same time. Steps that wait
-    share a deadline, which is a point in time: then waits do not add up.
+    share a deadline, which is a point in time: then waits do not add up. No pause for fewer than
+    STARTED_COUNT.
     """
     found: list[_T] = []
     left = iter(steps)
@@ -124,7 +125,8 @@ async def gathered(steps: Iterable[Awaitable[_T]]) -> list[_T]:
         try:
             while len(started) < SLICE_COUNT and (some := list(islice(left, STARTED_COUNT))):
                 started += map(asyncio.ensure_future, some)
-                await _next_turn()
+                if len(some) == STARTED_COUNT:
+                    await _next_turn()
             found += await asyncio.gather(*started)
         except BaseException:
             for step in started:

@@ -1,0 +1,30 @@
+"""A request that names few things never pauses; one that names many leaves the event loop to others
+in between.
+"""
+
+import asyncio
+
+import pytest
+
+from broker.handlers.slices import STARTED_COUNT, gathered
+
+
+@pytest.mark.parametrize(
+    ("count", "pauses"), [(1, 0), (STARTED_COUNT - 1, 0), (3 * STARTED_COUNT - 1, 2)]
+)
+async def test_only_many_steps_pause(
+    count: int, pauses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    call_later, timers = loop.call_later, list[float]()
+
+    def noted(delay_s: float, *arguments: object, **options: object) -> asyncio.TimerHandle:
+        timers.append(delay_s)
+        return call_later(delay_s, *arguments, **options)  # type: ignore[arg-type]
+
+    async def step(number: int) -> int:
+        return number
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    assert await gathered(step(number) for number in range(count)) == list(range(count))
+    assert len(timers) == pauses
