@@ -54,7 +54,9 @@ class Worker:
             (self.folder / f"{number}.bin").write_bytes(data)
 
     def note(self) -> None:
-        (self.folder / "runs").write_text(str(self.runs))
+        """Write the number of runs. It is read whenever this process ends."""
+        (self.folder / "new").write_text(str(self.runs))
+        (self.folder / "new").replace(self.folder / "runs")
 
 
 def main() -> None:
