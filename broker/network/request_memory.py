@@ -13,8 +13,10 @@ from weakref import WeakValueDictionary
 
 from base.principal import ANONYMOUS, Principal
 
-ALL: Final = "request memory is used up (queued.max.request.bytes)"
-ONE: Final = "the principal's request memory is used up (queued.max.request.principal.percent)"
+_ALL_USED: Final = "request memory is used up (queued.max.request.bytes)"
+_PRINCIPAL_USED: Final = (
+    "the principal's request memory is used up (queued.max.request.principal.percent)"
+)
 
 
 class PausedConnection(Protocol):
@@ -91,8 +93,8 @@ class RequestMemory:
     def refusal(self, usage: PrincipalUsage) -> str:
         """Return why a connection within a frame has to be closed; empty: it may go on."""
         if usage.buffered_bytes > self._principal_hard_limit_bytes:
-            return ONE
-        return ALL if self.buffered_bytes > self._hard_limit_bytes else ""
+            return _PRINCIPAL_USED
+        return _ALL_USED if self.buffered_bytes > self._hard_limit_bytes else ""
 
     def wait(self, waiter: PausedConnection) -> None:
         """Resume this connection when its principal, and all together, are below their limits."""
