@@ -15,8 +15,8 @@ PACKAGES := base objectstore stream lake controller broker deploy penstock pyspa
 SEEDS ?= 200
 MINUTES ?= 10
 JOBS ?= 2
-# One more than cores, because most tests wait for processes and sockets more than they compute.
-WORKERS ?= 3
+# As many as cores: `make test` runs two other targets beside.
+WORKERS ?= 2
 ARGS ?=
 # Where CI is set, a program that tests need and that cannot be installed is a failure; elsewhere those tests skip, and say so.
 IF_POSSIBLE := $(if $(CI),,--if-possible)
@@ -97,13 +97,15 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/python -m deploy.reference.metadata_records > docs/reference/metadata-records.md
 	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
-# Two lanes at a time, since most tests wait for processes more than they compute; each lane's output comes when it ends.
+# Three targets at a time, long ones first: test-fast computes, and the others wait for processes half of the time.
+# The output of each comes when it ends; after a failure no other begins.
+LANES := helm-program versitygw test-fast test-spark test-system test-interop test-table helm console test-stores
+
 .PHONY: test
-test: check jre ## everything that CI runs: half an hour on 2 cores
+test: check jre ## everything that CI runs: 24 minutes on 2 cores
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
 	@deploy/ensure-chromium.sh $(IF_POSSIBLE)
-	@{ deploy/ensure-helm.sh --if-possible && deploy/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw; } > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
-	@$(MAKE) --no-print-directory -j2 --output-sync=target test-system test-spark
+	@$(MAKE) --no-print-directory -j3 --output-sync=target $(LANES)
 
 .PHONY: console
 console: venv ## the web console's tests in a browser
@@ -114,6 +116,13 @@ console: venv ## the web console's tests in a browser
 screenshots: venv chromium ## renew the pictures of docs/how-to/console.md
 	$(BIN)/python -m tests.console.screenshots
 
+# Go compiles both, once; that takes minutes.
+.PHONY: helm-program versitygw
+helm-program:
+	@deploy/ensure-helm.sh --if-possible > /dev/null
+versitygw:
+	@deploy/ensure-s3-servers.sh $(IF_POSSIBLE) versitygw > /dev/null
+
 .PHONY: test-fast
 test-fast: venv
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests/unit tests/property tests/fuzz tests/scenarios tests/sim tests/attacks tests/integration $(ARGS)
@@ -122,14 +131,21 @@ test-fast: venv
 test-system: venv chaos-clients
 	PYTHONPATH=build/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
+
+.PHONY: test-interop
+test-interop: venv
 	$(BIN)/pytest -q tests/interop -m "not long" $(ARGS)
-	$(BIN)/pytest -q tests/helm $(ARGS)
 
 .PHONY: test-spark
 test-spark: venv
 	$(BIN)/pytest -q tests/spark -m "not long" $(ARGS)
+
+.PHONY: test-table
+test-table: venv
 	$(BIN)/pytest -q tests/table $(ARGS)
-	$(BIN)/pytest -q tests/console $(ARGS)
+
+.PHONY: test-stores
+test-stores: venv versitygw
 	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 
 .PHONY: interop
@@ -147,8 +163,7 @@ stores: venv jre ## the S3 servers versitygw and MinIO, compiled once if Go is a
 	$(BIN)/pytest -q tests/stores $(ARGS)
 
 .PHONY: helm
-helm: venv ## the chart, the image's steps and compose; compiles helm once if Go is at hand
-	@deploy/ensure-helm.sh --if-possible
+helm: venv helm-program ## the chart, the image's steps and compose; compiles helm once if Go is at hand
 	$(BIN)/pytest -q tests/helm $(ARGS)
 
 .PHONY: image
