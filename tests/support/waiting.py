@@ -1,7 +1,9 @@
 """Wait for conditions with a deadline, instead of sleeping for a fixed time.
 
 No event announces an arbitrary condition, so both functions check it again after a pause. Pauses
-grow from 1 ms to 50 ms: short waits end early, and long ones leave the machine to the others.
+grow from 1 ms to 50 ms: short waits end early, and long ones leave the machine to the others. A
+condition that works long, as one that lists a store does, is checked less often, so that the wait
+does not slow down what it waits for.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ _TIMEOUT_S = 60.0
 _THREAD_TIMEOUT_S = 60.0
 _PAUSE_MIN_S = 0.001
 _PAUSE_MAX_S = 0.05
+_PAUSE_AFTER_WORK_MAX_S = 0.5
 
 
 async def until(condition: Callable[[], Any], timeout_s: float = _TIMEOUT_S) -> None:
@@ -23,12 +26,13 @@ async def until(condition: Callable[[], Any], timeout_s: float = _TIMEOUT_S) -> 
     """
     async with asyncio.timeout(timeout_s):
         for pause_s in _pauses_s():
+            begin_s = time.monotonic()
             result = condition()
             if inspect.isawaitable(result):
                 result = await result
             if result:
                 return
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(_lengthened_s(pause_s, time.monotonic() - begin_s))
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = _THREAD_TIMEOUT_S) -> Any:
@@ -38,11 +42,13 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = _THREAD_TIMEOUT_
     """
     deadline = time.monotonic() + timeout_s
     for pause_s in _pauses_s():
+        begin_s = time.monotonic()
         if result := condition():
             return result
-        if time.monotonic() > deadline:
+        now_s = time.monotonic()
+        if now_s > deadline:
             raise TimeoutError(f"the condition did not become true within {timeout_s} s")
-        time.sleep(pause_s)
+        time.sleep(_lengthened_s(pause_s, now_s - begin_s))
 
 
 def _pauses_s() -> Iterator[float]:
@@ -50,3 +56,8 @@ def _pauses_s() -> Iterator[float]:
     while True:
         yield pause_s
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+
+
+def _lengthened_s(pause_s: float, check_s: float) -> float:
+    """Return the pause after a check that took so long: checks get a quarter of the time."""
+    return max(pause_s, min(3 * check_s, _PAUSE_AFTER_WORK_MAX_S))
