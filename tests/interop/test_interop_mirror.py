@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
@@ -26,6 +26,7 @@ from tests.support.mirrors import (
     watermarks,
     without_offsets,
 )
+from tests.support.waiting import wait_until
 
 PARTITIONS = 2
 
@@ -94,8 +95,10 @@ def move(source: str, target: str, topic: str, directory: Path, kills: int) -> N
             with running_mirror(source, target, log, "--topics", topic) as process:
                 with pytest.raises(TimeoutError):
                     wait_for(process, chosen.uniform(1.0, 3.0))
+                # A busy machine may not have started the first one yet.
+                wait_until(lambda: process.poll() is not None or has_records(target, topic))
                 process.send_signal(signal.SIGKILL)
-    assert sum(end for _, end in watermarks(target, topic, PARTITIONS)) > 0, log.read_text()
+    assert has_records(target, topic), log.read_text()
     for group, share in (("early", 3), ("middle", 2), ("end", 1)):
         ends = [end for _, end in watermarks(source, topic, PARTITIONS)]
         offsets = {(topic, index): end // share for index, end in enumerate(ends)}
@@ -103,6 +106,13 @@ def move(source: str, target: str, topic: str, directory: Path, kills: int) -> N
     done = mirrored(source, target, "finish", "--topics", topic, "--groups", f"{topic}-.*")
     assert done.returncode == 0, (done.stderr, log.read_text())
     assert f"finished: {topic}" in done.stdout
+
+
+def has_records(address: str, topic: str) -> bool:
+    try:
+        return any(end > 0 for _, end in watermarks(address, topic, PARTITIONS))
+    except KafkaException:  # there is no such topic yet
+        return False
 
 
 def wait_for(process: Any, timeout_s: float) -> None:
