@@ -158,7 +158,8 @@ async def test_every_hostile_frame_costs_its_connection_and_one_log_line(
             async with Client.connected(cluster) as client:
                 client.send(data)
                 assert await client.frame() is None, f"{name} was answered"
-            assert [line["event"] for line in logs] == ["connection_refused"], f"{name}: {logs}"
+            told = [line["event"] for line in logs if line["log_level"] != "debug"]
+            assert told == ["connection_refused"], f"{name}: {logs}"
             known = await bystander.call(
                 apis.METADATA,
                 12,
