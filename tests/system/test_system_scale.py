@@ -42,10 +42,10 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def create(cluster: LocalCluster) -> None:
-    """Create the topic. A busy machine may exceed the timeout of the broker (30 s) or of the
-    client: then a second request finds the topic.
+    """Create the topic. A busy machine may exceed the timeout of the broker (30 s), of its session,
+    with which its connections end, or of the client: then a second request finds the topic.
     """
-    patient = {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT}
+    patient = {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
     for _ in range(4):
         try:
             create_topic(cluster.bootstrap, "t", PARTITIONS, timeout_s=120)
