@@ -183,8 +183,8 @@ kubernetes: venv ## the chart on a real API server with real controllers; compil
 	PENSTOCK_KUBERNETES=$$(deploy/ensure-kubernetes.sh) $(BIN)/pytest -q tests/kubernetes $(ARGS)
 
 .PHONY: monitoring
-monitoring: venv ## alerts and dashboards in Prometheus, compiled once with Go (10 minutes): promtool, and a scraped cluster; 5 minutes
-	@deploy/ensure-prometheus.sh > /dev/null
+monitoring: venv ## alerts and dashboards in Prometheus, and by Grafana's schema, compiled once with Go (10 minutes); 5 minutes
+	@deploy/ensure-monitoring.sh > /dev/null
 	$(BIN)/pytest -q tests/monitoring $(ARGS)
 
 .PHONY: unit

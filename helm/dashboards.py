@@ -443,6 +443,7 @@ def generated() -> dict[Path, str]:
                     "version": 1,
                     "refresh": "30s",
                     "time": {"from": "now-1h", "to": "now"},
+                    "annotations": {"list": []},
                     "templating": {"list": _variables(name)},
                     "panels": _placed(panels),
                 },
