@@ -174,7 +174,9 @@ def path_of(request: Request) -> str:
 
 def done(request: Request, path: str, notice: str) -> Response:
     """Show a page after a change, with a notice. path: within this console."""
-    response = RedirectResponse(console_of(request).options.base + path, 303)
+    console = console_of(request)
+    console.sessions.changed(session_of(request))
+    response = RedirectResponse(console.options.base + path, 303)
     response.set_cookie(
         NOTICE_COOKIE,
         quote(notice[:_NOTICE_CHARS_MAX]),

@@ -12,18 +12,18 @@ from starlette.responses import RedirectResponse, Response
 
 from deploy.console import rights
 from deploy.console.console import Console, console_of, form_of, page, session_of
-from deploy.console.sessions import RIGHTS_S, SESSION_S_MAX, Session
+from deploy.console.sessions import SESSION_S_MAX, Session
 from deploy.errors import KafkaFailed
 
 COOKIE: Final = "penstock_session"
 
 
 async def session_at(console: Console, token: str) -> Session | None:
-    """Return the session of a cookie, with rights that are at most RIGHTS_S old."""
+    """Return the session of a cookie, with rights that are recent enough."""
     session = console.sessions.find(token)
     if session is None:
         return None
-    if session.used_at - session.rights_at > RIGHTS_S:
+    if session.has_old_rights:
         try:
             session.rights = await console.call(
                 rights.ask_rights, console.options.bootstrap, session.security

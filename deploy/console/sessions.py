@@ -22,6 +22,8 @@ FAILURE_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000
 RIGHTS_S: Final = 10.0
 """How long rights count before the brokers are asked again."""
+SETTLE_S: Final = 2.0
+"""How long after a change each page asks for rights: all brokers know of a new topic by then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +40,13 @@ class Session:
     rights_at: float = 0.0
     began_at: float = 0.0
     used_at: float = 0.0
+    changed_at: float = float("-inf")
+    """When the user last changed the cluster."""
+
+    @property
+    def has_old_rights(self) -> bool:
+        """Return whether this use of the session has to ask for its rights."""
+        return self.used_at - self.rights_at > RIGHTS_S or self.used_at - self.changed_at < SETTLE_S
 
 
 class Sessions:
@@ -81,6 +90,10 @@ class Sessions:
             and now - session.began_at < SESSION_S_MAX
             and now - session.used_at < IDLE_S_MAX
         )
+
+    def changed(self, session: Session) -> None:
+        """Note that the user has changed the cluster, and with it what there is to see."""
+        session.changed_at = self._now()
 
     def close(self, session: Session) -> None:
         self._sessions.pop(session.token, None)

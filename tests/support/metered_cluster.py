@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local.plan import ClusterOptions, Ports, plan_cluster
+from deploy.local.security import SecurityFiles, make
 from tests.support.ports import free_port
 
 READY_S = 60.0
@@ -27,19 +28,31 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class MeteredCluster:
-    def __init__(self, directory: Path, *, brokers: int, controllers: int) -> None:
+    def __init__(
+        self, directory: Path, *, brokers: int, controllers: int, secure: bool = False
+    ) -> None:
+        """secure: whether clients need TLS and SCRAM, and nodes TLS among themselves, as in
+        `penstock dev --secure`.
+        """
         options = ClusterOptions(
             brokers=brokers,
             controllers=controllers,
             store=f"file:{directory}/store",
             log_level="warning",
+            secure=secure,
         )
         ports = Ports(
             tuple(free_port() for _ in range(brokers)),
             tuple(free_port() for _ in range(controllers)),
             0,
         )
-        self._plan = plan_cluster(options, ports, str(directory / "controllers"))
+        self.security = SecurityFiles(directory / "security")
+        """The files of a secure cluster."""
+        self._plan = plan_cluster(
+            options, ports, str(directory / "controllers"), self.security if secure else None
+        )
+        if secure:
+            self.admin = make(self.security.directory, ("127.0.0.1",), self._plan.bootstrap)
         self._log = directory / "log"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.arguments: tuple[str, ...] = ()
@@ -50,6 +63,10 @@ class MeteredCluster:
     @property
     def bootstrap(self) -> str:
         return self._plan.bootstrap
+
+    @property
+    def controller(self) -> str:
+        return self._plan.controller
 
     def __enter__(self) -> Self:
         try:

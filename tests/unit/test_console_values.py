@@ -20,8 +20,10 @@ from deploy.console.rights import NotAllowed, Rights, operations_of
 from deploy.console.sessions import (
     FAILURES_MAX,
     IDLE_S_MAX,
+    RIGHTS_S,
     SESSION_S_MAX,
     SESSIONS_MAX,
+    SETTLE_S,
     Sessions,
 )
 from deploy.errors import UsageError
@@ -113,6 +115,24 @@ def test_sessions_end_when_idle_and_at_their_age() -> None:
         assert sessions.find(session.token) is session
     clock.now = began + SESSION_S_MAX
     assert sessions.find(session.token) is None
+
+
+def test_rights_are_asked_again_when_old_and_after_a_change() -> None:
+    """A change may make a topic that the user sees, and brokers know of it within a moment."""
+    clock = Clock()
+    sessions = sessions_at(clock)
+    session = sessions.open("alice", SASL)
+    sessions.changed(session)
+    for later_s, is_old in (
+        (0, True),
+        (SETTLE_S / 2, True),
+        (SETTLE_S, False),
+        (RIGHTS_S + 1, True),
+    ):
+        clock.now += later_s
+        assert sessions.find(session.token) is session
+        assert session.has_old_rights == is_old
+        session.rights_at = clock.now
 
 
 def test_one_session_too_many_ends_the_idlest() -> None:
