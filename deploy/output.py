@@ -213,6 +213,11 @@ def waiting(what: str) -> Generator[None, None, None]:
         yield
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 record, 2,000 records."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def size(count_bytes: int) -> str:
     """Format a number of bytes: 1536 becomes 1.5 KiB."""
     amount = float(count_bytes)

@@ -4,7 +4,6 @@ Spark, without load on brokers.
 
 import os
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -113,6 +112,7 @@ def compact(
     if not 1 <= key_map_mib <= 65_536:
         raise UsageError(f"--key-map-mib {key_map_mib} is not allowed: 1 to 65536")
     from deploy.cli.compact_job import Target
+    from deploy.clients.target import find_store
     from deploy.node.logs import to_stderr
     from lake.rewrite.plan import RewriteOptions
     from objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -124,7 +124,7 @@ def compact(
         total_bytes_max=int(max_gib * (1 << 30)),
         ttl_ms=ttl_s * 1_000,
     )
-    target = Target(store or _store_of(state_file), cluster, topic)
+    target = Target(store or find_store(state_file), cluster, topic)
     try:
         if by_key:
             from deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key
@@ -236,15 +236,3 @@ def _engine(name: str, master: str) -> "Engine":
         raise DeployError(
             f"the package {error.name} is missing: {install_hint('spark')}, or use --engine local"
         ) from None
-
-
-def _store_of(state_path: Path | None) -> str:
-    from deploy.clients.target import find_store
-
-    found = find_store(state_path)
-    if not found:
-        raise UsageError(
-            "no store given, by --store (PENSTOCK_STORE) or a profile, and no `penstock dev` runs"
-            " with one that other processes can read"
-        )
-    return found

@@ -21,9 +21,12 @@ class TargetOptions:
     bootstrap: Annotated[
         str,
         typer.Option(
+            "--bootstrap",
+            "--bootstrap-server",
+            "-b",
             envvar="PENSTOCK_BOOTSTRAP",
-            help="Addresses of brokers, as HOST:PORT,HOST:PORT; default: those of the running"
-            " `penstock dev`.",
+            help="Addresses of brokers, as HOST:PORT,HOST:PORT; default: those of the profile, else"
+            " of the running `penstock dev`.",
             show_default=False,
         ),
     ] = ""
@@ -117,26 +120,31 @@ def console(
     console.example.com --login --ssl-certificate cert.pem --ssl-key key.pem
     """
     from deploy.clients import state_file as states
+    from deploy.clients.profiles import Profile, current_profile
     from deploy.clients.security import current_security, use_file
+    from deploy.clients.target import dev_cluster
     from deploy.console.options import ConsoleOptions, check
     from deploy.node import lifeline
 
     lifeline.die_with_parent(os.environ)
-    path = cluster.state_file or states.default_path(os.environ)
-    # A state file that is named wins over nothing else: every address may be given by itself.
-    state = None if cluster.bootstrap else states.read(Path(path))
-    if not cluster.bootstrap and state is None:
+    # Addresses that options give belong together: neither a profile nor a state file adds to them.
+    path = Path(cluster.state_file) if cluster.state_file else None
+    state = None if cluster.bootstrap else dev_cluster(path)
+    used = Profile() if cluster.bootstrap or path else current_profile().profile
+    bootstrap = cluster.bootstrap or used.bootstrap or (state.bootstrap if state else "")
+    if not bootstrap:
         raise UsageError(
-            f"no cluster given and no running one described in {path}: pass --bootstrap HOST:PORT,"
-            " or start a cluster with `penstock dev`"
+            "no brokers given, by --bootstrap or a profile, and no running cluster described in"
+            f" {path or states.default_path(os.environ)}: pass --bootstrap HOST:PORT, or start a"
+            " cluster with `penstock dev`"
         )
     if state is not None and state.command_config and not current_security().username:
         use_file(Path(state.command_config))
     options = check(
         ConsoleOptions(
-            bootstrap=cluster.bootstrap or (state.bootstrap if state else ""),
-            controller=cluster.controller or (state.controller if state else ""),
-            store=cluster.store or (state.store_url if state else ""),
+            bootstrap=bootstrap,
+            controller=cluster.controller or used.controller or (state.controller if state else ""),
+            store=cluster.store or used.store or (state.store_url if state else ""),
             host=listener.host,
             port=listener.port,
             names=tuple(listener.name or ()),

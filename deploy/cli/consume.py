@@ -10,7 +10,7 @@ from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
 from deploy.cli.record_options import RecordOptions
 from deploy.errors import UsageError
-from deploy.output import remark
+from deploy.output import counted, remark
 
 if TYPE_CHECKING:
     from deploy.records.reading import Begin, Limits
@@ -196,4 +196,4 @@ def consume(
 
     source = Source(topic, where.partitions or (), where.group, where.begin(), where.isolation)
     printed = read_records(bootstrap, source, limits, writer)
-    remark(f"{printed:,} records")
+    remark(counted(printed, "record"))

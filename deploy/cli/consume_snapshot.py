@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 from base.extras import install_hint
-from deploy.errors import DeployError, UsageError
-from deploy.output import remark
+from deploy.errors import DeployError
+from deploy.output import counted, remark
 from deploy.records.writer import RecordWriter
 
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
@@ -21,7 +21,9 @@ def print_snapshot(
     """Print records, one value or JSON object per line, partition by partition. store: empty for
     that of the local cluster.
     """
-    address = store or _known_store()
+    from deploy.clients.target import find_store
+
+    address = store or find_store()
     try:
         from objectstore.errors import ObjectStoreError
         from stream.errors import StreamError
@@ -38,16 +40,7 @@ def print_snapshot(
     except (StreamError, ObjectStoreError, ValueError) as error:
         raise DeployError(str(error)) from None
     writer.flush()
-    remark(f"{printed:,} records")
-
-
-def _known_store() -> str:
-    from deploy.clients.target import find_store
-
-    found = find_store()
-    if not found:
-        raise UsageError("--snapshot needs --store or $PENSTOCK_STORE: the store of the brokers")
-    return found
+    remark(counted(printed, "record"))
 
 
 def _rows(store: str, topic: str, snapshot: str) -> Iterator[dict[str, object]]:

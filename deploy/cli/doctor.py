@@ -135,16 +135,19 @@ def _resolve_addresses(
         return store, controller or ""
     from deploy.clients import state_file as states
     from deploy.clients.profiles import current_profile
+    from deploy.clients.target import dev_cluster
 
     profile = current_profile().profile
     if state_file is None and (profile.store or profile.controller):
         return profile.store, profile.controller
-    path = state_file or states.default_path(os.environ)
-    state = states.read(path)
+    state = dev_cluster(state_file)
     if state is None:
+        name = current_profile().name
+        missing = f"no running one described in {state_file or states.default_path(os.environ)}"
+        if name and state_file is None:
+            missing = f"profile {name} names neither controllers nor a store"
         raise UsageError(
-            f"no cluster given and no running one described in {path}: pass --controller"
-            " HOST:PORT, --store URL, or both"
+            f"no cluster given, and {missing}: pass --controller HOST:PORT, --store URL, or both"
         )
     # A `memory:` store lies in the process that made it.
     is_shared = not state.store_url.startswith("memory:")

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 GLOBAL_OPTIONS: Final = ("--command-config", "--profile")
+_BOOTSTRAP: Final = frozenset({"-b", "--bootstrap", "--bootstrap-server"})
 _JSON: Final = "--json"
 
 
@@ -54,6 +55,8 @@ class LazyCommands(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
+        if args and (option := args[0].partition("=")[0]) in _BOOTSTRAP:
+            ctx.fail(f"{option} comes behind the command: penstock topics list -b HOST:PORT")
         return super().parse_args(ctx, _moved_to_front(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's

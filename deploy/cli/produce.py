@@ -13,7 +13,7 @@ from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
 from deploy.cli.record_options import RecordOptions
 from deploy.errors import UsageError
-from deploy.output import Progress, remark
+from deploy.output import Progress, counted, remark
 
 if TYPE_CHECKING:
     from deploy.records.lines import LineReader
@@ -123,7 +123,7 @@ def produce(
     wanted = islice(reader.records(lines), what.count)
     with Progress(f"producing to {topic}", what.count, "records") as progress:
         sent = send(bootstrap, wanted, sending, progress)
-    remark(f"{sent:,} records acknowledged")
+    remark(f"{counted(sent, 'record')} acknowledged")
 
 
 def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":

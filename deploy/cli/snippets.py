@@ -1,6 +1,5 @@
 """Run `penstock snippets`: print an example program for each client."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -43,17 +42,16 @@ def snippets(
 
     For example: penstock snippets kcat --topic orders
     """
-    from deploy.clients import state_file as state_file_module
     from deploy.clients.profiles import current_profile
     from deploy.clients.security import PLAINTEXT, current_security, read_file
-    from deploy.clients.target import DEFAULT_BOOTSTRAP
+    from deploy.clients.target import DEFAULT_BOOTSTRAP, dev_cluster
     from deploy.local.client_snippets import SNIPPETS, filled, lines
 
     if client is not None and client not in SNIPPETS:
         raise UsageError(f"client {client!r} is not supported: {', '.join(SNIPPETS)}")
-    state = state_file_module.read(state_file or state_file_module.default_path(os.environ))
-    store = state.store_url if state else "s3://BUCKET"
+    state = dev_cluster(state_file)
     used = current_profile().profile
+    store = used.store or (state.store_url if state else "s3://BUCKET")
     address = bootstrap or used.bootstrap or (state.bootstrap if state else DEFAULT_BOOTSTRAP)
     security = current_security()
     is_dev = bootstrap is None and not used.bootstrap

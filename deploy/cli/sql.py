@@ -1,6 +1,5 @@
 """Run `penstock sql`: query topics with SQL, once or at a prompt."""
 
-import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -162,13 +161,14 @@ def sql(
         raise UsageError("give one of --csv, --json and --parquet")
     with _one_line_errors():
         _hide_pandas()
+        from deploy.clients.target import find_store
         from deploy.sql.command import Command, Output
         from deploy.sql.prompt import run_prompt
 
         resume_collector()
         output = Output(form.as_csv, form.as_json, form.parquet, limits.max_rows)
         options = _session_options(cluster, topics, limits)
-        with Command(store or _local_store(), options, output, limits.max_seconds) as command:
+        with Command(store or find_store(), options, output, limits.max_seconds) as command:
             if statement:
                 command.run_all(statement)
             elif sys.stdin.isatty():
@@ -207,17 +207,6 @@ def _hide_pandas() -> None:
     """
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
-
-
-def _local_store() -> str:
-    from deploy.clients import state_file
-
-    state = state_file.read(state_file.default_path(os.environ))
-    if state is None:
-        raise UsageError(
-            "no local cluster runs: give --store or $PENSTOCK_STORE, the store of the brokers"
-        )
-    return state.store_url
 
 
 def _pair(flag: str, item: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
 from deploy.cli.asking import confirm
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
 from deploy.errors import UsageError
-from deploy.output import Format, say
+from deploy.output import Format, remark, say
 
 app = typer.Typer(help="Manage users who authenticate by SCRAM or PLAIN.", no_args_is_help=True)
 _DEFAULT = "SCRAM-SHA-512"
@@ -68,6 +68,8 @@ def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> No
             output, [{"name": user.name, "mechanisms": user.mechanisms} for user in users]
         )
         return
+    if not users:
+        remark("the metadata hold no users; `penstock users create NAME` adds one")
     for user in users:
         shown = ", ".join(f"{name} ({count} iterations)" for name, count in user.mechanisms.items())
         say(f"{user.name}: {shown}")

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.cli.options import Controller, Output, StateFile
-from deploy.errors import DeployError, UsageError
+from deploy.errors import DeployError
 from deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from deploy.doctor.wal_survey import WalSurvey
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and repair the WALs of brokers.")
@@ -75,6 +73,7 @@ def repair(
 
     from controller.api.errors import ControllerError
     from deploy.clients.metadata import find_controller
+    from deploy.clients.target import find_store
     from deploy.node.logs import to_stderr
     from deploy.output import print_document
     from objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -82,7 +81,7 @@ def repair(
 
     to_stderr("warning")
     address = find_controller(controller, state_file, os.environ)
-    url = store or _store_of(state_file)
+    url = store or find_store(state_file)
     try:
         surveys, ended = asyncio.run(_repair(url, address, node, accept=accept_loss, wait_s=wait))
     except (InvalidStoreUrl, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
@@ -91,17 +90,6 @@ def repair(
         print_document(output, {"wals": surveys, "accepted": accept_loss, "ended": ended})
     else:
         _print_surveys(surveys, accepted=accept_loss, ended=ended)
-
-
-def _store_of(state_file: "Path | None") -> str:
-    from deploy.clients.target import find_store
-
-    found = find_store(state_file)
-    if not found:
-        raise UsageError(
-            "no store given: name the brokers' store with --store URL (PENSTOCK_STORE)"
-        )
-    return found
 
 
 async def _repair(

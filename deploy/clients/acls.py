@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from base.acls import Operation, PatternType, Permission, ResourceType
 from base.principal import Principal
 from broker.wire import apis
-from broker.wire.error_codes import explain
+from broker.wire.error_codes import ErrorCode, explain, known_code
 from broker.wire.gen import create_acls, delete_acls, describe_acls
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed, UsageError
@@ -111,7 +111,7 @@ def listed_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
         describe_acls.decode_response,
     )
     if answer.error_code:
-        raise KafkaFailed(explain(answer.error_code, answer.error_message))
+        raise _refused(answer.error_code, answer.error_message)
     return _sorted(
         _view(
             resource.resource_type,
@@ -144,7 +144,7 @@ def add_acls(client: WireClient, wanted: Sequence[AclSelection]) -> None:
     )
     for result in answer.results:
         if result.error_code:
-            raise KafkaFailed(explain(result.error_code, result.error_message))
+            raise _refused(result.error_code, result.error_message)
 
 
 def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
@@ -157,7 +157,7 @@ def remove_acls(client: WireClient, wanted: AclSelection) -> list[AclView]:
     )
     (result,) = answer.filter_results
     if result.error_code:
-        raise KafkaFailed(explain(result.error_code, result.error_message))
+        raise _refused(result.error_code, result.error_message)
     return _sorted(
         _view(
             acl.resource_type,
@@ -198,3 +198,10 @@ def _sorted(views: Iterable[AclView]) -> list[AclView]:
             view.permission,
         ),
     )
+
+
+def _refused(code: int, message: str | None) -> KafkaFailed:
+    text = explain(code, message)
+    if known_code(code) is ErrorCode.SECURITY_DISABLED:
+        text += ": set authorizer.class.name on all brokers, or try `penstock dev --secure`"
+    return KafkaFailed(text)

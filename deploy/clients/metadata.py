@@ -14,6 +14,7 @@ from controller.metadata.image import MetadataImage
 from deploy.clients import state_file
 from deploy.clients.controllers import connect, no_controller
 from deploy.clients.profiles import current_profile
+from deploy.clients.target import dev_cluster
 from deploy.errors import NoController
 
 CONTROLLER_VARIABLE: Final = "PENSTOCK_CONTROLLER"
@@ -29,15 +30,20 @@ def find_controller(
     """
     if named:
         return named
-    if state_path is None and (known := current_profile().profile.controller):
-        return known
-    path = state_path or state_file.default_path(environment)
-    state = state_file.read(path)
+    used = current_profile()
+    if state_path is None and used.profile.controller:
+        return used.profile.controller
+    state = dev_cluster(state_path)
+    if state is None and state_path is None and used.name:
+        raise NoController(
+            f"profile {used.name} names no controller (`penstock profile add --replace` adds one):"
+            f" pass --controller HOST:PORT ({CONTROLLER_VARIABLE})"
+        )
     if state is None:
         raise NoController(
-            f"no controller given and no running cluster described in {path}: pass"
-            f" --controller HOST:PORT ({CONTROLLER_VARIABLE}), or start a cluster with"
-            " `penstock dev`"
+            "no controller given and no running cluster described in"
+            f" {state_path or state_file.default_path(environment)}: pass --controller HOST:PORT"
+            f" ({CONTROLLER_VARIABLE}), or start a cluster with `penstock dev`"
         )
     return state.controller
 

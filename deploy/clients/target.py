@@ -2,16 +2,20 @@
 
 The order is: option, environment variable, profile, running `penstock dev`, 127.0.0.1:9092. A
 profile gives what the options leave open, one by one.
+
+Invariant: what a profile leaves open comes from the running `penstock dev` only if that is the
+cluster of the profile, so that no command mixes two clusters.
 """
 
 import os
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from deploy.clients import profiles, security, state_file
-from deploy.errors import DeployError, KafkaFailed
+from deploy.errors import DeployError, KafkaFailed, UsageError
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -37,27 +41,63 @@ def find_brokers(given: str) -> Target:
     used = profiles.current_profile()
     if used.profile.bootstrap:
         return Target(used.profile.bootstrap, f"profile {used.name}")
-    state = _dev_cluster()
+    state = _known_dev_cluster()
+    if state is not None and is_elsewhere(used.profile, state):
+        state = None
     if state is None:
-        return Target(DEFAULT_BOOTSTRAP, "the default address")
+        missing = f"; profile {used.name} names no brokers" if used.name else ""
+        return Target(DEFAULT_BOOTSTRAP, f"the default address{missing}")
     if state.command_config and not security.is_chosen():
         security.use_file(Path(state.command_config))
     return Target(state.bootstrap, "the running `penstock dev`")
 
 
 def find_store(state_path: Path | None = None) -> str:
-    """Return the store of the profile, else that of the running `penstock dev`; empty without one.
+    """Return the store of the profile, else that of the running `penstock dev`. state_path: of the
+    file that describes it, where an option names one.
 
-    A store in the memory of its own process is none. Raises DeployError if the state file cannot be
-    read.
+    Raises UsageError if there is none that other processes can read, DeployError if the state file
+    cannot be read.
     """
-    used = profiles.current_profile().profile
-    if state_path is None and used.store:
-        return used.store
+    used = profiles.current_profile()
+    if state_path is None and used.profile.store:
+        return used.profile.store
+    state = dev_cluster(state_path)
+    if state is not None and not state.store_url.startswith("memory:"):
+        return state.store_url
+    if state is not None:
+        why = "the store of the running `penstock dev` is in its own memory"
+    elif used.name:
+        why = f"profile {used.name} names no store (`penstock profile add --replace` adds one)"
+    else:
+        why = "no store given, and no `penstock dev` runs"
+    raise UsageError(f"{why}: name the brokers' store with --store URL (PENSTOCK_STORE)")
+
+
+def dev_cluster(state_path: Path | None = None) -> state_file.ClusterState | None:
+    """Return the running `penstock dev` that a command means: none if the profile names another
+    cluster. state_path: of the file that describes it, where an option names one.
+
+    Raises DeployError if the state file cannot be read.
+    """
     state = state_file.read(state_path or state_file.default_path(os.environ))
-    if state is None or state.store_url.startswith("memory:"):
-        return ""
-    return state.store_url
+    if state is None or state_path is not None:
+        return state
+    return None if is_elsewhere(profiles.current_profile().profile, state) else state
+
+
+def is_elsewhere(profile: profiles.Profile, state: state_file.ClusterState) -> bool:
+    """Return whether a profile names a cluster, and another one than this."""
+    named = (profile.bootstrap, profile.controller, profile.store)
+    dev = (state.bootstrap, state.controller, state.store_url)
+    return any(named) and not any(
+        _addresses(one) & _addresses(other) for one, other in zip(named, dev, strict=True)
+    )
+
+
+def _addresses(text: str) -> set[str]:
+    found = {part.strip() for part in text.split(",")} - {""}
+    return {re.sub(r"^localhost:", "127.0.0.1:", address) for address in found}
 
 
 def check_reachable(target: Target) -> None:
@@ -77,7 +117,7 @@ def check_reachable(target: Target) -> None:
 def no_broker(target: Target) -> KafkaFailed:
     """Return the error for brokers that do not answer, with what to do."""
     origin = f" ({target.origin})" if target.origin else ""
-    state = _dev_cluster()
+    state = _known_dev_cluster()
     if state is None:
         advice = "start one with `penstock dev`, or name another with --bootstrap or --profile"
     elif state.bootstrap != target.bootstrap:
@@ -87,7 +127,7 @@ def no_broker(target: Target) -> KafkaFailed:
     return KafkaFailed(f"no broker answers at {target.bootstrap}{origin}; {advice}")
 
 
-def _dev_cluster() -> state_file.ClusterState | None:
+def _known_dev_cluster() -> state_file.ClusterState | None:
     try:
         return state_file.read(state_file.default_path(os.environ))
     except DeployError:

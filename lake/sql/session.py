@@ -45,6 +45,7 @@ from stream.format.manifest.model import split_name
 _PLAIN: Final = str.isidentifier
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
 """What DuckDB says of a name at the place of a table."""
+_WRITES_FILE: Final = re.compile(r"\s*(copy|export)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,6 +278,11 @@ class Session:
                 f"{message}; names with dots or dashes need quotes:"
                 f" {', '.join(quoted(name) for name in unquoted)}"
             )
+        if _WRITES_FILE.match(text):
+            return SqlError(
+                "statements neither read nor write files: use SELECT, and --csv, --json or"
+                " --parquet FILE of penstock sql, or a method of the result of penstock.sql"
+            )
         if missing := _NO_TABLE.search(message):
             topics = {table.known_as.lower(): table.topic for table in named}
             name = topics.get(missing[1].lower(), missing[1])
@@ -288,7 +294,7 @@ class Session:
                 for key in [f"{self._topic_of(table, known)}\0{table.known_as.lower()}"]
                 if key in self._schemas
             ]
-            return SqlError("; ".join([message.partition("\n")[0], *columns]))
+            return SqlError("; ".join([message.partition("\n")[0].rstrip("!"), *columns]))
         if isinstance(error, duckdb.OutOfMemoryException):
             return SqlError(f"{message.partition(chr(10))[0]}; raise memory_limit")
         return SqlError(message)

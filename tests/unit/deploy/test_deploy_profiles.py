@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from deploy.cli.app import app
 from deploy.clients import profiles, security, state_file
+from deploy.clients.metadata import find_controller
 from deploy.clients.target import find_brokers, find_store, no_broker
-from deploy.errors import DeployError, UsageError
+from deploy.errors import DeployError, NoController, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,8 @@ def test_options_win_over_variables_profiles_and_dev(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert find_brokers("").bootstrap == "127.0.0.1:9092"
-    assert find_store() == ""
+    with pytest.raises(UsageError, match="no store given, and no `penstock dev` runs"):
+        find_store()
     dev_cluster(tmp_path)
     assert find_brokers("").bootstrap == "dev:1"
     assert find_store() == "file:/dev-store"
@@ -105,6 +107,53 @@ def test_options_win_over_variables_profiles_and_dev(
     )
 
 
+@pytest.mark.parametrize(
+    ("profile", "is_dev"),
+    [
+        (profiles.Profile(bootstrap="prod:1"), False),
+        (profiles.Profile(controller="prod:2"), False),
+        (profiles.Profile(store="s3://prod"), False),
+        (profiles.Profile(bootstrap="other:1, dev:1"), True),
+        (profiles.Profile(command_config="/none"), True),
+    ],
+)
+def test_what_a_profile_leaves_open_is_never_that_of_another_cluster(
+    tmp_path: Path, profile: profiles.Profile, is_dev: bool
+) -> None:
+    dev_cluster(tmp_path)
+    found = profiles.Profiles(active="prod", profiles={"prod": profile})
+    profiles.write(profiles.default_path(os.environ), found)
+
+    def with_profile() -> None:
+        profiles.use("", os.environ)
+        if is_dev:
+            assert find_store() == "file:/dev-store"
+            assert find_controller(None, None, os.environ) == "dev:2"
+            return
+        if not profile.store:
+            with pytest.raises(UsageError, match="profile prod names no store"):
+                find_store()
+            with pytest.raises(UsageError, match="profile prod names no store"):
+                run("sql", "SELECT 1")
+        if not profile.controller:
+            with pytest.raises(NoController, match="profile prod names no controller"):
+                find_controller(None, None, os.environ)
+        if not profile.bootstrap:
+            assert "profile prod names no brokers" in find_brokers("").origin
+        named = tmp_path / "dev.json"
+        assert find_store(named) == "file:/dev-store"
+        assert find_controller(None, named, os.environ) == "dev:2"
+
+    copy_context().run(with_profile)
+
+
 def test_a_cluster_that_does_not_answer_says_how_to_start_one() -> None:
     with pytest.raises(DeployError, match=r"no broker answers at 127.0.0.1:1; start one with"):
         run("topics", "list", "--bootstrap-server", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize("option", ["-b", "--bootstrap", "--bootstrap-server"])
+def test_an_option_before_its_command_gets_a_hint(option: str) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [option, "k:1", "topics", "list"])
+    assert result.exit_code == 2
+    assert f"{option} comes behind the command: penstock topics list" in result.output
