@@ -112,7 +112,7 @@ def console(
 
     It only reads unless --allow-changes is given. Without --login everyone who reaches the address
     sees what the console sees; on addresses other than loopback it does not start without --login
-    or --allow-insecure. With --login each user acts with the own rights.
+    or --allow-insecure. With --login users act with their own rights.
 
     For example: penstock console --bootstrap b1:9092 --controller c1:9093 --store s3://my-bucket
 

@@ -27,7 +27,7 @@ Their options are the settings of the node, listed under [Configuration](configu
 
 `--bootstrap`, `--bootstrap-server` and `-b` name brokers, `--command-config` a file of client properties, and `--profile` a profile.
 `--command-config` and `--profile` can be anywhere in the command.
-A value that no option gives comes from the environment variable, else from the profile, else from the running `penstock dev`, else the brokers are at 127.0.0.1:9092.
+A value that no option gives comes from the environment variable, else from the profile, else from the running `penstock dev` (not if the profile names another cluster), else the brokers are at 127.0.0.1:9092.
 `penstock profile add NAME` names a cluster, and `penstock profile use NAME` chooses it; the file is `penstock/profiles.toml` in `$XDG_CONFIG_HOME` or `~/.config`, with mode 0600.
 
 Every command that answers takes `--output table`, `json`, `yaml` or `csv` (`-o`); `--json` is short for `--output json`.

@@ -329,7 +329,7 @@ def test_errors_name_what_exists(sql: Sql, tmp_path: Path) -> None:
         "SELECT * FROM nothing": "named 'nothing'; topics are: .*orders.*; SHOW TABLES lists them",
         "SELECT extract(day FROM _timestamp) FROM nowhere": "topic or view is named 'nowhere'",
         "SELECT * FROM orders o JOIN a.b USING (id)": "no topic or view is named 'a.b'",
-        "SELECT amont FROM orders": "in FROM clause; columns of orders: _partition, _offset, .* amount",
+        "SELECT amont FROM orders": "FROM clause; columns of orders: _partition, .* amount",
         "SELECT 1; SELECT 2": "one statement; there are 2",
         " -- nothing": "the statement is empty",
         "SELEC 1": "syntax error",
