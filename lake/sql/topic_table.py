@@ -31,9 +31,12 @@ from lake.sql.statement import MisfitReport, Statement
 from lake.sql.topic_schema import KEY, SOURCES, VALUE, TopicSchema
 from lake.table.values import ValueDecoder
 
-ROWS_MAX: Final = 32_768
-BATCH_BYTES_MAX: Final = 8 << 20
-"""Enough for DuckDB to parse one batch with several threads."""
+ROWS_MAX: Final = 65_536
+BATCH_BYTES_MAX: Final = 16 << 20
+"""Enough for DuckDB to parse one batch with several threads, and to make little of the 2 to 4 ms of
+CPU that each of the two statements for a batch costs. Half of it takes a quarter more CPU for all
+rows, and 70 ms less for `SELECT * LIMIT 1`; twice as much saves nothing.
+"""
 
 COUNTED_PARTITIONS_MAX: Final = 256
 """Statements that need no more than the partition of each record take counts from metadata, unless
