@@ -212,7 +212,8 @@ async def test_handshakes_take_turns(listener: Listener) -> None:
 def test_what_came_before_the_end_is_read(tmp_path: Path) -> None:
     """Records of one call are delivered before the damage or the end behind them is reported."""
     files = SecureFiles(tmp_path)
-    for damage, reason in ((b"", "^$"), (b"\x17\x03\x03\x00\x20" + bytes(32), "bad record")):
+    bad_record = "bad record|record layer failure"  # as OpenSSL 3.0 and 3.5 say
+    for damage, reason in ((b"", "^$"), (b"\x17\x03\x03\x00\x20" + bytes(32), bad_record)):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(files.keystore)
         channel, peer = TlsChannel(context), Peer(files)
