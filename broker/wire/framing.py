@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from base.buffers import Buffer
 from broker.wire.apis import API_VERSIONS, APIS, ApiSpec
-from broker.wire.errors import FrameTooLarge, UnencodableValue, UnsupportedApi
+from broker.wire.errors import FrameTooLarge, Truncated, UnencodableValue, UnsupportedApi
 from broker.wire.primitives import (
     ELEMENTS_AT_ONCE_MAX,
     REQUEST_ELEMENTS_MAX,
@@ -35,6 +35,8 @@ MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 
 _SIZE: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">hhi")
+_REQUEST_HEAD: Final = struct.Struct(">hhih")
+"""With the size of the client id."""
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 
 Message = TypeVar("Message")
@@ -67,18 +69,39 @@ def parse_header(frame: Buffer) -> RequestHeader:
     """Read the header of a frame (without its size prefix). Raises `UnsupportedApi`, after which
     the connection is closed, as in Kafka.
     """
-    reader = Reader(frame, 0, ELEMENTS_AT_ONCE_MAX)
-    api_key, version, correlation_id = reader.unpack(_REQUEST)
+    try:
+        api_key, version, correlation_id, client_id_bytes = _REQUEST_HEAD.unpack_from(frame)
+    except struct.error:
+        raise Truncated(_REQUEST_HEAD.size, len(frame)) from None
     api = APIS.get(api_key)
     if api is None:
         raise UnsupportedApi(api_key, version)
     is_supported = api.serves(version)
     if not is_supported and api is not API_VERSIONS:
         raise UnsupportedApi(api_key, version)
-    client_id = reader.nullable_string(flexible=False)
+    client_id, at = _client_id(frame, client_id_bytes)
     if is_supported and api.is_flexible(version):
-        reader.skip_tags()
-    return RequestHeader(api, version, correlation_id, client_id, reader.pos, is_supported)
+        if at < len(frame) and frame[at] == 0:
+            at += 1
+        else:
+            reader = Reader(frame, at, ELEMENTS_AT_ONCE_MAX)
+            reader.skip_tags()
+            at = reader.pos
+    return RequestHeader(api, version, correlation_id, client_id, at, is_supported)
+
+
+def _client_id(frame: Buffer, size_bytes: int) -> tuple[str | None, int]:
+    """Return the client id and the position behind it. A `Reader` costs twice as much; it reads a
+    null, and names what is wrong.
+    """
+    stop = _REQUEST_HEAD.size + size_bytes
+    if 0 <= size_bytes <= len(frame) - _REQUEST_HEAD.size:
+        try:
+            return str(frame[_REQUEST_HEAD.size : stop], "utf-8"), stop
+        except UnicodeDecodeError:
+            pass
+    reader = Reader(frame, _REQUEST.size)
+    return reader.nullable_string(flexible=False), reader.pos
 
 
 def decode_body(
