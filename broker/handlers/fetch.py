@@ -14,586 +14,78 @@ at least one whole batch (KIP-74); everything else stays within the limits. Ther
 high watermarks wake parked fetches.
 Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all
 connections.
-Must not: keep client state between requests: `broker.handlers.fetch_sessions` does.
+Must not: keep client state between requests: `broker.handlers.fetch_sessions` does. Requests that
+ask for the same share answers: `broker.handlers.same_fetches`.
 
 Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
-from typing import Final
+from collections.abc import Awaitable
 
-import structlog
-
-from base.acls import Operation
-from base.buffers import Buffer
-from base.ids import NodeId, Offset
-from broker.config import RACK_AWARE
-from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import allows_topic
-from broker.handlers.fetch_sessions import SessionCall
-from broker.handlers.fetch_target import (
-    FetchTarget,
-    aborted_of,
-    check_leader_epoch,
-    end_offset_of,
-)
-from broker.handlers.leader_hints import LeaderHints
+from broker.handlers.fetch_call import FetchCall
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.racks import broker_in_rack, is_far_behind
-from broker.handlers.slices import chunked, sliced
-from broker.network.request import LongAnswer, RequestContext, Response
-from broker.partition.delayed_fetch import FetchWait
-from broker.partition.partition import Partition
-from broker.wire.fetch import (
-    FetchPartitionResult,
-    encode_fetch_response,
-)
-from broker.wire.gen.fetch import FetchRequest, decode_request
-from broker.wire.topic_key import TopicKey
-from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
-
-_log = structlog.get_logger(__name__)
-
-_AT_ONCE_COUNT: Final = 1_000
-"""Partitions that are looked up in one turn of the event loop: about 2 ms. A fetch of more is a
-long one, also if its session has them.
-"""
-_WAIT_MAX_MS: Final = 300_000
-_COLD_READ_MAX_S: Final = 30.0
-"""A cold read that takes longer gets a retriable error. The blocks that arrived stay cached for the
-retry.
-"""
-_COLD_READS_AT_ONCE_COUNT: Final = 8
-_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_READ_COMMITTED: Final = 1
-_DEBUGGING_CONSUMER: Final = -2
-"""The replica id of tools that compare replicas. Those below it read as replicas do: everything."""
-_RACKS_FROM: Final = 11
-"""The version from which clients go where `preferred_read_replica` says."""
-_NO_OFFSET: Final = -1
+from broker.handlers.same_fetches import SameAnswer, SameKey, SameWait, same_key
+from broker.network.request import RequestContext, Response
+from broker.wire.fetch import encode_fetch_response
+from broker.wire.gen.fetch import decode_request
 
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
     """See `broker.handlers.node.Handler`. Raises WireError."""
+    same, key = node.same_fetches, same_key(ctx)
+    if key is not None:
+        found = same.answer(key)
+        if found is not None and found.suits(ctx):
+            return found.to(ctx)
+        if found is None and same.will_wait(key):
+            return _follow(node, ctx, key)
+        if not same.may_recur(key):
+            key = None
+    call = _begin(node, ctx, key)
+    if not isinstance(call, FetchCall):
+        return call
+    if call.is_long:
+        return call.answer_in_slices()
+    call.evaluate()
+    if call.is_complete:
+        return call.answer()
+    if call.key is not None and call.is_shared:
+        same.note(call.key, None)
+    return call.finish()
+
+
+def _begin(node: Node, ctx: RequestContext, key: SameKey | None) -> Response | FetchCall:
+    """Decode the request. Returns the answer if its session refuses it. Raises WireError."""
     request = decoded(ctx, decode_request)
     session_call = node.fetch_sessions.begin(request, ctx.api_version, ctx.received_at)
     if session_call.error_code:
         return encode_fetch_response(
             ctx.correlation_id, ctx.api_version, [], error_code=session_call.error_code
         )
-    call = _FetchCall(node, ctx, request, session_call)
-    if call.is_long:
-        return call.answer_in_slices()
-    call.evaluate()
-    return call.answer() if call.is_complete else call.finish()
+    if session_call.session is not None or session_call.creates or request.session_id:
+        key = None
+    return FetchCall(node, ctx, request, session_call, key)
 
 
-class _FetchCall:
-    __slots__ = (
-        "_budget_bytes",
-        "_call",
-        "_ctx",
-        "_deadline",
-        "_is_wait_over",
-        "_max_bytes",
-        "_node",
-        "_rack",
-        "_reads_committed",
-        "_replica_id",
-        "_request",
-        "_size_bytes",
-        "_targets",
-        "_turns",
-    )
-
-    def __init__(
-        self, node: Node, ctx: RequestContext, request: FetchRequest, call: SessionCall
-    ) -> None:
-        self._call = call
-        self._node = node
-        self._ctx = ctx
-        self._request = request
-        state = request.replica_state
-        self._replica_id = request.replica_id if state is None else state.replica_id
-        self._reads_committed = (
-            request.isolation_level == _READ_COMMITTED and self._replica_id >= _DEBUGGING_CONSUMER
-        )
-        is_rack_aware = node.config.replica_selector == RACK_AWARE
-        self._rack = request.rack_id if is_rack_aware and ctx.api_version >= _RACKS_FROM else ""
-        wait_ms = min(max(request.max_wait_ms, 0), _WAIT_MAX_MS)
-        self._deadline = ctx.received_at + wait_ms / 1000
-        self._is_wait_over = wait_ms == 0
-        self._max_bytes = min(max(request.max_bytes, 0), node.config.fetch_bytes_max)
-        if ctx.quota is not None:
-            self._max_bytes = ctx.quota.fetch_bytes_max(self._max_bytes)
-            request.min_bytes = min(request.min_bytes, self._max_bytes)
-        self._budget_bytes = self._max_bytes
-        self._size_bytes = 0
-        self._targets = [FetchTarget(item.key, item.wanted) for item in call.partitions]
-        if node.authorizer is not None and not self.is_long:
-            for target in self._targets:
-                self._deny(target)
-        self._turns = self._targets
-        if self._targets and call.session is None:
-            # If the byte limit is too small for all partitions, the first ones get the bytes, so
-            # rotate. A session has the order itself.
-            first = ctx.correlation_id % len(self._targets)
-            self._turns = self._targets[first:] + self._targets[:first]
-
-    def _deny(self, target: FetchTarget) -> None:
-        """Find out whether the client may not read the topic. As in Kafka, a fetch that waits is
-        not checked again.
-        """
-        node, name = self._node, target.topic_name
-        if target.topic_id is not None:
-            topic = node.image.topics.by_id(target.topic_id)
-            name = None if topic is None else topic.name
-        target.is_denied = name is not None and not allows_topic(
-            node, self._ctx, Operation.READ, name
-        )
-
-    @property
-    def is_complete(self) -> bool:
-        """Return True if the response can be sent as it is. Partitions that the client may not read
-        do not end the wait for others, as in Kafka.
-        """
-        is_due = self._is_wait_over or self._size_bytes >= self._request.min_bytes
-        is_readable = False
-        for target in self._targets:
-            if target.is_cold:
-                return False
-            if not target.is_denied:
-                is_readable = True
-                is_due = is_due or target.ends_wait
-        return is_due or not is_readable
-
-    def evaluate(self) -> None:
-        """Locate every partition and take the data in the log cache. No I/O. About 1.4 us for
-        a partition without new data.
-        """
-        self._restart()
-        self._evaluate(self._turns)
-
-    def _restart(self) -> None:
-        self._budget_bytes = self._max_bytes
-        self._size_bytes = 0
-
-    def _evaluate(self, targets: Iterable[FetchTarget]) -> None:
-        may_read = self._node.can_write()
-        topic_id = topic_name = None
-        for target in targets:
-            if target.topic_id is not None:
-                # While the fetch waited, the topic may have been deleted and its name reused.
-                if target.topic_id is not topic_id:
-                    topic_id = target.topic_id
-                    topic = self._node.image.topics.by_id(topic_id)
-                    topic_name = None if topic is None else topic.name
-                target.topic_name = topic_name
-            if not may_read:
-                self._refuse(target)
-                continue
-            target.reset()
-            partition = self._locate(target)
-            if partition is not None:
-                self._take_cached(target, partition)
-
-    @property
-    def is_long(self) -> bool:
-        return len(self._targets) > _AT_ONCE_COUNT
-
-    async def answer_in_slices(self) -> Response:
-        """Answer a fetch of many partitions, with turns for the event loop in between."""
-        if self._node.authorizer is not None:
-            async for target in sliced(self._targets):
-                self._deny(target)
-        await self._evaluate_in_slices()
-        return await (self._answer_in_slices() if self.is_complete else self.finish())
-
-    async def _evaluate_in_slices(self) -> None:
-        self._restart()
-        async for targets in chunked(self._turns):
-            self._evaluate(targets)
-
-    def _refuse(self, target: FetchTarget) -> None:
-        """Without a session, return neither data that was read meanwhile nor offsets of the log."""
-        target.reset()
-        target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    def _locate(self, target: FetchTarget) -> Partition | None:
-        """Return the partition if it can be read at the requested offset; otherwise set the
-        error.
-        """
-        wanted, result = target.wanted, target.result
-        if target.topic_name is None:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-            return None
-        if target.is_denied:
-            result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            result.aborted_transactions = ()
-            return None
-        found = self._node.partitions.get(target.topic_name, wanted.partition)
-        if not isinstance(found, Partition):
-            target.is_opening = found is ErrorCode.LEADER_NOT_AVAILABLE
-            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if target.is_opening else found
-            if found is ErrorCode.NOT_LEADER_OR_FOLLOWER and self._may_read_elsewhere():
-                self._locate_committed(target, target.topic_name)
-            return None
-        target.find(found)
-        result.error_code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
-        if result.error_code == ErrorCode.NONE and self._replica_id >= 0:
-            # As Kafka for a broker that is not a replica; here, no broker is one.
-            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if result.error_code != ErrorCode.NONE:
-            return None
-        result.high_watermark = found.high_watermark
-        result.last_stable_offset = found.last_stable_offset
-        result.log_start_offset = log_start = found.log_start_offset
-        if self._reads_committed:
-            result.aborted_transactions = ()
-        if not log_start <= wanted.fetch_offset <= found.log_end_offset:
-            self._set_out_of_range(result)
-        return found if result.error_code == ErrorCode.NONE else None
-
-    def _may_read_elsewhere(self) -> bool:
-        """Return whether this broker may answer for another leader: to a client in its rack, and to
-        a tool that compares what brokers answer.
-        """
-        in_rack = bool(self._rack) and self._rack == self._node.config.rack
-        return in_rack or self._replica_id == _DEBUGGING_CONSUMER
-
-    def _locate_committed(self, target: FetchTarget, topic_name: str) -> None:
-        """Let the committed part of a partition that another broker leads be read, or leave the
-        error that sends the client to the leader.
-        """
-        wanted, result = target.wanted, target.result
-        found = self._node.partitions.committed(topic_name, wanted.partition)
-        if found is None:
-            return
-        code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
-        if code != ErrorCode.NONE:
-            result.error_code = code
-        elif found.log_start_offset <= wanted.fetch_offset < found.committed_end:
-            result.error_code = ErrorCode.NONE
-            result.high_watermark = found.committed_end
-            result.log_start_offset = found.log_start_offset
-            if self._reads_committed:
-                result.aborted_transactions = ()
-            limit_bytes = min(max(wanted.partition_max_bytes, 0), self._budget_bytes)
-            if limit_bytes or not self._size_bytes:
-                target.committed = found
-                self._reserve(target, limit_bytes)
-
-    def _nearer(self, target: FetchTarget, partition: Partition) -> NodeId | None:
-        """Return the broker that should serve this cold read instead of this one, or None."""
-        rack, image = self._rack, self._node.image
-        if not rack or rack == self._node.config.rack or not partition.accepts_records:
-            return None
-        offset = Offset(target.wanted.fetch_offset)
-        if not is_far_behind(image, partition.log.data.stream_id, offset):
-            return None
-        return broker_in_rack(image, rack, partition.topic_id, partition.index)
-
-    def _set_out_of_range(self, result: FetchPartitionResult) -> None:
-        leads_alone = self._node.leads_alone()
-        result.error_code = (
-            ErrorCode.OFFSET_OUT_OF_RANGE if leads_alone else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        )
-        # As Kafka, which knows no offsets of a read that failed.
-        result.high_watermark = result.last_stable_offset = result.log_start_offset = _NO_OFFSET
-
-    def _take_cached(self, target: FetchTarget, partition: Partition) -> None:
-        offset, result = target.wanted.fetch_offset, target.result
-        if offset >= (
-            result.last_stable_offset if self._reads_committed else result.high_watermark
-        ):
-            return
-        limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
-        if limit_bytes == 0 and self._size_bytes > 0:
-            return
-        records = partition.read_cached(
-            Offset(offset), limit_bytes, committed=self._reads_committed
-        )
-        if records is None or (
-            self._reads_committed and not self._add_aborted(target, partition, records)
-        ):
-            nearer = self._nearer(target, partition)
-            if nearer is None:
-                self._reserve(target, limit_bytes)
-            else:
-                result.preferred_read_replica = nearer
-                self._node.partitions.committed_reads.sent += 1
-        else:
-            self._take(target, records, limit_bytes)
-
-    def _reserve(self, target: FetchTarget, limit_bytes: int) -> None:
-        """Reserve the bytes that the cold read may return; at least one, so that this counts as the
-        first partition with data.
-        """
-        target.is_cold = True
-        target.size_bytes = max(limit_bytes, 1)
-        self._size_bytes += target.size_bytes
-        self._budget_bytes -= limit_bytes
-
-    def _add_aborted(
-        self, target: FetchTarget, partition: Partition, records: Sequence[Buffer]
-    ) -> bool:
-        """Add the aborted transactions in `records` if they are in memory. Returns False if they
-        must be read.
-        """
-        offset, known = Offset(target.wanted.fetch_offset), partition.log.transactions
-        found = known.aborted_within(offset, partition.last_stable_offset)
-        if found:
-            found = known.aborted_within(offset, end_offset_of(records))
-        if found is not None:
-            target.result.aborted_transactions = aborted_of(found)
-        return found is not None
-
-    def _take(self, target: FetchTarget, records: Sequence[Buffer], limit_bytes: int) -> None:
-        size_bytes = sum(map(len, records))
-        if size_bytes > limit_bytes and self._size_bytes > 0:
-            return
-        target.result.records = records
-        self._size_bytes += size_bytes
-        self._budget_bytes = max(0, self._budget_bytes - size_bytes)
-
-    async def finish(self) -> Response:
-        """Answer a request that cannot be answered immediately: run its cold reads, or wait for
-        records.
-        """
-        while True:
-            cold = [target for target in self._targets if target.is_cold]
-            if cold:
-                await self._read_cold(cold)
-                if not self._node.can_write():
-                    for target in self._targets:
-                        self._refuse(target)
-                break
-            if await self._park() or not self._is_current():
-                if self.is_long:
-                    await self._evaluate_in_slices()
-                else:
-                    self.evaluate()
-            if self.is_complete:
-                break
-        return await self._answer_in_slices() if self.is_long else self.answer()
-
-    def _is_current(self) -> bool:
-        """Return whether no partition moved in a wait that nothing interrupted. Costs a quarter of
-        `evaluate`.
-        """
-        return self._node.can_write() and all(target.is_current() for target in self._targets)
-
-    def _has_moved(self) -> bool:
-        """Return whether a partition has moved since it was looked up. Other work runs between the
-        first look and this task, and between the slices of a long fetch; it wakes no fetch that
-        is not parked yet.
-        """
-        return any(
-            target.partition is not None and not target.is_current() for target in self._targets
-        )
-
-    async def _read_cold(self, cold: list[FetchTarget]) -> None:
-        limit = asyncio.Semaphore(_COLD_READS_AT_ONCE_COUNT)
-
-        async def read(target: FetchTarget) -> None:
-            async with limit:
-                await self._read_one(target)
-
-        async with asyncio.TaskGroup() as reads:
-            for target in cold:
-                reads.create_task(read(target))
-        is_first = not any(target.result.records for target in self._targets if not target.is_cold)
-        for target in cold:
-            size_bytes = sum(map(len, target.result.records))
-            if size_bytes > target.size_bytes and not is_first:
-                target.result.records = ()
-                target.result.aborted_transactions = () if self._reads_committed else None
-            elif size_bytes:
-                is_first = False
-
-    async def _read_one(self, target: FetchTarget) -> None:
-        partition, result = target.partition, target.result
-        try:
-            async with (
-                asyncio.timeout(_COLD_READ_MAX_S),
-                self._node.partitions.cold_reads.hold(target.size_bytes),
-            ):
-                if partition is None:
-                    await self._read_committed_part(target)
-                else:
-                    await self._read_led(target, partition)
-        except OffsetOutOfRange:
-            if partition is None:
-                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            elif target.wanted.fetch_offset < partition.log_start_offset:
-                self._set_out_of_range(result)
-            else:
-                # The topic was deleted during the read. The client asks for its metadata again;
-                # OFFSET_OUT_OF_RANGE would make it reset its position.
-                result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-        except (ObjectCorrupt, ObjectMissing) as error:
-            # `stream.read.stream_reader` logs the damage, once per minute and object
-            result.error_code = code_of(error)
-        except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
-            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-            _log.warning(
-                "cold_read_failed",
-                topic=target.topic_name,
-                partition=target.wanted.partition,
-                offset=target.wanted.fetch_offset,
-                error=str(error),
-                kind=type(error).__name__,
-            )
-
-    async def _read_led(self, target: FetchTarget, partition: Partition) -> None:
-        offset, result = Offset(target.wanted.fetch_offset), target.result
-        records = await partition.read(offset, target.size_bytes, committed=self._reads_committed)
-        if self._reads_committed and records:
-            found = await partition.read_aborted(offset, end_offset_of(records))
-            result.aborted_transactions = aborted_of(found)
-        result.records = records
-
-    async def _read_committed_part(self, target: FetchTarget) -> None:
-        offset, result, found = Offset(target.wanted.fetch_offset), target.result, target.committed
-        assert found is not None, "nothing else is read without leading it"
-        end_offset = found.committed_end
-        if self._reads_committed:
-            end_offset = await found.last_stable_offset()
-            result.last_stable_offset = end_offset
-        if offset < end_offset:
-            records = await found.read(offset, end_offset, target.size_bytes)
-            if self._reads_committed and records:
-                aborted = await found.read_aborted(offset, end_offset_of(records))
-                result.aborted_transactions = aborted_of(aborted)
-            result.records = records
-        if not result.records:
-            # The leader knows what follows, and waits for it.
-            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    async def _park(self) -> bool:
-        """Wait for enough bytes, an error, or max_wait. Return False if nothing came."""
-        if self._ctx.on_wait is not None:
-            self._ctx.on_wait()
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[bool] = loop.create_future()
-
-        def wake(came: bool = True) -> None:
-            if not woken.done():
-                woken.set_result(came)
-
-        wait = FetchWait(
-            self._request.min_bytes - self._size_bytes, wake, reads_committed=self._reads_committed
-        )
-        partitions = [target.partition for target in self._targets if target.partition is not None]
-        for partition in partitions:
-            partition.add_fetch_wait(wait)
-        cancels: list[Callable[[], None]] = [
-            self._node.partitions.when_open(
-                target.topic_name, target.wanted.partition, lambda _: wait.interrupt()
-            )
-            for target in self._targets
-            if target.is_opening and target.topic_name is not None
-        ]
-        try:
-            if self._has_moved():
-                return True
-            # A timer costs half of what `asyncio.timeout_at` does.
-            cancels.append(loop.call_at(self._deadline, wake, False).cancel)
-            self._is_wait_over = not await woken
-            return not self._is_wait_over
-        finally:
-            for partition in partitions:
-                partition.remove_fetch_wait(wait)
-            for cancel in cancels:
-                cancel()
-
-    def answer(self) -> Response:
-        throttle_ms = self._throttle_ms()
-        if throttle_ms:
-            return self._throttled(throttle_ms)
-        hints = LeaderHints(self._node, self._ctx)
-        if error := self._count(self._targets, hints):
-            self._ctx.meter.failed(self._ctx.api_key, error)
-        return self._encode(hints)()
-
-    async def _answer_in_slices(self) -> Response:
-        throttle_ms = self._throttle_ms()
-        if throttle_ms:
-            return self._throttled(throttle_ms)
-        hints = LeaderHints(self._node, self._ctx)
-        error = 0
-        async for targets in chunked(self._targets):
-            found = self._count(targets, hints)
-            error = error or found
-        if error:
-            self._ctx.meter.failed(self._ctx.api_key, error)
-        return LongAnswer(self._encode(hints))
-
-    def _throttle_ms(self) -> int:
-        quota = self._ctx.quota
-        if quota is None:
-            return 0
-        return quota.fetched(
-            sum(len(part) for item in self._targets for part in item.result.records)
-        )
-
-    def _count(self, targets: Iterable[FetchTarget], hints: LeaderHints) -> int:
-        """Count what the partitions give, and name the leaders of others. Returns the first
-        error.
-        """
-        error = 0
-        for target in targets:
-            error = error or target.result.error_code
-            if target.partition is not None:
-                target.partition.requests_count += 1
-                if target.result.records:
-                    target.partition.bytes_out += sum(map(len, target.result.records))
-                    target.partition.records_out += (
-                        end_offset_of(target.result.records) - target.wanted.fetch_offset
-                    )
-            elif target.result.records:
-                self._count_committed(target)
-            if target.result.error_code == _NOT_LEADER and target.topic_name is not None:
-                target.result.current_leader = hints.current_leader(
-                    target.topic_name, target.wanted.partition
-                )
-        return error
-
-    def _throttled(self, throttle_ms: int) -> Response:
-        """Return an answer without records, for a client that has used up its quota."""
-        error_code, session_id = self._node.fetch_sessions.throttled(self._call)
-        return encode_fetch_response(
-            self._ctx.correlation_id,
-            self._ctx.api_version,
-            [],
-            throttle_ms=throttle_ms,
-            error_code=error_code,
-            session_id=session_id,
-        )
-
-    def _count_committed(self, target: FetchTarget) -> None:
-        counts, records = self._node.partitions.committed_reads, target.result.records
-        counts.served += 1
-        counts.size_bytes += sum(map(len, records))
-        counts.records += end_offset_of(records) - target.wanted.fetch_offset
-
-    def _encode(self, hints: LeaderHints) -> Callable[[], list[Buffer]]:
-        results = [target.result for target in self._targets]
-        error_code, session_id, held = self._node.fetch_sessions.finish(
-            self._call, results, asyncio.get_running_loop().time()
-        )
-        answered: dict[TopicKey, list[FetchPartitionResult]] = {}
-        for at in held:
-            answered.setdefault(self._call.partitions[at].key, []).append(results[at])
-        return partial(
-            encode_fetch_response,
-            self._ctx.correlation_id,
-            self._ctx.api_version,
-            list(answered.items()),
-            error_code=error_code,
-            session_id=session_id,
-            node_endpoints=hints.endpoints(),
-        )
+async def _follow(node: Node, ctx: RequestContext, key: SameKey) -> Response:
+    """Wait for the answer of a fetch that asks for the same, or else answer as any other."""
+    same = node.same_fetches
+    wait, leads = same.wait(key), None
+    if wait is None:
+        found = same.answer(key)
+        if found is not None and found.suits(ctx):
+            return found.to(ctx)
+    elif wait.call.serves(ctx):
+        heard = await wait.follow()
+        if isinstance(heard, SameAnswer) and heard.call.is_valid():
+            return heard.to(ctx)
+        leads = heard if isinstance(heard, SameWait) else None
+    try:
+        call = _begin(node, ctx, key)
+        assert isinstance(call, FetchCall), "requests with a session are not shared"
+        call.evaluate()
+        return await call.finish(leads)
+    finally:
+        if leads is not None:
+            leads.pass_on()

@@ -61,6 +61,22 @@ class FetchTarget:
             and result.log_start_offset == found.log_start_offset
         )
 
+    def is_led(self) -> bool:
+        """Return whether the broker that leads the partition is the same as when it was found."""
+        return self.partition is not None and self._wakes_count == self.partition.wakes_count
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the result is the same for all clients that may read the topic."""
+        result = self.result
+        return (
+            self.partition is not None
+            and not self.is_cold
+            and not self.is_denied
+            and result.error_code == 0
+            and result.preferred_read_replica == _NO_REPLICA
+        )
+
     @property
     def ends_wait(self) -> bool:
         """Return whether the client must hear of it now: an error, or a broker that is nearer."""

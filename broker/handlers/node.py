@@ -11,6 +11,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorizer import Authorizer
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.record_checks import RecordChecks
+from broker.handlers.same_fetches import SameFetches
 from broker.network.peer_watch import PeerWatch
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
@@ -64,6 +65,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def same_fetches(self) -> SameFetches: ...
 
     @property
     def share_sessions(self) -> ShareSessions: ...

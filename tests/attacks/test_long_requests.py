@@ -9,7 +9,7 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.handlers import slices
-from broker.handlers.fetch import _FetchCall
+from broker.handlers.fetch_call import FetchCall
 from broker.handlers.long_requests import AT_ONCE_MAX, LongRequests
 from broker.partition.partition import Partition
 from broker.wire import apis, framing
@@ -238,17 +238,17 @@ async def test_a_long_fetch_misses_no_record(
     cluster: Cluster, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record that comes while the slices run ends the wait, as one that comes later does."""
-    evaluate = _FetchCall._evaluate_in_slices
+    evaluate = FetchCall._evaluate_in_slices
     slow = asyncio.Event()
 
-    async def slowly(call: _FetchCall) -> None:
+    async def slowly(call: FetchCall) -> None:
         await evaluate(call)
         if not slow.is_set():
             slow.set()
             async with Attacker.connected(cluster.broker.port) as other:
                 assert (await other.produce("wide", BATCH)).error_code == ErrorCode.NONE
 
-    monkeypatch.setattr(_FetchCall, "_evaluate_in_slices", slowly)
+    monkeypatch.setattr(FetchCall, "_evaluate_in_slices", slowly)
     request = fetch.FetchRequest(
         max_wait_ms=10 * TIMEOUT_S * 1_000,
         min_bytes=1,

@@ -32,6 +32,7 @@ from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.produce import handle_produce
+from broker.handlers.same_fetches import SameFetches
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.load_report import LoadReporter
@@ -170,6 +171,7 @@ class SimBroker:
         self.topics = ImageTopics()
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
+        self.same_fetches = SameFetches()
         self.dispatcher: RequestDispatcher
         # It watches no one: `gone` are those that the world lets this broker suspect.
         self.peer_watch = PeerWatch(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import broker.handlers.fetch as fetch_handler
+import broker.handlers.fetch_call as fetch_handler
 import broker.handlers.list_offsets as list_handler
 import broker.handlers.offset_for_leader_epoch as epoch_handler
 import stream.read.timestamp_reader as reading

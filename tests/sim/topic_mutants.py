@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 import controller.managers.topics as topics
-from broker.handlers.fetch import _FetchCall
+from broker.handlers.fetch_call import FetchCall
 from broker.partition.manager import PartitionManager
 from controller.api.messages import NewPartitions
 from controller.leader import ticks
@@ -35,7 +35,7 @@ def _deleted_topic_still_served() -> list[Patch]:
 
 def _reads_find_the_topic_by_its_name() -> list[Patch]:
     """A reader of a deleted topic gets the records of the topic that has its name now."""
-    real = _FetchCall.evaluate
+    real = FetchCall.evaluate
     names: dict[Any, str] = {}
 
     def evaluate(self: Any) -> None:
@@ -49,7 +49,7 @@ def _reads_find_the_topic_by_its_name() -> list[Patch]:
                 target.topic_id = other.topic_id
         real(self)
 
-    return [(_FetchCall, "evaluate", evaluate)]
+    return [(FetchCall, "evaluate", evaluate)]
 
 
 def _deletion_keeps_streams() -> list[Patch]:

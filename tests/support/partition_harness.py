@@ -21,6 +21,7 @@ from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from broker.handlers.produce import handle_produce
+from broker.handlers.same_fetches import SameFetches
 from broker.handlers.txn_markers import handle_write_txn_markers
 from broker.network.peers import PeerConnections
 from broker.network.request import RequestContext
@@ -263,6 +264,7 @@ class Broker:
         self.authorizer: Authorizer | None = None
         self.config = BrokerConfig(transaction_partition_verification_enable=False)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
+        self.same_fetches = SameFetches()
         self.log_dir = "memory:"
         self.writable = True
         self.is_unsure = False

@@ -1,0 +1,128 @@
+"""Read the partitions of a Fetch that the log cache does not have.
+
+Limits: `PartitionManager.cold_reads` for the bytes of all connections, a number of reads at once
+and a time for each. A damaged object fails only the partitions whose read begins in it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from base.ids import Offset
+from broker.errors import ErrorCode, code_of
+from broker.handlers.fetch_target import FetchTarget, aborted_of, end_offset_of
+from broker.handlers.node import Node
+from broker.partition.partition import Partition
+from broker.wire.fetch import FetchPartitionResult
+from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
+
+_log = structlog.get_logger(__name__)
+
+_COLD_READ_MAX_S: Final = 30.0
+"""A cold read that takes longer gets a retriable error. The blocks that arrived stay cached for the
+retry.
+"""
+_COLD_READS_AT_ONCE_COUNT: Final = 8
+_NO_OFFSET: Final = -1
+
+
+def set_out_of_range(node: Node, result: FetchPartitionResult) -> None:
+    """Tell that the log does not have the offset, if this broker knows it."""
+    result.error_code = (
+        ErrorCode.OFFSET_OUT_OF_RANGE if node.leads_alone() else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
+    # As Kafka, which knows no offsets of a read that failed.
+    result.high_watermark = result.last_stable_offset = result.log_start_offset = _NO_OFFSET
+
+
+class ColdReads:
+    """The reads of one Fetch."""
+
+    __slots__ = ("_node", "_reads_committed")
+
+    def __init__(self, node: Node, *, reads_committed: bool) -> None:
+        self._node = node
+        self._reads_committed = reads_committed
+
+    async def read(self, cold: Sequence[FetchTarget], targets: Sequence[FetchTarget]) -> None:
+        """Read some of the targets of a request. The first of them that has data gives at least one
+        batch, the others only what their reserved bytes hold.
+        """
+        limit = asyncio.Semaphore(_COLD_READS_AT_ONCE_COUNT)
+
+        async def read(target: FetchTarget) -> None:
+            async with limit:
+                await self._read_one(target)
+
+        async with asyncio.TaskGroup() as reads:
+            for target in cold:
+                reads.create_task(read(target))
+        is_first = not any(target.result.records for target in targets if not target.is_cold)
+        for target in cold:
+            size_bytes = sum(map(len, target.result.records))
+            if size_bytes > target.size_bytes and not is_first:
+                target.result.records = ()
+                target.result.aborted_transactions = () if self._reads_committed else None
+            elif size_bytes:
+                is_first = False
+
+    async def _read_one(self, target: FetchTarget) -> None:
+        partition, result = target.partition, target.result
+        try:
+            async with (
+                asyncio.timeout(_COLD_READ_MAX_S),
+                self._node.partitions.cold_reads.hold(target.size_bytes),
+            ):
+                if partition is None:
+                    await self._read_committed_part(target)
+                else:
+                    await self._read_led(target, partition)
+        except OffsetOutOfRange:
+            if partition is None:
+                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif target.wanted.fetch_offset < partition.log_start_offset:
+                set_out_of_range(self._node, result)
+            else:
+                # The topic was deleted during the read. The client asks for its metadata again;
+                # OFFSET_OUT_OF_RANGE would make it reset its position.
+                result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        except (ObjectCorrupt, ObjectMissing) as error:
+            # `stream.read.stream_reader` logs the damage, once per minute and object
+            result.error_code = code_of(error)
+        except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            _log.warning(
+                "cold_read_failed",
+                topic=target.topic_name,
+                partition=target.wanted.partition,
+                offset=target.wanted.fetch_offset,
+                error=str(error),
+                kind=type(error).__name__,
+            )
+
+    async def _read_led(self, target: FetchTarget, partition: Partition) -> None:
+        offset, result = Offset(target.wanted.fetch_offset), target.result
+        records = await partition.read(offset, target.size_bytes, committed=self._reads_committed)
+        if self._reads_committed and records:
+            found = await partition.read_aborted(offset, end_offset_of(records))
+            result.aborted_transactions = aborted_of(found)
+        result.records = records
+
+    async def _read_committed_part(self, target: FetchTarget) -> None:
+        offset, result, found = Offset(target.wanted.fetch_offset), target.result, target.committed
+        assert found is not None, "nothing else is read without leading it"
+        end_offset = found.committed_end
+        if self._reads_committed:
+            end_offset = await found.last_stable_offset()
+            result.last_stable_offset = end_offset
+        if offset < end_offset:
+            records = await found.read(offset, end_offset, target.size_bytes)
+            if self._reads_committed and records:
+                aborted = await found.read_aborted(offset, end_offset_of(records))
+                result.aborted_transactions = aborted_of(aborted)
+            result.records = records
+        if not result.records:
+            # The leader knows what follows, and waits for it.
+            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

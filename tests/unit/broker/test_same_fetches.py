@@ -1,0 +1,292 @@
+"""Fetches that ask for the same: who shares an answer, and who gets one of its own."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from base.acls import Operation, PatternType, Permission, ResourceType
+from base.principal import Principal
+from broker.handlers.audit import AuditLog
+from broker.handlers.authorizer import Authorizer
+from broker.handlers.fetch import handle_fetch
+from broker.handlers.fetch_call import FetchCall
+from broker.handlers.same_fetches import SEEN_MAX_COUNT, TRUST_COUNT, SameFetches, same_key
+from broker.security.config import SecurityConfig
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import fetch as wire_fetch
+from controller.metadata.records import AclEntry
+from tests.support.partition_harness import PartitionHarness, batch
+
+LONG_MS = 300_000
+TEST_S = 10
+
+
+@pytest.fixture
+async def one():
+    harness = PartitionHarness()
+    broker = await harness.broker(1)
+    harness.topic("t", partitions=2)
+    for index in range(2):
+        await broker.opened("t", index)
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Count the looks at the log."""
+    counted, real = [], FetchCall.evaluate
+
+    def evaluate(call):
+        counted.append(call)
+        real(call)
+
+    monkeypatch.setattr(FetchCall, "evaluate", evaluate)
+    return counted
+
+
+def request_of(one, offset=0, indices=(0,), *, wait_ms=LONG_MS, user=None, **options):
+    partitions = [
+        wire_fetch.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index in indices
+    ]
+    fields = {"min_bytes": 1, "max_bytes": 1 << 26, "session_epoch": -1} | options
+    topics = [wire_fetch.FetchTopic(topic="t", partitions=partitions)]
+    message = wire_fetch.FetchRequest(max_wait_ms=wait_ms, topics=topics, **fields)
+    ctx = one.context(apis.FETCH, 12, message)
+    if user is not None:
+        ctx.connection.principal = Principal("User", user)
+    return ctx
+
+
+def ask(one, *args, meanwhile_s=0.0, **options):
+    """Return a task with (correlation id, answer for the first partition). meanwhile_s: how much
+    later than now the request has come.
+    """
+    ctx = request_of(one, *args, **options)
+    ctx.received_at += meanwhile_s
+    response = handle_fetch(one, ctx)
+
+    async def answered():
+        frame = await response if asyncio.iscoroutine(response) else response
+        assert int.from_bytes(frame[0][4:8], "big") == ctx.correlation_id
+        return one.answer(apis.FETCH, 12, frame).responses[0].partitions[0]
+
+    return asyncio.ensure_future(answered())
+
+
+async def turns(count=5):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def all_of(*tasks):
+    async with asyncio.timeout(TEST_S):
+        return await asyncio.gather(*tasks)
+
+
+async def waiting(one, count, **options):
+    """Return that many fetches at the end of the log. The first is alone, the second leads."""
+    found = []
+    for _ in range(count):
+        found.append(ask(one, **options))
+        await turns()
+    assert not any(task.done() for task in found)
+    return found
+
+
+async def test_those_that_wait_share_one_look_and_get_answers_of_their_own(one, looks):
+    tasks = await waiting(one, 10)
+    partition = await one.opened("t")
+    before = (partition.requests_count, partition.bytes_out, partition.records_out)
+    reads = one.storage.cached_read_count
+    await one.produce("t", batch(b"a", b"b"))
+    for answer in await all_of(*tasks):
+        assert bytes(answer.records)[61:] == bytes(batch(b"a", b"b"))[61:]
+        assert (answer.error_code, answer.high_watermark) == (0, 2)
+    # Two looks before the wait, two behind it.
+    assert len(looks) == 4
+    after = (partition.requests_count, partition.bytes_out, partition.records_out)
+    size_bytes = len(batch(b"a", b"b"))
+    # The Produce is a request of the partition, too.
+    assert [b - a for a, b in zip(before, after, strict=True)] == [11, 10 * size_bytes, 20]
+    assert one.storage.cached_read_count - reads == 10
+
+
+async def test_those_that_come_in_one_turn_share_one_look(one, looks):
+    await one.produce("t", batch(b"a"))
+    tasks = [ask(one) for _ in range(10)]
+    assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
+    assert len(looks) == 2
+    await turns()
+    assert one.same_fetches.answer(same_key(request_of(one))) is None
+
+
+async def test_those_that_come_while_another_is_about_to_wait_follow_it(one, looks):
+    tasks = [ask(one) for _ in range(10)]
+    await turns()
+    assert len(looks) == 2
+    await one.produce("t", batch(b"a"))
+    assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
+
+
+async def test_a_record_that_comes_before_a_follower_waits_is_not_missed(one):
+    await waiting(one, 2)
+    ctx = request_of(one)
+    response = handle_fetch(one, ctx)
+    assert asyncio.iscoroutine(response)
+    # The leader is answered, and gone, before the task of the follower begins.
+    await one.produce("t", batch(b"a"))
+    await turns()
+    async with asyncio.timeout(TEST_S):
+        answer = one.answer(apis.FETCH, 12, await response)
+    assert len(answer.responses[0].partitions[0].records) == len(batch(b"a"))
+
+
+async def test_a_record_that_comes_before_the_leader_waits_reaches_all(one):
+    contexts = [request_of(one) for _ in range(5)]
+    responses = [handle_fetch(one, ctx) for ctx in contexts]
+    await one.produce("t", batch(b"a"))
+    await turns()
+    for frame in await all_of(*responses):
+        answer = one.answer(apis.FETCH, 12, frame)
+        assert len(answer.responses[0].partitions[0].records) == len(batch(b"a"))
+
+
+async def test_followers_wait_on_when_the_time_of_the_leader_is_over(one):
+    _, leader = await waiting(one, 2, wait_ms=100)
+    later = [ask(one, wait_ms=100, meanwhile_s=TEST_S) for _ in range(3)]
+    assert await leader
+    await turns()
+    assert not any(task.done() for task in later)
+    await one.produce("t", batch(b"a"))
+    assert [len(answer.records) for answer in await all_of(*later)] == 3 * [len(batch(b"a"))]
+
+
+async def test_followers_outlive_leaders_whose_connections_close(one):
+    first, leader, *followers = await waiting(one, 6)
+    first.cancel()
+    leader.cancel()
+    await asyncio.sleep(0)
+    # The next one has been told to lead, and goes before it does.
+    followers[0].cancel()
+    followers[2].cancel()
+    await turns()
+    assert leader.cancelled()
+    await one.produce("t", batch(b"a"))
+    answers = await all_of(followers[1], followers[3])
+    assert [len(answer.records) for answer in answers] == 2 * [len(batch(b"a"))]
+
+
+async def test_a_leader_that_is_gone_leaves_nothing_behind(one):
+    tasks = await waiting(one, 4)
+    key = same_key(request_of(one))
+    assert one.same_fetches.wait(key) is not None
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert one.same_fetches.wait(key) is None
+
+
+async def test_all_hear_that_another_broker_leads(one):
+    tasks = await waiting(one, 5)
+    one.harness.lead("t", None)
+    assert {answer.error_code for answer in await all_of(*tasks)} == {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+    }
+
+
+async def test_all_get_an_error_when_the_session_ends_before_they_are_told(one):
+    tasks = await waiting(one, 5)
+    one.writable = False
+    one.partitions.wake_readers()
+    assert {answer.error_code for answer in await all_of(*tasks)} == {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+    }
+
+
+async def test_other_limits_levels_and_offsets_have_answers_of_their_own(one):
+    size_bytes = len(batch(b"a"))
+    await one.produce("t", batch(b"a"))
+    await one.produce("t", batch(b"b"))
+    for _ in range(3):
+        asked = [ask(one), ask(one, max_bytes=size_bytes), ask(one, 1), ask(one, isolation_level=1)]
+        found = await all_of(*asked, *[ask(one), ask(one, max_bytes=size_bytes), ask(one, 1)])
+        sizes = [len(answer.records) // size_bytes for answer in found]
+        assert sizes == [2, 1, 1, 2, 2, 1, 1]
+        assert found[3].aborted_transactions == []
+
+
+async def test_partitions_take_turns_also_in_shared_answers(one):
+    for index in range(2):
+        await one.produce("t", batch(b"a"), index=index)
+    firsts = set()
+    for _ in range(6):
+        ctx = request_of(one, 0, (0, 1), max_bytes=len(batch(b"a")))
+        frame = handle_fetch(one, ctx)
+        partitions = one.answer(apis.FETCH, 12, frame).responses[0].partitions
+        firsts.add((ctx.correlation_id % 2, *[bool(part.records) for part in partitions]))
+    assert firsts == {(0, True, False), (1, False, True)}
+
+
+async def test_sessions_have_answers_of_their_own(one):
+    await one.produce("t", batch(b"a"))
+    sessions = set()
+    for _ in range(4):
+        frame = handle_fetch(one, request_of(one, session_epoch=0))
+        sessions.add(one.answer(apis.FETCH, 12, frame).session_id)
+    assert len(sessions) == len(one.fetch_sessions) == 4
+    # A last request with the same bytes ends its session each time.
+    ended = next(iter(sessions))
+    for _ in range(3):
+        handle_fetch(one, request_of(one, session_id=ended, session_epoch=-1))
+        assert len(one.fetch_sessions) == 3
+
+
+async def test_clients_with_a_quota_have_answers_of_their_own(one):
+    ctx = request_of(one)
+    assert same_key(ctx) is not None
+    ctx.quota = SimpleNamespace()
+    assert same_key(ctx) is None
+
+
+async def test_those_that_may_not_read_get_nothing_of_those_that_may(one):
+    config = SecurityConfig(authorizer="StandardAuthorizer")
+    one.authorizer = Authorizer(config, AuditLog(lambda: 0.0))
+    rights = [("ann", Operation.READ), ("bob", Operation.READ), ("ANONYMOUS", Operation.WRITE)]
+    for user, operation in rights:
+        one.authorizer.index.add(
+            AclEntry(
+                ResourceType.TOPIC, PatternType.LITERAL, "t", f"User:{user}", "*",
+                operation, Permission.ALLOW,
+            )
+        )  # fmt: skip
+    allowed = [ask(one, user=user) for user in ("ann", "bob", "ann", "bob")]
+    denied = [ask(one, user="eve") for _ in range(3)]
+    refused = {answer.error_code for answer in await all_of(*denied)}
+    assert refused == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    await one.produce("t", batch(b"a"))
+    assert {len(answer.records) for answer in await all_of(*allowed)} == {len(batch(b"a"))}
+    at_once = [ask(one, user=user) for user in ("ann", "bob", "bob", "eve", "ann")]
+    codes = [answer.error_code for answer in await all_of(*at_once)]
+    assert codes == [0, 0, 0, ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0]
+    assert one.authorizer.audit.denied[Operation.READ, ResourceType.TOPIC] == 4
+
+
+async def test_cold_records_are_read_for_each(one, monkeypatch):
+    await one.produce("t", batch(b"a"))
+    partition = await one.opened("t")
+    monkeypatch.setattr(type(partition), "read_cached", lambda *_args, **_options: None)
+    tasks = [ask(one) for _ in range(4)]
+    assert {len(answer.records) for answer in await all_of(*tasks)} == {len(batch(b"a"))}
+
+
+async def test_only_what_recurs_is_shared_and_little_is_remembered():
+    same = SameFetches()
+    assert not same.may_recur((12, b"a"))
+    assert same.may_recur((12, b"a"))
+    new = [same.may_recur((12, b"%d" % number)) for number in range(2 * SEEN_MAX_COUNT)]
+    assert new == [True] * TRUST_COUNT + [False] * (2 * SEEN_MAX_COUNT - TRUST_COUNT)
+    assert not same.may_recur((12, b"a"))
