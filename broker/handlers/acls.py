@@ -19,8 +19,8 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed
+from broker.network.dispatcher import CannotAnswer
 from broker.network.request import RequestContext, Response
-from broker.network.server import CannotAnswer
 from broker.wire.gen import create_acls, delete_acls, describe_acls
 from controller.api.errors import ControllerError
 from controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status

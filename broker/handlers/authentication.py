@@ -22,9 +22,9 @@ from base.log_levels import AUDIT
 from broker.errors import ErrorCode
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
+from broker.network.dispatcher import CannotAnswer, Dispatcher
 from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, RequestContext, Respond, Response
-from broker.network.server import CannotAnswer, Dispatcher
 from broker.security.access import ClientAccess
 from broker.security.exchange import (
     AuthenticationFailed,
@@ -79,7 +79,7 @@ def _decoded(ctx: RequestContext, decode: Callable[[Reader, int], _Message]) -> 
 
 
 class AuthenticatingDispatcher:
-    """Implements `broker.network.server.Dispatcher` before another dispatcher."""
+    """Implements `broker.network.dispatcher.Dispatcher` before another dispatcher."""
 
     def __init__(self, access: ClientAccess, inner: Dispatcher) -> None:
         self._access = access
@@ -96,7 +96,7 @@ class AuthenticatingDispatcher:
     def start(
         self, connection: ConnectionInfo, frame: bytearray, respond: Respond
     ) -> Coroutine[Any, Any, Response] | None:
-        """See `broker.network.server.Dispatcher`."""
+        """See `broker.network.dispatcher.Dispatcher`."""
         sasl = connection.sasl
         if sasl is None:
             return self._inner.start(connection, frame, respond)

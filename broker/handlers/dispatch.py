@@ -23,6 +23,7 @@ from broker.handlers.lease import check_session
 from broker.handlers.limited import RequestLimits, is_of_brokers, work_of
 from broker.handlers.long_requests import Decode, LongRequest, LongRequests
 from broker.handlers.node import Handler, InlineHandler, Node
+from broker.network.dispatcher import CannotAnswer
 from broker.network.log_limit import LogLimit
 from broker.network.request import (
     ConnectionInfo,
@@ -32,7 +33,6 @@ from broker.network.request import (
     Response,
 )
 from broker.network.request_meter import RequestMeter
-from broker.network.server import CannotAnswer
 from broker.quotas.clients import ClientQuotas
 from broker.quotas.rates import Window
 from broker.wire import apis, framing
@@ -180,7 +180,7 @@ def encode_response(ctx: RequestContext, message: object) -> bytearray | LongAns
 
 
 class RequestDispatcher:
-    """Implements `broker.network.server.Dispatcher` over tables of handlers. `inline` handlers
+    """Implements `broker.network.dispatcher.Dispatcher` over tables of handlers. `inline` handlers
     answer through a callback and never become a task.
     """
 
@@ -216,8 +216,8 @@ class RequestDispatcher:
     def start(
         self, connection: ConnectionInfo, frame: bytearray, respond: Respond
     ) -> Coroutine[Any, Any, Response] | None:
-        """See `broker.network.server.Dispatcher`. Raises WireError and CannotAnswer, which close
-        the connection.
+        """See `broker.network.dispatcher.Dispatcher`. Raises WireError and CannotAnswer, which
+        close the connection.
         """
         header = framing.parse_header(frame)
         key = header.api.key

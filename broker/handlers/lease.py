@@ -28,8 +28,8 @@ from typing import Final
 
 from broker.errors import ErrorCode
 from broker.handlers.node import Node
+from broker.network.dispatcher import CannotAnswer
 from broker.network.request import RequestContext
-from broker.network.server import CannotAnswer
 from broker.partition.partition import Partition
 from broker.wire import apis
 

@@ -39,8 +39,8 @@ from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.long_requests import LongRequest
 from broker.handlers.node import Node
 from broker.handlers.slices import Slices, sliced
+from broker.network.dispatcher import CannotAnswer
 from broker.network.request import LongAnswer, RequestContext, Respond
-from broker.network.server import CannotAnswer
 from broker.partition.append import NAMED_TWICE, Content, PartitionAppend
 from broker.partition.keys import KeyCheck, TakesLong
 from broker.partition.mirrored import MirroredBatches

@@ -38,8 +38,8 @@ from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import each_once, gathered, sliced
 from broker.handlers.txn_markers import led_partition
+from broker.network.dispatcher import CannotAnswer
 from broker.network.request import RequestContext, Response
-from broker.network.server import CannotAnswer
 from broker.partition.partition import Partition
 from broker.partition.verification import Guard
 from broker.transactions.coordinator import NO_PRODUCER

@@ -21,7 +21,7 @@ from kafka import KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from base.scram import ScramMechanism
-from broker.network.server import Connection
+from broker.network.client_connection import Connection
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.error_codes import ErrorCode

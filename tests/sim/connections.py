@@ -14,8 +14,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from base.ids import NodeEpoch, NodeId
+from broker.network.dispatcher import CannotAnswer
 from broker.network.peers import PeerConnections, PeerGone
-from broker.network.server import CannotAnswer
 from broker.wire import framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError

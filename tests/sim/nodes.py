@@ -36,10 +36,10 @@ from broker.handlers.same_fetches import SameFetches
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.load_report import LoadReporter
+from broker.network.dispatcher import CannotAnswer
 from broker.network.peer_watch import PeerWatch
 from broker.network.peers import PeerConnections
 from broker.network.request import RequestContext
-from broker.network.server import CannotAnswer
 from broker.partition.leaders import announced_leader
 from broker.partition.log import LogConfig
 from broker.partition.manager import PartitionManager

@@ -20,10 +20,10 @@ from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.node import Handler, Node
 from broker.handlers.table import INLINE, make_handlers
+from broker.network.dispatcher import CannotAnswer
 from broker.network.peer_watch import PeerWatch
 from broker.network.peers import PeerConnections
 from broker.network.request import Response
-from broker.network.server import CannotAnswer
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.security.sasl import SaslState
 from broker.transactions.producer_ids import ProducerIds

@@ -15,8 +15,8 @@ from base.ids import (
 from broker.errors import ErrorCode
 from broker.handlers.departed import LISTED_S
 from broker.handlers.node import Node
+from broker.network.dispatcher import CannotAnswer
 from broker.network.request import Response
-from broker.network.server import CannotAnswer
 from broker.wire import apis, framing
 from broker.wire.errors import UnsupportedApi, WireError
 from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic

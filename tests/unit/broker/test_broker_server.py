@@ -15,9 +15,11 @@ import uvloop
 from base.listeners import SecurityProtocol
 from base.principal import USER, Principal
 from broker.config import BrokerConfig
+from broker.network.client_connection import BURST_BYTES_MAX, Connection
 from broker.network.connection import RECEIVE_BYTES
+from broker.network.dispatcher import CannotAnswer
 from broker.network.request import ConnectionInfo, Respond, Response
-from broker.network.server import BURST_BYTES_MAX, CannotAnswer, Connection, PortTaken, Server
+from broker.network.server import PortTaken, Server
 from broker.wire.errors import Truncated
 from tests.support.waiting import until
 

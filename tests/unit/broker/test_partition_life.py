@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from broker.network.server import CannotAnswer
+from broker.network.dispatcher import CannotAnswer
 from broker.partition.log import LogConfig
 from broker.partition.opener import PartitionOpener
 from broker.partition.partition import Partition

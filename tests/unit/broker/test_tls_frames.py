@@ -12,7 +12,8 @@ import pytest
 import uvloop
 
 from broker.config import BrokerConfig
-from broker.network.server import Connection, Server
+from broker.network.client_connection import Connection
+from broker.network.server import Server
 from broker.network.tls_channel import FEED_BYTES_MAX, RECORD_BYTES_MAX, TlsBroken, TlsChannel
 from broker.network.wake_limit import WAKE_BYTES
 from broker.security.access import ClientAccess

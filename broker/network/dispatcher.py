@@ -1,0 +1,30 @@
+"""What handles the requests of connections."""
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from broker.network.request import ConnectionInfo, Respond, Response
+
+
+class CannotAnswer(Exception):
+    """Raised when a request has no error response. The connection is closed and the message is
+    logged.
+    """
+
+
+class Dispatcher(Protocol):
+    """Handles the frames of all connections."""
+
+    def is_blocked(self, frame: bytearray) -> bool:
+        """Return True if this request must not start now (a Produce while the storage is full)."""
+        ...
+
+    async def wait_unblocked(self) -> None: ...
+
+    def start(
+        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
+        """Handle a request: answer through `respond`, now or later, or return a coroutine to run.
+        Raises WireError, CannotAnswer.
+        """
+        ...
