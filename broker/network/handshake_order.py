@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from base.clock import MonotonicClock
 
-SHARE: Final = 0.1
+SHARE: Final = 1 / 15
 """Of the time that steps may take, once BURST_S is used up."""
 
 BURST_S: Final = 0.02
-"""How long others may have waited for handshakes less than SHARE: 5 to 10 logins."""
+"""How long others may have waited for handshakes less than SHARE: 3 to 7 logins."""
 
-STEP_S_MAX: Final = 0.002_5
-"""What one step uses of the time, at most: 200 logins a second with slow keys too."""
+STEP_S_MAX: Final = 0.003_3
+"""What one step uses of the time, at most: 150 logins a second with slow keys too."""
 
 _TIMER_S: Final = 0.001
 """The shortest time that a timer of the event loop can wait."""

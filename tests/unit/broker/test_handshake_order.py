@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from broker.network.handshake_order import BURST_S, SHARE, STEP_S_MAX, HandshakeOrder
 
-STEP_S = 0.000_25
+STEP_S = 0.000_2
 
 
 class Loop:
