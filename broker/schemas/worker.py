@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from base.core_dumps import forgo_core_dumps
 from broker.schemas.messages import FRAME_BYTES, decode_request, encode
 from broker.schemas.records import RecordCheck
 
@@ -35,7 +36,7 @@ def serve(answer: Callable[[bytearray], bytes]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ValueError, OSError):  # macOS knows the limit and does not set it
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    forgo_core_dumps()
     with suppress(OSError):  # where memory runs out, the kernel ends this process and no broker
         _OOM_SCORE.write_text("1000")
     with socket.socket(fileno=_STDIN) as connection:

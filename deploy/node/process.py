@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from base.collector import pause_collector
+from base.core_dumps import forgo_core_dumps
 from deploy.node import lifeline, logs
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
     """Run one node until it ends, and return the exit code. Raises DeployError for wrong usage."""
+    forgo_core_dumps()
     pause_collector()
     lifeline.die_with_parent(environment)
     logs.keep_rich_out()

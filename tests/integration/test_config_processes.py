@@ -5,6 +5,7 @@ and brokers that detect an unreachable advertised address.
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from base.listeners import Listener
 from broker import self_check
 from broker.self_check import UnreachableAsAdvertised
 from objectstore.directory import DirectoryStore
+from tests.support.broker_process import broker_process
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.stream_server import StreamServer
@@ -311,3 +313,25 @@ async def test_a_broker_with_an_open_listener_starts_only_when_allowed(
         await broker.communicate()
     warnings = [json.loads(line) for line in seen if '"listener_insecure"' in line]
     assert [line["listener"] for line in warnings] == ["PLAINTEXT://127.1:0"]
+
+
+async def test_nodes_leave_no_core_dumps(cluster: Cluster, tmp_path: Path) -> None:
+    """The soft limit is 1 byte, and operators can raise it up to the hard limit of this process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    expected = (0 if hard == 0 else 1, hard)
+    controller = await asyncio.create_subprocess_exec(
+        *(*COMMAND[:-1], "controller", "--store", f"file:{tmp_path / 'other'}"),
+        *("--metadata-log-dir", str(tmp_path / "metadata")),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert controller.stderr is not None
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while b'"controller_started"' not in (line := await controller.stderr.readline()):
+                assert line, "the controller has ended"
+        assert resource.prlimit(controller.pid, resource.RLIMIT_CORE) == expected
+    finally:
+        controller.terminate()
+        await controller.communicate()
+    async with broker_process(cluster, f"file:{tmp_path / 'store'}", {}) as broker:
+        assert resource.prlimit(broker.pid, resource.RLIMIT_CORE) == expected
