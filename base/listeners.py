@@ -61,18 +61,22 @@ class Listener(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether only this machine can connect. False for every host name but localhost:
-        names are not resolved.
-        """
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         return f"{self.name}://{self.address}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the address, which may be in brackets. False for
+    every host name but localhost: names are not resolved.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:

@@ -6,9 +6,9 @@ cluster, unless `allow_insecure` says that everyone may come in (ADR 0067).
 
 import re
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Final
 
+from base.listeners import is_loopback
 from deploy.clients.security import PLAINTEXT, ClientSecurity
 from deploy.errors import UsageError
 
@@ -77,15 +77,3 @@ def check(options: ConsoleOptions) -> ConsoleOptions:
             " --allow-insecure"
         )
     return options
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the address. Names but `localhost` are not looked
-    up.
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

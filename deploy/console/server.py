@@ -14,13 +14,14 @@ from typing import Final
 import uvicorn
 
 from base.clock import wall_ms
+from base.listeners import is_loopback
 from broker.schemas.registry import RegistryUrlInvalid
 from deploy.console.application import application
 from deploy.console.console import Console
 from deploy.console.decoding import SchemaCache
 from deploy.console.handed import HandedServer, yield_to_node
 from deploy.console.live import LiveCluster
-from deploy.console.options import ConsoleOptions, is_loopback
+from deploy.console.options import ConsoleOptions
 from deploy.console.sessions import Sessions
 from deploy.errors import DeployError, PortTaken, UsageError
 from deploy.output import remark, say

@@ -1,7 +1,6 @@
-"""Remind operators of insecure listeners: a warning at the start of a node and every hour.
+"""Remind operators of what lets strangers in: a warning at the start of a node and every hour.
 
-Invariant: a node without insecure listeners logs nothing. Which ones there are is decided by
-`deploy.node.config.exposure`.
+Invariant: a secure node logs nothing. What is insecure is decided by `deploy.node.config.exposure`.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from typing import Final
 import structlog
 
 from base.health import Health, ServeHealth
-from deploy.node.config.exposure import InsecureListener
+from deploy.node.config.exposure import Exposure, InsecureListener
 
 REMIND_INTERVAL_S: Final = 3_600.0
 Sleep = Callable[[float], Awaitable[None]]
@@ -20,22 +19,21 @@ Sleep = Callable[[float], Awaitable[None]]
 _log = structlog.get_logger(__name__)
 
 
-async def remind(found: Sequence[InsecureListener], sleep: Sleep = asyncio.sleep) -> None:
-    """Log each listener now and every hour, until cancelled. sleep: waits so many seconds."""
+async def remind(found: Sequence[Exposure], sleep: Sleep = asyncio.sleep) -> None:
+    """Log each exposure now and every hour, until cancelled. sleep: waits so many seconds."""
     while found:
         for each in found:
-            _log.warning(
-                "listener_insecure",
-                listener=each.listener,
-                reason=each.reason,
-                next=each.remedy,
-            )
+            warning = {"reason": each.reason, "next": each.remedy}
+            if isinstance(each, InsecureListener):
+                _log.warning("listener_insecure", listener=each.listener, **warning)
+            else:
+                _log.warning("controllers_insecure", controllers=each.controllers, **warning)
         await sleep(REMIND_INTERVAL_S)
 
 
 @asynccontextmanager
-async def reminding(found: Sequence[InsecureListener]) -> AsyncGenerator[None, None]:
-    """Remind of these listeners while the context lasts."""
+async def reminding(found: Sequence[Exposure]) -> AsyncGenerator[None, None]:
+    """Remind of these exposures while the context lasts."""
     task = asyncio.get_running_loop().create_task(remind(found))
     try:
         yield
@@ -43,8 +41,8 @@ async def reminding(found: Sequence[InsecureListener]) -> AsyncGenerator[None, N
         task.cancel()
 
 
-def with_reminders(serve: ServeHealth, found: Sequence[InsecureListener]) -> ServeHealth:
-    """Return what serves the health of a process and reminds of its listeners meanwhile."""
+def with_reminders(serve: ServeHealth, found: Sequence[Exposure]) -> ServeHealth:
+    """Return what serves the health of a process and reminds of its exposures meanwhile."""
 
     @asynccontextmanager
     async def both(health: Health) -> AsyncGenerator[None, None]:

@@ -104,11 +104,11 @@ def open_tls(config: "Effective") -> "TlsFiles | None":
 
 
 def _serve_health(config: "Effective") -> "ServeHealth":
-    from deploy.node.config.exposure import insecure_listeners
+    from deploy.node.config.exposure import exposures
     from deploy.node.insecure import with_reminders
 
     plan = _console_plan(config)
-    found = [*insecure_listeners(config.parts), *(() if plan is None else plan.insecure)]
+    found = [*exposures(config.parts), *(() if plan is None else plan.insecure)]
     return with_reminders(_health_endpoint(config, plan), found)
 
 

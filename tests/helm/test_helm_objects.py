@@ -18,7 +18,7 @@ from broker.config import BrokerConfig
 from broker.security.config import SecurityConfig
 from controller.api.callers import CallerRole
 from controller.config import ControllerConfig
-from deploy.node.config.exposure import insecure_listeners
+from deploy.node.config.exposure import exposures
 from deploy.node.config.load import load
 from stream.config import StreamConfig
 from tests.support.chart import (
@@ -469,10 +469,10 @@ def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
     assert security.inter_broker_listener_name == "SASL_SSL"
     assert security.super_user_names() == {"User:admin", "User:broker"}
     assert (security.has_authorizer, security.allow_everyone_if_no_acl_found) == (True, False)
-    assert not insecure_listeners(broker.parts)
+    assert not exposures(broker.parts)
     given = variables_of(objects, "controller", 0) | {"PENSTOCK_CONFIG": ""}
     controller = load("controller", [], given)
-    assert not insecure_listeners(controller.parts)
+    assert not exposures(controller.parts)
     mounts = {
         "/etc/penstock-listener-tls": "penstock-listener-tls",
         "/etc/penstock-users": "first-users",

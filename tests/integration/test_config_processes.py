@@ -315,6 +315,35 @@ async def test_a_broker_with_an_open_listener_starts_only_when_allowed(
     assert [line["listener"] for line in warnings] == ["PLAINTEXT://127.1:0"]
 
 
+async def test_a_secure_broker_without_tls_to_controllers_starts_only_when_allowed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The system resolves 127.1 to 127.0.0.1, but the broker takes it for a host name."""
+    assert cluster.controller is not None
+    users = tmp_path / "users"
+    users.write_text("broker:a-password\n")
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.1:0",
+        "sasl.users.file": str(users),
+        "sasl.inter.broker.username": "broker",
+        "controller.quorum.bootstrap.servers": f"{cluster.controller.address},c1.invalid:9093",
+    }
+    flags = [
+        part
+        for name, text in (given(5, tmp_path, cluster.controller.address) | settings).items()
+        for part in (f"--{name.replace('.', '-')}", text)
+    ]
+    refused = await asyncio.create_subprocess_exec(*COMMAND, *flags, stderr=asyncio.subprocess.PIPE)
+    _, stderr = await refused.communicate()
+    assert refused.returncode == 2
+    assert b"the controllers c1.invalid:9093 are not on loopback" in stderr
+    allowed = {"allow.insecure": "true"} | settings
+    async with broker_process(cluster, f"file:{tmp_path / 'store'}", allowed) as broker:
+        (warning,) = broker.events("listener_insecure", "controllers_insecure")
+        assert warning["event"] == "controllers_insecure"
+        assert warning["controllers"] == ["c1.invalid:9093"]
+
+
 async def test_nodes_leave_no_core_dumps(cluster: Cluster, tmp_path: Path) -> None:
     """The soft limit is 1 byte, and operators can raise it up to the hard limit of this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)

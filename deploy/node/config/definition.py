@@ -53,7 +53,8 @@ class ProcessConfig:
 
     allow_insecure: Annotated[bool, Setting("allow.insecure", Kind.BOOL)] = False
     """Whether this node may have listeners on other addresses than loopback that let every client
-    in. Otherwise it refuses to start with them. The node warns of them every hour. Concerns
+    in, and whether a broker with secure listeners may talk to controllers there without TLS.
+    Otherwise it refuses to start with them. The node warns of them every hour. Concerns
     `health_listener` with `console.access` only.
     """
 

@@ -33,7 +33,7 @@ from deploy.node.config.definition import (
     settings_of,
     variable_of,
 )
-from deploy.node.config.exposure import insecure_listeners
+from deploy.node.config.exposure import InsecureListener, exposures
 from deploy.node.config.sources import Given
 from objectstore.config import S3Config
 from objectstore.errors import InvalidStoreUrl
@@ -126,13 +126,20 @@ def _check_listeners(
 
 
 def _check_exposed(parts: Mapping[type[Any], Any], values: Mapping[str, Value]) -> None:
-    """Refuse listeners that let everyone in, unless `allow.insecure` allows them."""
+    """Refuse what lets strangers in, unless `allow.insecure` allows it."""
     if values["allow.insecure"].value:
         return
-    for found in insecure_listeners(parts):
+    for found in exposures(parts):
+        if isinstance(found, InsecureListener):
+            place = values["listeners"].place
+            what = f"the listener {found.listener} is open to other machines"
+            other = "bind it to 127.0.0.1"
+        else:
+            place = values["controller.quorum.bootstrap.servers"].place
+            what = f"the controllers {', '.join(found.controllers)} are not on loopback"
+            other = "use controllers on 127.0.0.1"
         raise UsageError(
-            f"{values['listeners'].place}: the listener {found.listener} is open to other machines,"
-            f" and {found.reason}: {found.remedy}, bind it to 127.0.0.1, or set"
+            f"{place}: {what}, and {found.reason}: {found.remedy}, {other}, or set"
             f" {flag_of('allow.insecure')} ({variable_of('allow.insecure')}) to accept that"
         )
 

@@ -1,8 +1,12 @@
-"""Find the listeners that let everyone in who reaches them.
+"""Find what lets strangers into a node: listeners, and the connections of a broker to controllers.
 
 A listener is insecure if it is bound to another address than loopback and clients need not
 authenticate: PLAINTEXT, SSL without required client certificates, and the gRPC port of a controller
 without TLS between nodes.
+
+The controllers of a broker are insecure if clients of other machines authenticate at the broker,
+and it talks to controllers on other addresses than loopback without TLS between nodes: users, ACLs
+and quotas come from the controllers, so they are worth what that connection is worth.
 
 The health listener is none of them: it answers probes and `/metrics`, which tell figures about a
 node, never names of topics, clients or users, and changes nothing. Probes of Kubernetes could not
@@ -12,13 +16,18 @@ Invariant: pure.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from base.listeners import SecurityProtocol, parse_listeners
+from base.listeners import Listener, SecurityProtocol, is_loopback, parse_listeners
 from broker.config import BrokerConfig
 from broker.security.config import AUTH_REQUIRED, SecurityConfig
 from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
+
+_SET_TLS: Final = (
+    "set controller.ssl.certificate.location, controller.ssl.key.location and"
+    " controller.ssl.ca.location"
+)
 
 
 class InsecureListener(NamedTuple):
@@ -29,42 +38,85 @@ class InsecureListener(NamedTuple):
     remedy: str
 
 
-def insecure_listeners(parts: Mapping[type[Any], Any]) -> list[InsecureListener]:
-    """Return the insecure listeners of a node. parts: its config objects by class; listeners whose
-    config is missing are left out.
+class InsecureControllers(NamedTuple):
+    """Controllers of a broker, why the connection to them is insecure, and what to do. controllers:
+    host:port of those that are not on loopback.
+    """
+
+    controllers: tuple[str, ...]
+    reason: str
+    remedy: str
+
+
+Exposure = InsecureListener | InsecureControllers
+
+
+def exposures(parts: Mapping[type[Any], Any]) -> list[Exposure]:
+    """Return what is insecure at a node. parts: its config objects by class; what needs a config
+    that is missing is left out.
     """
     if BrokerConfig in parts and SecurityConfig in parts:
-        return _of_broker(parts[BrokerConfig], parts[SecurityConfig])
+        broker, security = parts[BrokerConfig], parts[SecurityConfig]
+        found: list[Exposure] = [*_of_broker(broker, security)]
+        if TlsConfig in parts:
+            found += _controllers_of(broker, security, parts[TlsConfig])
+        return found
     if ControllerConfig in parts and TlsConfig in parts:
-        return _of_controller(parts[ControllerConfig], parts[TlsConfig])
+        return [*_of_controller(parts[ControllerConfig], parts[TlsConfig])]
     return []
 
 
 def _of_broker(broker: BrokerConfig, security: SecurityConfig) -> list[InsecureListener]:
     found: list[InsecureListener] = []
     for listener in broker.bound:
-        protocol = security.protocol_of(listener.name)
-        if listener.is_loopback or protocol.has_sasl:
+        if listener.is_loopback or _authenticates(listener, security):
             continue
-        if protocol is SecurityProtocol.PLAINTEXT:
+        if security.protocol_of(listener.name) is SecurityProtocol.PLAINTEXT:
             reason = "PLAINTEXT has no authentication"
             remedy = "use SASL_SSL, or SSL with ssl.client.auth=required"
-        elif security.ssl_client_auth != AUTH_REQUIRED:
+        else:
             reason = f"SSL with ssl.client.auth={security.ssl_client_auth} has no authentication"
             remedy = "set ssl.client.auth=required, or use SASL_SSL"
-        else:
-            continue
         found.append(InsecureListener(str(listener), reason, remedy))
     return found
+
+
+def _authenticates(listener: Listener, security: SecurityConfig) -> bool:
+    protocol = security.protocol_of(listener.name)
+    return protocol.has_sasl or (protocol.has_tls and security.ssl_client_auth == AUTH_REQUIRED)
+
+
+def _controllers_of(
+    broker: BrokerConfig, security: SecurityConfig, tls: TlsConfig
+) -> list[InsecureControllers]:
+    secure = next(
+        (
+            listener
+            for listener in broker.bound
+            if not listener.is_loopback and _authenticates(listener, security)
+        ),
+        None,
+    )
+    remote = tuple(each for each in broker.controllers if not is_loopback(_host(each)))
+    if tls.certificate or secure is None or not remote:
+        return []
+    reason = (
+        f"{secure} authenticates clients, but without TLS between nodes the controllers do not"
+        " know this broker, and it takes users and ACLs from anyone who answers there"
+    )
+    return [InsecureControllers(remote, reason, _SET_TLS)]
+
+
+def _host(address: str) -> str:
+    return address.strip().rpartition(":")[0]
 
 
 def _of_controller(controller: ControllerConfig, tls: TlsConfig) -> list[InsecureListener]:
     if tls.certificate:
         return []
     reason = "without TLS between nodes anyone can register brokers, commit streams and vote"
-    remedy = "set controller.ssl.certificate.location, controller.ssl.key.location and"
     return [
-        InsecureListener(listener.address, reason, f"{remedy} controller.ssl.ca.location")
+        InsecureListener(listener.address, reason, _SET_TLS)
         for listener in parse_listeners("listeners", controller.listeners)
         if not listener.is_loopback
     ]

@@ -1,4 +1,4 @@
-"""Nodes refuse listeners that let everyone in, unless the operator accepts them."""
+"""Nodes refuse listeners and controllers that let strangers in, unless operators accept them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from deploy.errors import UsageError
 from deploy.node.config.definition import Role
-from deploy.node.config.exposure import InsecureListener, insecure_listeners
+from deploy.node.config.exposure import InsecureControllers, InsecureListener, exposures
 from deploy.node.config.load import load
 from deploy.node.insecure import REMIND_INTERVAL_S, remind
 
@@ -99,8 +99,71 @@ def test_the_variable_and_the_file_accept_insecure_listeners(tmp_path: Path) -> 
         load("broker", arguments, {"PENSTOCK_ALLOW_INSECURE": "true"}),
         load("broker", (*arguments, "--config", str(file)), {}),
     ):
-        found = insecure_listeners(given.parts)
-        assert [each.listener for each in found] == ["PLAINTEXT://0.0.0.0:9092"]
+        (found,) = exposures(given.parts)
+        assert isinstance(found, InsecureListener)
+        assert found.listener == "PLAINTEXT://0.0.0.0:9092"
+
+
+SASL_LISTENER = ("--listeners", "SASL_SSL://0.0.0.0:9092", *TLS, *SASL)
+CERTIFICATES_LISTENER = (
+    *("--listeners", "A://127.0.0.1:1,SSL://0.0.0.0:9092", "--ssl-client-auth", "required"),
+    *TLS,
+)
+
+
+def controllers(*addresses: str) -> tuple[str, str]:
+    return "--controller-quorum-bootstrap-servers", ",".join(addresses)
+
+
+@pytest.mark.parametrize("listeners", [SASL_LISTENER, CERTIFICATES_LISTENER])
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        (("c0:9093",), "c0:9093 are"),
+        (("10.0.0.1:9093", "c1:9093"), "10.0.0.1:9093, c1:9093 are"),
+        (("127.0.0.1:9093", "[fd00::1]:9093"), "[fd00::1]:9093 are"),
+        (("127.0.0.1.example:9093",), "127.0.0.1.example:9093 are"),
+    ],
+)
+def test_brokers_with_secure_listeners_need_tls_to_controllers_of_other_machines(
+    listeners: tuple[str, ...], named: tuple[str, ...], told: str
+) -> None:
+    arguments = (*listeners, *controllers(*named))
+    text = refusal("broker", arguments)
+    assert text.startswith("--controller-quorum-bootstrap-servers: the controllers")
+    assert f"the controllers {told} not on loopback" in text
+    for remedy in (
+        *("controller.ssl.certificate.location", "controller.ssl.key.location"),
+        *("controller.ssl.ca.location", "127.0.0.1", "--allow-insecure"),
+    ):
+        assert remedy in text
+    assert refusal("broker", (*arguments, *NODE_TLS)) == ""
+    assert refusal("broker", (*arguments, "--allow-insecure")) == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*SASL_LISTENER, *controllers("127.0.0.1:1", "localhost:2", "[::1]:3", "127.9.9.9:4")),
+        ("--listeners", "SASL_SSL://127.0.0.1:9092", *TLS, *SASL, *controllers("c0:9093")),
+        ("--listeners", "127.0.0.1:9092", *controllers("c0:9093")),
+    ],
+)
+def test_brokers_and_controllers_on_loopback_need_no_tls_between_them(
+    arguments: tuple[str, ...],
+) -> None:
+    assert refusal("broker", arguments) == ""
+
+
+def test_accepted_controllers_are_named_with_the_listeners() -> None:
+    listeners = ("--listeners", "PLAINTEXT://0.0.0.0:1,SASL_SSL://0.0.0.0:2", *TLS, *SASL)
+    arguments = (*STORE, *listeners, *controllers("127.0.0.1:9093", "c1:9093"))
+    listener, named = exposures(load("broker", (*arguments, "--allow-insecure"), {}).parts)
+    assert isinstance(listener, InsecureListener)
+    assert listener.listener == "PLAINTEXT://0.0.0.0:1"
+    assert isinstance(named, InsecureControllers)
+    assert named.controllers == ("c1:9093",)
+    assert named.reason.startswith("SASL_SSL://0.0.0.0:2 authenticates clients")
 
 
 def test_health_listeners_are_open() -> None:
@@ -115,17 +178,30 @@ async def test_nodes_warn_at_the_start_and_every_hour() -> None:
         if len(waits) == 3:
             raise asyncio.CancelledError
 
+    found = [
+        InsecureListener("A://0.0.0.0:1", "it is open", "close it"),
+        InsecureControllers(("c0:1", "c1:1"), "no TLS", "use it"),
+    ]
     with capture_logs() as logs, pytest.raises(asyncio.CancelledError):
-        await remind([InsecureListener("A://0.0.0.0:1", "it is open", "close it")], sleep)
+        await remind(found, sleep)
     assert waits == [REMIND_INTERVAL_S] * 3 == [3_600.0] * 3
-    warning = {
-        "event": "listener_insecure",
-        "log_level": "warning",
-        "listener": "A://0.0.0.0:1",
-        "reason": "it is open",
-        "next": "close it",
-    }
-    assert logs == [warning] * 3
+    warnings = [
+        {
+            "event": "listener_insecure",
+            "log_level": "warning",
+            "listener": "A://0.0.0.0:1",
+            "reason": "it is open",
+            "next": "close it",
+        },
+        {
+            "event": "controllers_insecure",
+            "log_level": "warning",
+            "controllers": ("c0:1", "c1:1"),
+            "reason": "no TLS",
+            "next": "use it",
+        },
+    ]
+    assert logs == warnings * 3
     with capture_logs() as logs:
         await remind([], sleep)
     assert logs == []
