@@ -3,8 +3,10 @@ forged tokens, exchanges of SCRAM and impersonation by authzid are in `tests/uni
 """
 
 import asyncio
+import contextlib
 import os
 import signal
+import tracemalloc
 import urllib.request
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from base.acls import Operation, PatternType, Permission, ResourceType
 from base.scram import ScramMechanism
 from broker.errors import ErrorCode
+from broker.network.connection import RECEIVE_BYTES
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.security.plain import plain_message
 from broker.security.scram import ScramClient
@@ -47,6 +50,18 @@ LOADED = (
     "ldap://127.0.0.1:1/x",
 )
 """What made other brokers load code or read files when a client set it."""
+
+STRANGERS = 50
+"""Connections that do not authenticate."""
+
+ALLOWED_BYTES = 524_288
+"""The default of `sasl.server.max.receive.size`."""
+
+DECLARED_BYTES = 100_000_000
+"""The size of a frame that a stranger declares. It sends 100 bytes of it."""
+
+TRACED_BYTES_MAX = 8 << 20
+"""What broker and test allocate beside the frames."""
 
 BATCH = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
 
@@ -145,6 +160,45 @@ async def test_a_removed_acl_does_not_come_back(tmp_path: Path) -> None:
         await cluster.start_broker(1)
         for broker in cluster.brokers.values():
             assert not list(broker.image.acls), broker
+
+
+@pytest.mark.parametrize("receive_bytes_max", [ALLOWED_BYTES, DECLARED_BYTES])
+async def test_allocation_before_authentication(tmp_path: Path, receive_bytes_max: int) -> None:
+    """CVE class: memory for the size that a stranger declares. Frames above
+    `sasl.server.max.receive.size` end the connection. Others get memory for what has arrived, also
+    if that limit is high.
+    """
+    security = {
+        "ssl_keystore_location": "",
+        "ssl_truststore_location": "",
+        "authentication_timeout_ms": 600_000,
+        "sasl_receive_bytes_max": receive_bytes_max,
+    }
+    async with (
+        secure_cluster(tmp_path, "SASL_PLAINTEXT", security=security) as cluster,
+        contextlib.AsyncExitStack() as opened,
+    ):
+        server = cluster.broker.server
+        tracemalloc.start()
+        opened.callback(tracemalloc.stop)
+        held = []
+        for number in range(STRANGERS):
+            declared = DECLARED_BYTES if number % 2 else ALLOWED_BYTES
+            stranger = await opened.enter_async_context(Attacker.connected(server.port))
+            stranger.send(declared.to_bytes(4, "big") + bytes(100))
+            if declared > receive_bytes_max:
+                assert await stranger.frame() is None
+            else:
+                held.append(stranger)
+        await until(lambda: server.unauthenticated_count == len(held))
+        await until(lambda: server.memory.buffered_bytes >= len(held) * 100)
+        assert server.memory.buffered_bytes <= len(held) * RECEIVE_BYTES
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        assert peak_bytes <= STRANGERS * RECEIVE_BYTES + TRACED_BYTES_MAX
+        user = await opened.enter_async_context(Attacker.connected(server.port))
+        answer = await user.log_in("PLAIN", plain_message(BROKER_USER, BROKER_PASSWORD))
+        assert answer.error_code == ErrorCode.NONE
+        assert server.unauthenticated_count == len(held)
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
