@@ -1,5 +1,5 @@
-"""Attacks that have hurt other brokers, each by its name. Others are in the files beside this one;
-forged tokens, exchanges of SCRAM and impersonation by authzid are in `tests/unit/broker/security`.
+"""Attacks that have hurt other brokers, each by its name. Others are in the files beside this one:
+forged tokens and impersonation by authzid in `test_forged_logins`.
 """
 
 import asyncio

@@ -1,0 +1,107 @@
+"""Logins with tokens that the issuer has not signed, and logins as another user. Exchanges of SCRAM
+that are replayed are in `test_named_attacks`.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from base.scram import SCRAM_BY_NAME
+from broker.errors import ErrorCode
+from broker.security.config import OAUTHBEARER, PLAIN
+from broker.security.oauthbearer import bearer_message
+from broker.security.plain import plain_message
+from broker.security.scram import ScramClient
+from tests.support.attacker import Attacker
+from tests.support.cluster import Cluster
+from tests.support.secure_cluster import BROKER_USER, create_user, secure_cluster
+from tests.support.token_issuer import TokenIssuer
+
+USER, PASSWORD = "carol", "secret"
+"""The user of the issuer's tokens has a password as well."""
+
+
+@pytest.fixture
+def issuer() -> TokenIssuer:
+    return TokenIssuer()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, issuer: TokenIssuer) -> AsyncIterator[Cluster]:
+    keys = tmp_path / "jwks.json"
+    keys.write_bytes(issuer.document())
+    security = {
+        "ssl_keystore_location": "",
+        "ssl_truststore_location": "",
+        "sasl_enabled_mechanisms": (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER),
+        "sasl_jwks_endpoint_url": f"file:{keys}",
+        "sasl_oauth_expected_audience": ("kafka",),
+        "sasl_oauth_expected_issuer": "us",
+    }
+    async with secure_cluster(tmp_path, "SASL_PLAINTEXT", security=security) as cluster:
+        await create_user(cluster, USER, PASSWORD)
+        yield cluster
+
+
+async def check_token_is_refused(cluster: Cluster, token: str) -> None:
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        answer = await attacker.log_in(OAUTHBEARER, bearer_message(token))
+        assert answer.auth_bytes == b'{"status":"invalid_token"}', token
+        answer = await attacker.token(b"\x01")
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await attacker.frame() is None
+
+
+async def check_message_is_taken(cluster: Cluster, mechanism: str, message: bytes) -> None:
+    async with Attacker.connected(cluster.broker.port) as user:
+        answer = await user.log_in(mechanism, message)
+        assert answer.error_code == ErrorCode.NONE, answer
+        assert b"invalid_token" not in answer.auth_bytes
+
+
+async def test_unsigned_jwt(cluster: Cluster, issuer: TokenIssuer) -> None:
+    """CVE class: `alg: none`, and a signature that is cut off."""
+    good = issuer.token()
+    await check_message_is_taken(cluster, OAUTHBEARER, bearer_message(good))
+    unsigned = issuer.token(algorithm="none")
+    assert unsigned.endswith(".")
+    for forged in (unsigned, good.rpartition(".")[0] + ".", good.rpartition(".")[0]):
+        await check_token_is_refused(cluster, forged)
+
+
+async def test_unverified_jwt(cluster: Cluster, issuer: TokenIssuer) -> None:
+    """CVE class: tokens that another key has signed, or the issuer with other claims."""
+    good = issuer.token()
+    await check_message_is_taken(cluster, OAUTHBEARER, bearer_message(good))
+    head, _, signature = good.split(".")
+    claims = issuer.token(sub=BROKER_USER).split(".")[1]
+    for forged in (
+        TokenIssuer().token(sub=BROKER_USER),  # the name of the key is right
+        issuer.token("unknown"),
+        f"{head}.{claims}.{signature}",
+    ):
+        await check_token_is_refused(cluster, forged)
+
+
+def login_as(mechanism: str, user: str, issuer: TokenIssuer) -> bytes:
+    """Return the first message of the user `carol`, with another user as authorization id."""
+    if mechanism == PLAIN:
+        return user.encode() + plain_message(USER, PASSWORD)
+    if mechanism == OAUTHBEARER:
+        return f"n,a={user},\x01auth=Bearer {issuer.token()}\x01\x01".encode()
+    client = ScramClient(SCRAM_BY_NAME[mechanism], USER, PASSWORD, nonce="chosen")
+    return client.first().replace(b"n,,", f"n,a={user},".encode(), 1)
+
+
+async def test_impersonation_by_authzid(cluster: Cluster, issuer: TokenIssuer) -> None:
+    """CVE class: a user with valid credentials asks for the rights of another one (CVE-2017-12610).
+    The answer is that of Kafka, and the connection ends.
+    """
+    for mechanism in (PLAIN, OAUTHBEARER, *SCRAM_BY_NAME):
+        await check_message_is_taken(cluster, mechanism, login_as(mechanism, USER, issuer))
+        async with Attacker.connected(cluster.broker.port) as attacker:
+            answer = await attacker.log_in(mechanism, login_as(mechanism, BROKER_USER, issuer))
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED, mechanism
+            assert "Client requested an authorization id" in answer.error_message, mechanism
+            assert await attacker.frame() is None
