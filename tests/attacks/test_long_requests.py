@@ -169,8 +169,12 @@ async def test_fetches_that_wait_let_others_begin(cluster: Cluster, attacker: At
         await attacker.produce("wide", BATCH)
 
 
-async def test_strangers_get_no_thread(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tagged fields, in the header or in a request that comes before authentication, are few."""
+async def test_tagged_fields_are_few_before_authentication(
+    attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CVE class: amplification by tagged fields. Many of them end the connection without a thread
+    for them.
+    """
     monkeypatch.setattr(LongRequests, "_run", None)
     frame = framing.encode_request_frame(
         apis.API_VERSIONS, 3, 1, api_versions.encode_request, api_versions.ApiVersionsRequest()
