@@ -1,6 +1,7 @@
 """ACLs of users who authenticate by SASL over TLS, with unmodified clients and two brokers."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -16,9 +18,12 @@ from confluent_kafka.admin import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 
+from base.scram import SCRAM_BY_NAME
+from broker.security.config import OAUTHBEARER, PLAIN
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import (
@@ -27,6 +32,8 @@ from tests.support.secure_cluster import (
     SecureFiles,
     secure_cluster,
 )
+from tests.support.token_issuer import TokenIssuer
+from tests.support.waiting import wait_until
 
 LISTENER = "SASL_SSL"
 MECHANISM = "SCRAM-SHA-512"
@@ -108,3 +115,85 @@ def _check(cluster: Cluster, files: SecureFiles) -> None:
         assert found.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
     described = admin.describe_user_scram_credentials()
     assert set(described.result(TIMEOUT_S)) == {"alice"}
+
+
+# --- admin calls of librdkafka under each mechanism -----------------------------------------------
+
+
+async def test_librdkafka_administers_under_each_mechanism(tmp_path: Path) -> None:
+    """A super user changes ACLs and SCRAM credentials, which other clients feel."""
+    files = SecureFiles(tmp_path / "security")
+    issuer = TokenIssuer()
+    keys = tmp_path / "jwks.json"
+    keys.write_bytes(issuer.document())
+    security = {
+        "authorizer": "StandardAuthorizer",
+        "super_users": f"User:{BROKER_USER};User:carol",
+        "sasl_enabled_mechanisms": (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER),
+        "sasl_jwks_endpoint_url": f"file:{keys}",
+        "sasl_oauth_expected_audience": ("kafka",),
+    }
+
+    def token(_config: str) -> tuple[str, float]:
+        return issuer.token(), time.time() + 60
+
+    async with secure_cluster(tmp_path, LISTENER, security=security, files=files) as cluster:
+        for mechanism in (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER):
+            more = {"sasl.mechanism": mechanism}
+            settings = config(cluster, files, BROKER_USER, BROKER_PASSWORD, **more)
+            if mechanism == OAUTHBEARER:
+                settings["oauth_cb"] = token
+            await asyncio.to_thread(_administer, settings, f"t-{mechanism}", f"u-{mechanism}")
+
+
+def _administer(settings: dict[str, Any], topic: str, user: str) -> None:
+    admin = AdminClient(settings)
+    for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
+        future.result(TIMEOUT_S)
+    give_password(admin, user)
+    described = admin.describe_user_scram_credentials([user])[user].result(TIMEOUT_S)
+    (info,) = described.scram_credential_infos
+    assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_512, 4_096)
+    new = {name: value for name, value in settings.items() if name != "oauth_cb"}
+    new |= {"sasl.mechanism": MECHANISM, "sasl.username": user, "sasl.password": PASSWORD}
+    own = AdminClient(new)
+    assert not own.list_topics(timeout=TIMEOUT_S).topics
+    acl = AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.PREFIXED,
+        f"User:{user}",
+        "*",
+        AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    )
+    for future in admin.create_acls([acl]).values():
+        future.result(TIMEOUT_S)
+    assert set(own.list_topics(timeout=TIMEOUT_S).topics) == {topic}
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC,
+        None,
+        ResourcePatternType.ANY,
+        f"User:{user}",
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    assert admin.describe_acls(wanted).result(TIMEOUT_S) == [acl]
+    (removed,) = admin.delete_acls([wanted]).values()
+    assert removed.result(TIMEOUT_S) == [acl]
+    assert not own.list_topics(timeout=TIMEOUT_S).topics
+    deletion = UserScramCredentialDeletion(user, ScramMechanism.SCRAM_SHA_512)
+    for future in admin.alter_user_scram_credentials([deletion]).values():
+        future.result(TIMEOUT_S)
+    with pytest.raises(KafkaException) as found:
+        admin.describe_user_scram_credentials([user])[user].result(TIMEOUT_S)
+    assert found.value.args[0].code() == KafkaError.RESOURCE_NOT_FOUND
+    codes: set[int] = set()
+    late = AdminClient(new | {"error_cb": lambda error: codes.add(error.code())})
+
+    def is_refused() -> bool:
+        late.poll(0.05)
+        return KafkaError._AUTHENTICATION in codes
+
+    wait_until(is_refused)
