@@ -16,7 +16,11 @@ from broker.handlers.loggers import LOGGER_RESOURCE, LOGGERS
 from broker.security.config import STANDARD_AUTHORIZER
 from broker.security.plain import plain_message
 from broker.wire import apis
-from broker.wire.gen import alter_user_scram_credentials, incremental_alter_configs
+from broker.wire.gen import (
+    alter_client_quotas,
+    alter_user_scram_credentials,
+    incremental_alter_configs,
+)
 from deploy.node import lifeline
 from objectstore.directory import DirectoryStore
 from tests.support.attacker import Attacker
@@ -77,6 +81,14 @@ def altering(*loggers: str) -> incremental_alter_configs.IncrementalAlterConfigs
     return incremental_alter_configs.IncrementalAlterConfigsRequest([resource])
 
 
+def limiting(user: str) -> alter_client_quotas.AlterClientQuotasRequest:
+    entity = alter_client_quotas.EntityData("user", user)
+    rate = alter_client_quotas.OpData("producer_byte_rate", 1_000)
+    return alter_client_quotas.AlterClientQuotasRequest(
+        [alter_client_quotas.EntryData([entity], [rate])]
+    )
+
+
 async def test_the_audit_log_cannot_be_silenced(tmp_path: Path) -> None:
     """A super user sets every logger to FATAL, acts, and others fail: all of it is in the log."""
     files = SecureFiles(tmp_path / "security")
@@ -107,6 +119,8 @@ async def test_the_audit_log_cannot_be_silenced(tmp_path: Path) -> None:
             await admin.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering(*LOGGERS))
         ).responses
         assert not result.error_code, result
+        (result,) = (await admin.ask(apis.ALTER_CLIENT_QUOTAS, 1, limiting("mallory"))).entries
+        assert not result.error_code, result
         await stranger.log_in("PLAIN", plain_message("mallory", "wrong"))
         assert not (await user.log_in("PLAIN", plain_message(HOSTILE, "secret"))).error_code
         await user.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, altering(*LOGGERS))
@@ -115,10 +129,11 @@ async def test_the_audit_log_cannot_be_silenced(tmp_path: Path) -> None:
         ).responses
         assert "does not exist" in str(result.error_message)
         audit = ("admin_change", "authentication_failed", "authorization_denied")
-        await until(lambda: len(broker.events(*audit)) == 4)
-        made_user, changed, failed, denied = broker.events(*audit)
+        await until(lambda: len(broker.events(*audit)) == 5)
+        made_user, changed, limited, failed, denied = broker.events(*audit)
     assert made_user["change"] == "users_altered"
     assert changed["resources"] == ["loggers of broker 7"]
+    assert (limited["change"], limited["resources"]) == ("quotas_altered", ["user=mallory"])
     assert failed["reason"] == "the user or the password is wrong"
     check_harmless(denied["principal"])
 
