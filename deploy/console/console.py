@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from deploy.console import formats
@@ -214,7 +214,7 @@ async def form_of(request: Request, *, changes: bool = True) -> Mapping[str, str
 
 
 async def _body_of(request: Request) -> bytearray:
-    """Return the body of a form. Raises UsageError if it is too long, or comes too slowly."""
+    """Return the body of a form. Raises UsageError if it is too long, too slow or cut off."""
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_S_MAX):
@@ -224,6 +224,8 @@ async def _body_of(request: Request) -> bytearray:
                     raise UsageError(f"the form has more than {BODY_BYTES_MAX:,} bytes")
     except TimeoutError:
         raise UsageError(f"the form takes more than {FORM_S_MAX:.0f} s") from None
+    except ClientDisconnect:  # Not raised further: that would log a traceback for each.
+        raise UsageError("the connection ended before the form did") from None
     return body
 
 

@@ -49,12 +49,19 @@ def is_same_origin(headers: Mapping[str, str]) -> bool:
     """
     origin = headers.get("origin", "")
     fetched = headers.get("sec-fetch-site", "same-origin")
-    return fetched == "same-origin" and bool(origin) and urlsplit(origin).netloc == headers["host"]
+    return fetched == "same-origin" and bool(origin) and _netloc_of(origin) == headers["host"]
 
 
 def is_token(given: str, expected: str) -> bool:
     """Compare in constant time."""
     return compare_digest(given.encode(), expected.encode())
+
+
+def _netloc_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _host_of(host: str) -> str:

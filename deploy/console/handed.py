@@ -41,6 +41,14 @@ class HandedConnection(H11Protocol):
         super().connection_made(transport)
         self.data_received(self.request)
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer that the bytes behind a head are no body. The page behind that head may not answer
+        as well: h11 would raise, and uvicorn log a traceback.
+        """
+        super().send_400_response(msg)
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+
 
 class HandedServer(uvicorn.Server):
     """Serves what comes from a node. source: the socket to the node."""

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from base.clock import wall_ms
 from base.listeners import is_loopback
@@ -48,21 +49,7 @@ def serve(options: ConsoleOptions) -> None:
         schemas,
         new_token(),
     )
-    config = uvicorn.Config(
-        application(console),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=CONNECTIONS_MAX,
-        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=STOP_S,
-        http="h11",
-        ws="none",
-        ssl_certfile=options.certificate or None,
-        ssl_keyfile=options.key or None,
-        proxy_headers=False,
-    )
+    config = config_of(application(console), options.certificate, options.key)
     if options.is_behind_node:
         assert options.file_descriptor is not None
         yield_to_node()
@@ -72,6 +59,25 @@ def serve(options: ConsoleOptions) -> None:
     if options.file_descriptor is None:
         _announce(options, listening)
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def config_of(app: ASGIApp, certificate: str = "", key: str = "") -> uvicorn.Config:
+    """Return the limits under which an application is served. Empty certificate: without TLS."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=STOP_S,
+        http="h11",
+        ws="none",
+        ssl_certfile=certificate or None,
+        ssl_keyfile=key or None,
+        proxy_headers=False,
+    )
 
 
 def _listening(options: ConsoleOptions) -> socket.socket:

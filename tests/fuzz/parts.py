@@ -50,7 +50,7 @@ class JournalParts:
         raise AssertionError(f"opening a journal notes segment {number}")
 
 
-class _Connection(asyncio.Transport):
+class Connection(asyncio.Transport):
     """Collect what the server writes."""
 
     def __init__(self) -> None:
@@ -60,6 +60,15 @@ class _Connection(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         self.written += data
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
 
     def is_closing(self) -> bool:
         return self._closing
@@ -78,7 +87,7 @@ def answer_of(server: HttpServer, request: bytes, limit: int) -> bytes:
 async def _answer_of(server: HttpServer, request: bytes, limit: int) -> bytes:
     reader = asyncio.StreamReader(limit)
     protocol = asyncio.StreamReaderProtocol(reader)
-    connection = _Connection()
+    connection = Connection()
     protocol.connection_made(connection)
     writer = asyncio.StreamWriter(connection, protocol, reader, asyncio.get_running_loop())
     reader.feed_data(request)

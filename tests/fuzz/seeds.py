@@ -27,7 +27,7 @@ from stream.format.manifest.codec import parse_footer, unpack_section
 from stream.format.manifest.model import ManifestRoot
 from tests.formats import batches
 from tests.formats.stores import stores
-from tests.fuzz import login_seeds, schemas
+from tests.fuzz import consoles, login_seeds, schemas
 from tests.fuzz.targets import HERE, MESSAGES, TARGETS, Target
 
 Seeds = Iterator[tuple[str, bytes]]
@@ -225,6 +225,7 @@ def corpora() -> Iterator[tuple[str, Seeds]]:
     yield "grpc", _grpc()
     yield "raft", _raft()
     yield "http", _http()
+    yield "console", consoles.requests()
     yield from login_seeds.corpora()
     yield "record-values", schemas.values()
     yield "schemas", schemas.schemas()

@@ -52,7 +52,7 @@ from stream.format.manifest.codec import decode_entries, decode_shard
 from stream.format.manifest.lease import Lease
 from stream.format.manifest.model import PageRef, SectionRef
 from stream.format.transaction_log import decode_events
-from tests.fuzz import logins, schemas, seals
+from tests.fuzz import consoles, logins, schemas, seals
 from tests.fuzz.parts import JournalParts, answer_of
 
 Function = Callable[[bytes], object]
@@ -306,6 +306,7 @@ TARGETS = MappingProxyType(
                 _MESSAGE_ERRORS,
             ),
             Target("http", _http, ()),
+            Target("console", consoles.console, ()),
             *(
                 Target(
                     mechanism.lower(),
