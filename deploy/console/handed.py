@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from deploy.console.connection import ConsoleConnection
 from deploy.node.console import READY, REQUEST_BYTES_MAX
 
 IDLE_S: Final = 1_800.0
@@ -32,7 +32,7 @@ def yield_to_node() -> None:
         _OOM_SCORE.write_text("1000")
 
 
-class HandedConnection(H11Protocol):
+class HandedConnection(ConsoleConnection):
     """One connection, which begins with a request that was read already."""
 
     request = b""
@@ -40,14 +40,6 @@ class HandedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.data_received(self.request)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer that the bytes behind a head are no body. The page behind that head may not answer
-        as well: h11 would raise, and uvicorn log a traceback.
-        """
-        super().send_400_response(msg)
-        if self.cycle is not None:
-            self.cycle.disconnected = True
 
 
 class HandedServer(uvicorn.Server):

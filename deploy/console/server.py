@@ -18,6 +18,7 @@ from base.clock import wall_ms
 from base.listeners import is_loopback
 from broker.schemas.registry import RegistryUrlInvalid
 from deploy.console.application import application
+from deploy.console.connection import ConsoleConnection
 from deploy.console.console import Console
 from deploy.console.decoding import SchemaCache
 from deploy.console.handed import HandedServer, yield_to_node
@@ -72,7 +73,7 @@ def config_of(app: ASGIApp, certificate: str = "", key: str = "") -> uvicorn.Con
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOP_S,
-        http="h11",
+        http=ConsoleConnection,
         ws="none",
         ssl_certfile=certificate or None,
         ssl_keyfile=key or None,
