@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -38,6 +39,14 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _logs_stay_configured() -> Iterator[None]:
+    """Commands that run in this process send the logs to a stderr that ends with their test."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 def _unzipped_spark() -> Path:
