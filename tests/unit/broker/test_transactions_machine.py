@@ -397,8 +397,8 @@ class TransactionWorld(RuleBasedStateMachine):
         if isinstance(outcome, Persist):
             assert producer == self.producers[-1], "only the newest producer may end"
             assert given not in self.given, "an epoch is given once"
-            if before.state is TransactionState.ONGOING:
-                self.outcomes.setdefault(producer, []).append(committed)
+            # Also an abort of nothing: it may follow an end of version 1 in the same epoch.
+            self.outcomes.setdefault(producer, []).append(committed)
             self.given.add(given)
             self.producers.append(given)
         elif producer in self.outcomes:
