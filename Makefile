@@ -104,7 +104,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 LANES := helm-program versitygw test-fast test-spark test-system test-interop test-table helm console test-stores
 
 .PHONY: test
-test: venv ## everything that CI runs: less than 25 minutes on 2 cores
+test: venv ## everything that CI runs: about 25 minutes on 2 cores
 	@$(MAKE) --no-print-directory -j3 --output-sync=target test-packages $(CHECKS)
 	@$(MAKE) --no-print-directory -j3 --output-sync=target $(LANES)
 
