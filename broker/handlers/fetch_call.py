@@ -386,6 +386,7 @@ class FetchCall:
             return await self._answer_in_slices() if self.is_long else self.answer()
         finally:
             if wait is not None:
+                self._wait = None  # a cycle of references otherwise, in each request that waits
                 wait.pass_on()
 
     async def _read_all_cold(self, cold: list[FetchTarget]) -> None:
