@@ -67,10 +67,11 @@ class SharedCall(Protocol):
 
 def same_key(ctx: RequestContext) -> SameKey | None:
     """Return what same requests have in common; None if the answer is for one client only."""
-    body = ctx.frame[ctx.body_offset :]
-    if ctx.quota is not None or ctx.body is not None or len(body) > BODY_BYTES_MAX:
+    if ctx.quota is not None or ctx.body is not None:
         return None
-    return ctx.api_version, bytes(body)
+    if len(ctx.frame) - ctx.body_offset > BODY_BYTES_MAX:
+        return None
+    return ctx.api_version, bytes(memoryview(ctx.frame)[ctx.body_offset :])
 
 
 class SameAnswer(Struct, eq=False):
