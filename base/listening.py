@@ -1,4 +1,4 @@
-"""Stop to listen without losing connections."""
+"""Stop listening without losing connections."""
 
 import asyncio
 

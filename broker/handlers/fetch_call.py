@@ -365,7 +365,7 @@ class FetchCall:
 
     async def finish(self, wait: SameWait | None = None) -> Response:
         """Answer a request that cannot be answered immediately: run its cold reads, or wait for
-        records. wait: that of an equal fetch, which this one goes on with.
+        records. wait: of an equal fetch that has ended; this call takes over its followers.
         """
         if wait is None and self.is_shared and self.key is not None:
             wait = self._node.same_fetches.lead(self.key, self)

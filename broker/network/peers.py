@@ -181,7 +181,7 @@ async def _refuses(kind: tuple[int, int, int], address: tuple[Any, ...], ends_at
         except ConnectionRefusedError:
             return True
         except (TimeoutError, ConnectionError):
-            pass  # a closing listener also resets connections that it has not accepted yet
+            pass  # a closing listener resets connections it has not accepted yet
         return False
 
 

@@ -56,7 +56,7 @@ class LazyCommands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         if args and (option := args[0].partition("=")[0]) in _BOOTSTRAP:
-            ctx.fail(f"{option} comes behind the command: penstock topics list -b HOST:PORT")
+            ctx.fail(f"{option} goes after the command: penstock topics list -b HOST:PORT")
         return super().parse_args(ctx, _moved_to_front(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's

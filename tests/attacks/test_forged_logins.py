@@ -1,5 +1,5 @@
-"""Logins with tokens that the issuer has not signed, and logins as another user. Exchanges of SCRAM
-that are replayed are in `test_named_attacks`.
+"""Logins with forged tokens, and logins that claim to be another user. Replayed SCRAM exchanges are
+in `test_named_attacks`.
 """
 
 from collections.abc import AsyncIterator

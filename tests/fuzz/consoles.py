@@ -110,7 +110,7 @@ async def _answer_of(data: bytes) -> bytes:
     handed.connection_lost(None)
     if state.tasks:
         _, left = await asyncio.wait(state.tasks, timeout=END_S)
-        assert not left, "a page goes on without its client"
+        assert not left, "a page keeps running after its client has gone"
     return bytes(connection.written)
 
 

@@ -162,6 +162,14 @@ class PartitionHarness:
         await broker.partitions.start()
         return broker
 
+    async def leading(self, name, *, partitions):
+        """Start a broker and let it lead a new topic. Returns the broker."""
+        broker = await self.broker(1)
+        self.topic(name, partitions=partitions)
+        for index in range(partitions):
+            await broker.opened(name, index)
+        return broker
+
     def topic(self, name, partitions=1, fork=None, **configs):
         request = m.CreateTopics(
             topics=[m.NewTopic(name=name, partitions=partitions, configs=configs, fork=fork)]

@@ -14,11 +14,7 @@ from tests.support.partition_harness import NOW, PartitionHarness, batch, transa
 
 @pytest.fixture
 async def one():
-    harness = PartitionHarness()
-    broker = await harness.broker(1)
-    harness.topic("t", partitions=2)
-    for index in range(2):
-        await broker.opened("t", index)
+    broker = await PartitionHarness().leading("t", partitions=2)
     yield broker
     await broker.close()
 

@@ -13,11 +13,7 @@ from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 @pytest.fixture
 async def one():
-    harness = PartitionHarness()
-    broker = await harness.broker(1)
-    harness.topic("t", partitions=3)
-    for index in range(3):
-        await broker.opened("t", index)
+    broker = await PartitionHarness().leading("t", partitions=3)
     yield broker
     await broker.close()
 

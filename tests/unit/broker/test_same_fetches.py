@@ -25,11 +25,7 @@ TEST_S = 10
 
 @pytest.fixture
 async def one():
-    harness = PartitionHarness()
-    broker = await harness.broker(1)
-    harness.topic("t", partitions=2)
-    for index in range(2):
-        await broker.opened("t", index)
+    broker = await PartitionHarness().leading("t", partitions=2)
     yield broker
     await broker.close()
 
@@ -110,7 +106,7 @@ async def test_those_that_wait_share_one_look_and_get_answers_of_their_own(one, 
     assert len(looks) == 4
     after = (partition.requests_count, partition.bytes_out, partition.records_out)
     size_bytes = len(batch(b"a", b"b"))
-    # The Produce is a request of the partition, too.
+    # The Produce counts as a request of the partition too.
     assert [b - a for a, b in zip(before, after, strict=True)] == [11, 10 * size_bytes, 20]
     assert one.storage.cached_read_count - reads == 10
 
@@ -170,7 +166,7 @@ async def test_followers_outlive_leaders_whose_connections_close(one):
     first.cancel()
     leader.cancel()
     await asyncio.sleep(0)
-    # The next one has been told to lead, and goes before it does.
+    # The next follower was told to lead, but its connection closes before it does.
     followers[0].cancel()
     followers[2].cancel()
     await turns()

@@ -3,6 +3,7 @@ in between.
 """
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,9 @@ async def test_only_many_steps_pause(
     loop = asyncio.get_running_loop()
     call_later, timers = loop.call_later, list[float]()
 
-    def noted(delay_s: float, *arguments: object, **options: object) -> asyncio.TimerHandle:
+    def noted(delay_s: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
         timers.append(delay_s)
-        return call_later(delay_s, *arguments, **options)  # type: ignore[arg-type]
+        return call_later(delay_s, *arguments, **options)
 
     async def step(number: int) -> int:
         return number

@@ -156,4 +156,4 @@ def test_a_cluster_that_does_not_answer_says_how_to_start_one() -> None:
 def test_an_option_before_its_command_gets_a_hint(option: str) -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [option, "k:1", "topics", "list"])
     assert result.exit_code == 2
-    assert f"{option} comes behind the command: penstock topics list" in result.output
+    assert f"{option} goes after the command: penstock topics list" in result.output
