@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from base.allocator import keep_freed_memory
 from base.collector import tune_collector
 from broker.config import BrokerConfig
 from broker.handlers.long_requests import SWITCH_INTERVAL_S
@@ -41,6 +42,7 @@ async def run_in_process(
     ready: Callable[[Sequence[ProcessState]], None],
 ) -> None:
     """Serve until `stop` is set. Raises ClusterFailed when a node ends."""
+    keep_freed_memory()
     store = MemoryStore()
     async with AsyncExitStack() as stack:
         controllers = [

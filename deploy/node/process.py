@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from base.allocator import keep_freed_memory
 from base.collector import pause_collector
 from base.core_dumps import forgo_core_dumps
 from deploy.node import lifeline, logs
@@ -49,6 +50,7 @@ def _run_broker(config: "Effective") -> int:
     from stream.compaction.plan import CompactionConfig
     from stream.config import StreamConfig
 
+    keep_freed_memory()
     process = config.part(ProcessConfig)
     stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
     security = config.part(SecurityConfig)
