@@ -4,6 +4,9 @@ packages, with types.
 
 import importlib
 import importlib.metadata
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 from tests.tidy.repository import ROOT, listed, packages
@@ -46,3 +49,16 @@ def test_constraints_name_versions_only() -> None:
         if not line.startswith("#") and (line.count("==") != 1 or "/" in line)
     ]
     assert not offenders, listed(offenders)
+
+
+def test_the_versions_install_on_the_oldest_python() -> None:
+    """Debian 12 has Python 3.11.2; a version that needs 3.11.5 stops `make demo` there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=")
+    uv = Path(sys.executable).parent / "uv"
+    command = [uv, "pip", "compile", "--quiet", "--python-version", f"{oldest}.0"]
+    command += ["--constraint", "constraints.txt", "--extra", "dev", "pyproject.toml"]
+    solved = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=300
+    )
+    assert solved.returncode == 0, solved.stderr
