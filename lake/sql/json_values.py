@@ -23,6 +23,11 @@ NOT_JSON: Final = "_value"
 """The column to which values that are no JSON objects are reported."""
 
 _EXACT_MAX: Final = float(1 << 53)
+_VIEW_BYTES: Final = 16
+"""Size of one element of a `string_view` array (Arrow columnar format, "Variable-size Binary View
+Layout").
+"""
+
 _PIECES: Final = 4
 """Pieces of a batch that DuckDB parses in parallel."""
 
@@ -116,18 +121,17 @@ class JsonDecoder:
         except (duckdb.Error, UnicodeDecodeError):  # its message may quote bytes that are no UTF-8
             return None
 
-    def _run(self, sql: str, values: Array, wanted: Array | None = None) -> Table:
-        """Run SQL on the batch `v`, and on the mask `wanted`."""
+    def _run(self, sql: str, values: Array) -> Table:
+        """Run SQL on the values `v` of the table `batch`."""
         rows = len(values)
         step = max(1, -(-rows // _PIECES))
-        batch = {"v": values} if wanted is None else {"v": values, "wanted": wanted}
-        pieces = [pa.record_batch(batch).slice(at, step) for at in range(0, rows, step)]
-        table = pa.Table.from_batches(pieces) if pieces else pa.table(batch)
-        self._connection.register("batch", table)
+        batch = pa.record_batch({"v": values})
+        pieces = [batch.slice(at, step) for at in range(0, rows, step)]
+        self._connection.register("batch", pa.Table.from_batches(pieces, batch.schema))
         return self._connection.sql(sql).to_arrow_table()
 
-    def _column(self, sql: str, values: Array, wanted: Array | None = None) -> Array:
-        return _one(self._run(sql, values, wanted).column(0))
+    def _column(self, sql: str, values: Array) -> Array:
+        return _one(self._run(sql, values).column(0))
 
     def _valid_only(self, values: Array) -> Array:
         return self._column("SELECT CASE WHEN json_valid(v) THEN v END AS v FROM batch", values)
@@ -140,7 +144,7 @@ class JsonDecoder:
         if not pc.any(empty, min_count=0).as_py():
             return []
         is_object = self._column(
-            "SELECT coalesce(json_type(v) = 'OBJECT', false) FROM batch WHERE wanted", source, empty
+            "SELECT coalesce(json_type(v) = 'OBJECT', false) FROM batch", _filtered(source, empty)
         )
         rows = _numbers(empty)
         return [row for row, has in zip(rows, is_object.to_pylist(), strict=True) if not has]
@@ -164,7 +168,7 @@ class JsonDecoder:
         unknown = pc.and_(pc.is_null(found), pc.is_valid(values))
         if not pc.any(unknown, min_count=0).as_py():
             return found
-        exists = pc.is_valid(self._raw(column, values, unknown)).to_pylist()
+        exists = pc.is_valid(self._raw(column, _filtered(values, unknown))).to_pylist()
         lost = [row for row, has in zip(_numbers(unknown), exists, strict=True) if has]
         if lost:
             misfits.append(MisfitRows(column.name, lost))
@@ -181,14 +185,13 @@ class JsonDecoder:
             values,
         )
 
-    def _raw(self, column: JsonColumn, values: Array, wanted: Array | None = None) -> Array:
-        """Return the JSON of the field in the wanted rows; null if it is missing or null."""
+    def _raw(self, column: JsonColumn, values: Array) -> Array:
+        """Return the JSON of the field; null if it is missing or null."""
         spec = text_literal(json.dumps({column.field: "JSON"}))
         return self._column(
             f"SELECT struct_extract(from_json(v, {spec}), {text_literal(column.field)})::VARCHAR"  # noqa: S608 - quoted
-            f" FROM batch{'' if wanted is None else ' WHERE wanted'}",
+            " FROM batch",
             values,
-            wanted,
         )
 
     def _checked_nested(
@@ -258,6 +261,20 @@ def _as_integers(found: Array) -> Array | None:
         return found.cast(pa.int64())
     except pa.ArrowInvalid:
         return None
+
+
+def _filtered(values: Array, mask: Array) -> Array:
+    """Return the values where the mask is true. Views are filtered as bytes of a fixed size,
+    because Arrow does not filter them, and DuckDB took 6 ms of CPU for a batch where this takes
+    less than one.
+    """
+    if values.type != pa.string_view():
+        return values.filter(mask)
+    valid, views, *data = values.buffers()
+    fixed = pa.Array.from_buffers(
+        pa.binary(_VIEW_BYTES), len(values), [valid, views], offset=values.offset
+    ).filter(mask)
+    return pa.Array.from_buffers(pa.string_view(), len(fixed), [*fixed.buffers(), *data])
 
 
 def _numbers(mask: Array) -> list[int]:

@@ -3,11 +3,12 @@
 DuckDB asks for columns and passes filters, at each place where a statement names the table.
 Invariants: all readers of one statement see the same offsets. Offsets, partitions and times that
 the filter excludes are not requested from the store; of JSON values, only needed fields are parsed.
-Filters are applied to all rows, pruned or not. Memory: about two batches, besides those of the
+Filters are applied to all rows, pruned or not. Memory: about three batches, besides those of the
 scan.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final
 
@@ -116,7 +117,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
         columns = _Columns(self._name, self._topic_schema, schema, statement)
         part = scan.narrowed(offsets, columns.sources, times, config=columns.config)
         statement.plan(sum(end - start for start, end in offsets.values()))
-        with closing(columns), closing(part.batches()) as batches:
+        with closing(columns), closing(_ahead(part.batches())) as batches:
             for batch in batches:
                 statement.advance(batch.num_rows)
                 yield from columns.of(batch)
@@ -224,6 +225,21 @@ class _Columns:
         self._statement.report(
             MisfitReport(self._topic, column, kind, len(rows), (partition, offset), reason)
         )
+
+
+def _ahead(batches: Generator[RecordBatch, None, None]) -> Generator[RecordBatch, None, None]:
+    """Yield the batches. From the second one on, read each in a thread while the statement works
+    on the one before; a statement that needs only the first reads no more.
+    """
+    with closing(batches):
+        if (first := next(batches, None)) is None:
+            return
+        yield first
+        with ThreadPoolExecutor(1, thread_name_prefix="penstock-sql-scan") as thread:
+            coming = thread.submit(next, batches, None)
+            while (batch := coming.result()) is not None:
+                coming = thread.submit(next, batches, None)
+                yield batch
 
 
 def _counted(scan: Scan, schema: Schema) -> Iterator[RecordBatch]:
