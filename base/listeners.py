@@ -5,14 +5,14 @@ processes.
 
 Invariant: pure; the caller passes the values of templates. What a listener's name means for its
 security is in the settings (`broker.security.config`).
-Source: Kafka's EndPoint and `advertised.listeners`.
+Source: Kafka's EndPoint, `advertised.listeners` and ListenerName.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from ipaddress import ip_address
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from base.settings import SettingInvalid
 
@@ -27,6 +27,10 @@ _LISTENER: Final = re.compile(
     r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(\[[0-9a-fA-F:.]+\]|[^\s\[\]/:,]*):([0-9]{1,5})"
 )
 _ORDINAL: Final = re.compile(r"([0-9]+)\Z")
+_Value = TypeVar("_Value")
+LISTENER_PREFIX: Final = "listener.name."
+"""Begins the names of settings of a single listener."""
+_OF_LISTENER: Final = re.compile(r"listener\.name\.([a-z][a-z0-9_]*)\.(.+)")
 
 
 class SecurityProtocol(StrEnum):
@@ -139,6 +143,47 @@ def pod_values(hostname: str) -> dict[str, str | int]:
     """
     number = _ORDINAL.search(hostname)
     return {"pod": hostname} if number is None else {"pod": hostname, "ordinal": int(number[1])}
+
+
+class ListenerKey(NamedTuple):
+    """The name of a setting of one listener. listener: in small letters. setting: its name for all
+    listeners.
+    """
+
+    listener: str
+    setting: str
+
+    def __str__(self) -> str:
+        return f"{LISTENER_PREFIX}{self.listener}.{self.setting}"
+
+
+def split_key(name: str) -> ListenerKey | None:
+    """Split `listener.name.NAME.SETTING`. Returns None if the name has another form."""
+    found = _OF_LISTENER.fullmatch(name)
+    return None if found is None else ListenerKey(found[1], found[2])
+
+
+def own_values(values: Iterable[tuple[str, _Value]], listener: str) -> dict[str, _Value]:
+    """Return the settings of one listener, by their names for all listeners.
+
+    values: names and values of settings of all single listeners.
+    """
+    prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+    return {name.removeprefix(prefix): value for name, value in values if name.startswith(prefix)}
+
+
+def check_known(values: Iterable[tuple[str, object]], listeners: Iterable[str]) -> None:
+    """Check that settings of single listeners name these listeners. Raises SettingInvalid."""
+    known = [listener.lower() for listener in listeners]
+    for name, value in values:
+        key = split_key(name)
+        if key is None or key.listener not in known:
+            raise SettingInvalid(
+                name,
+                value,
+                f"there is no such listener, but {', '.join(known)}: write one of them into the"
+                " name of the setting, in small letters, or add the listener to listeners",
+            )
 
 
 def uses(texts: Sequence[str], name: str) -> bool:

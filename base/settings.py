@@ -48,7 +48,8 @@ class Setting:
 
     name: Kafka's, if Kafka has the setting. low, high: inclusive limits of numbers. choices: the
     values of an ENUM. templates: whether `{pod}` and `{ordinal}` in the value are replaced.
-    is_dynamic: whether it can change while the process runs.
+    is_dynamic: whether it can change while the process runs. per_listener: whether a listener can
+    have a value of its own, as `listener.name.NAME.` and the name.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Setting:
     choices: tuple[str, ...] = ()
     templates: bool = False
     is_dynamic: bool = False
+    per_listener: bool = False
 
 
 @dataclass(frozen=True, slots=True)

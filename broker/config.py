@@ -6,25 +6,24 @@ message that states the allowed ones.
 Must not: read files or the environment (`deploy.node.config` does), or hold live objects.
 """
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from base.listeners import (
     Listener,
+    check_known,
     expand,
+    own_values,
     parse_listeners,
     uses,
 )
 from base.settings import (
     HIDDEN,
-    Field,
     Kind,
     Setting,
     SettingInvalid,
     check,
-    fields_of,
 )
 from broker.quotas.connections import ListenerLimits, parse_overrides
 
@@ -52,10 +51,6 @@ _ORDERED: Final = (
 
 _MAX_CONNECTIONS: Final = "max.connections"
 _CREATION_RATE: Final = "max.connection.creation.rate"
-_OF_LISTENER: Final = re.compile(
-    r"listener\.name\.([a-z][a-z0-9_]*)\.(max\.connections|max\.connection\.creation\.rate)"
-)
-"""Settings that a single listener may have. The name of the listener is in small letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +129,12 @@ class BrokerConfig:
     """Largest request. A larger frame closes the connection."""
 
     connections_max: Annotated[
-        int, Setting("max.connections", Kind.INT, 1, 1_000_000, is_dynamic=True)
+        int,
+        Setting(_MAX_CONNECTIONS, Kind.INT, 1, 1_000_000, is_dynamic=True, per_listener=True),
     ] = 10_000
     """Maximum number of connections. Further ones wait until others close; 1,024 of each listener
     may wait. An idle connection takes about 10 KB. Brokers connect to each other beyond the limit
-    if clients have another listener. Also for one listener, as
-    `listener.name.NAME.max.connections`.
+    if clients have another listener.
     """
 
     connections_per_ip_max: Annotated[
@@ -153,10 +148,11 @@ class BrokerConfig:
     """Other limits of some addresses, as ADDRESS:COUNT."""
 
     connection_creation_rate_max: Annotated[
-        int, Setting("max.connection.creation.rate", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
+        int,
+        Setting(_CREATION_RATE, Kind.INT, 0, _INT32_MAX, is_dynamic=True, per_listener=True),
     ] = _INT32_MAX
-    """New connections in a second, on average over `quota.window.num` samples. Above it they wait.
-    Also for one listener, as `listener.name.NAME.max.connection.creation.rate`.
+    """New connections in a second, on average over `quota.window.num` samples. Above it they
+    wait.
     """
 
     connections_idle_ms: Annotated[
@@ -618,11 +614,10 @@ class BrokerConfig:
 
     def limits_of(self, listener: str) -> ListenerLimits:
         """Return the limits of the connections of one listener by its name."""
-        own = dict(self.listener_values)
-        prefix = f"listener.name.{listener.lower()}."
+        own = own_values(self.listener_values, listener)
         return ListenerLimits(
-            own.get(f"{prefix}{_MAX_CONNECTIONS}", self.connections_max),
-            own.get(f"{prefix}{_CREATION_RATE}", self.connection_creation_rate_max),
+            own.get(_MAX_CONNECTIONS, self.connections_max),
+            own.get(_CREATION_RATE, self.connection_creation_rate_max),
         )
 
     @property
@@ -674,11 +669,7 @@ class BrokerConfig:
                 raise SettingInvalid(
                     "advertised_listeners", text, f"names of listeners: {', '.join(names)}"
                 )
-        for name, _ in self.listener_values:
-            found = _OF_LISTENER.fullmatch(name)
-            if found is None or found[1].upper() not in names:
-                shown = ", ".join(item.lower() for item in names)
-                raise SettingInvalid(name, found and found[1], f"names of listeners: {shown}")
+        check_known(self.listener_values, names)
         advertised_names = [_name_of(text) for text in self.advertised_listeners]
         if len(set(advertised_names)) < len(advertised_names):
             raise SettingInvalid(
@@ -691,18 +682,6 @@ class BrokerConfig:
                 "{id} requires node_id to be set; {pod} and {ordinal} do not",
             )
         self.advertised("host", dict.fromkeys(names, 1))
-
-
-def listener_field(name: str) -> Field | None:
-    """Return the setting of a single listener by its name, or None. It is parsed as the setting of
-    all listeners.
-    """
-    found = _OF_LISTENER.fullmatch(name)
-    if found is None:
-        return None
-    common = next(field for field in fields_of(BrokerConfig) if field.name == found[2])
-    doc = f"`{found[2]}` of one listener."
-    return replace(common, setting=replace(common.setting, name=name), doc=doc)
 
 
 def _name_of(text: str) -> str:

@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from base.settings import Field, SettingInvalid, fields_of, parse, renamed, text_of
-from broker.config import BrokerConfig, listener_field
+from broker.config import BrokerConfig
+from broker.listener_settings import listener_field
 from broker.security.config import SecurityConfig
 from controller.metadata.kafka_config import KafkaConfig
 from controller.metadata.topic_configs import ConfigType
@@ -33,9 +34,14 @@ class BrokerSettings:
     compaction: CompactionConfig
     security: SecurityConfig = field(default_factory=SecurityConfig)
 
+    @property
+    def listener_values(self) -> dict[str, object]:
+        """Return the settings of single listeners by their names."""
+        return {**dict(self.broker.listener_values), **dict(self.security.listener_values)}
+
     def value(self, setting: Field) -> object:
         if listener_field(setting.name) is not None:
-            return dict(self.broker.listener_values).get(setting.name)
+            return self.listener_values.get(setting.name)
         return next(
             getattr(part, setting.field)
             for part in (self.broker, self.stream, self.compaction, self.security)

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
 from random import Random
-from ssl import SSLContext
 from typing import Any, Final
 from uuid import uuid4
 
@@ -398,12 +397,9 @@ class Broker:
             for listener in self._advertised(machine_host)
         ]
         if self.config.advertised_check == CHECK_STRICT:
-            await self_check.check(advertised, self._tls_of)
+            await self_check.check(advertised, self._peer_access.own_connection)
         elif self.config.advertised_check == CHECK_WARN:
-            self._in_background(self_check.warn(advertised, self._tls_of))
-
-    def _tls_of(self, listener: str) -> SSLContext | None:
-        return self._peer_access.tls_of(self.access.config.protocol_of(listener))
+            self._in_background(self_check.warn(advertised, self._peer_access.own_connection))
 
     def _start_authorizer(self) -> None:
         """Decide by the ACLs of the image from now on, if the settings say so."""

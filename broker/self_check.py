@@ -1,9 +1,9 @@
 """Check that this broker is reachable at its advertised addresses, by connecting to them as a
 client would; and find the address of this machine, which it advertises by default.
 
-Invariant: each listener is tried for at most CHECK_S. The peer must speak Kafka (ApiVersions v0).
-The check cannot prove that the peer is this broker, because no Kafka response names the broker that
-sent it.
+Invariant: each listener is tried for at most CHECK_S. The peer must speak Kafka (ApiVersions v0),
+or, where clients show certificates, TLS with a certificate that fits. The check cannot prove that
+the peer is this broker, because no Kafka response names the broker that sent it.
 Must not: end the process. The caller decides (`advertised.check`).
 """
 
@@ -11,12 +11,13 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from ssl import SSLCertVerificationError, SSLContext, SSLError
+from ssl import SSLCertVerificationError, SSLError
 from typing import Final, TypeAlias
 
 import structlog
 
 from base.listeners import Listener
+from broker.security.peers import OwnConnection
 
 log = structlog.get_logger(__name__)
 
@@ -37,12 +38,13 @@ _REQUEST: Final = struct.pack(
 )
 _ANSWER: Final = struct.Struct(">iih")
 
-TlsOf: TypeAlias = Callable[[str], SSLContext | None]
-"""Returns the context for a listener by its name; None if it has no TLS."""
+ConnectionOf: TypeAlias = Callable[[str], OwnConnection]
+"""Returns how to connect to a listener, by its name."""
 
 
-def no_tls(_listener: str) -> None:
-    """Return None: no listener has TLS."""
+def no_tls(_listener: str) -> OwnConnection:
+    """Return that no listener has TLS."""
+    return OwnConnection()
 
 
 class UnreachableAsAdvertised(Exception):
@@ -58,22 +60,22 @@ class UnreachableAsAdvertised(Exception):
         self.listener = listener
 
 
-async def check(advertised: Sequence[Listener], tls_of: TlsOf = no_tls) -> None:
+async def check(advertised: Sequence[Listener], connection_of: ConnectionOf = no_tls) -> None:
     """Check each advertised address. Raises UnreachableAsAdvertised for the first one that does not
     answer in time.
     """
     for listener in advertised:
-        problem = await _problem(listener, tls_of(listener.name))
+        problem = await _problem(listener, connection_of(listener.name))
         if problem:
             raise UnreachableAsAdvertised(listener, problem)
         log.debug("reached_as_advertised", listener=listener.name, address=listener.address)
 
 
-async def warn(advertised: Sequence[Listener], tls_of: TlsOf = no_tls) -> None:
+async def warn(advertised: Sequence[Listener], connection_of: ConnectionOf = no_tls) -> None:
     """Check each listener separately and log a warning for each unreachable one."""
     for listener in advertised:
         try:
-            await check([listener], tls_of)
+            await check([listener], connection_of)
         except UnreachableAsAdvertised as error:
             log.warning(
                 "unreachable_as_advertised",
@@ -83,22 +85,26 @@ async def warn(advertised: Sequence[Listener], tls_of: TlsOf = no_tls) -> None:
             )
 
 
-async def _problem(listener: Listener, tls: SSLContext | None) -> str:
+async def _problem(listener: Listener, own: OwnConnection) -> str:
     """Return the problem of the last attempt; empty if one succeeded."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CHECK_S
     while True:
-        problem = await _try(listener, tls)
+        problem = await _try(listener, own)
         if not problem or loop.time() + _PAUSE_S > deadline:
             return problem
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _try(listener: Listener, tls: SSLContext | None) -> str:
+async def _try(listener: Listener, own: OwnConnection) -> str:
     try:
         async with asyncio.timeout(_ATTEMPT_S):
-            reader, writer = await asyncio.open_connection(listener.host, listener.port, ssl=tls)
+            reader, writer = await asyncio.open_connection(
+                listener.host, listener.port, ssl=own.tls
+            )
             try:
+                if not own.asks:
+                    return ""
                 writer.write(_REQUEST)
                 _, correlation_id, error_code = _ANSWER.unpack(
                     await reader.readexactly(_ANSWER.size)
@@ -115,6 +121,8 @@ async def _try(listener: Listener, tls: SSLContext | None) -> str:
             " host (ssl.keystore.location), and its CA must be in ssl.truststore.location"
         )
     except SSLError as error:
+        if not own.asks and "ALERT" in (error.reason or ""):
+            return ""  # it has shown its certificate, and refuses that of this broker
         return f"TLS failed: {error.reason}"
     except OSError as error:
         return error.strerror or str(error)

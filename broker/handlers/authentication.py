@@ -235,7 +235,7 @@ class AuthenticatingDispatcher:
             return Done(step.user)
         if not isinstance(step, CheckToken):
             return step
-        exchange, keys = sasl.exchange, self._access.keys
+        exchange, keys = sasl.exchange, self._access.listener(connection.listener).keys
         assert isinstance(exchange, OAuthBearerServer)
         assert keys is not None, "SecurityConfig requires a URL of keys"
         try:

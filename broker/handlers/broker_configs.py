@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from base.settings import Field, Kind, text_of
-from broker.config import listener_field
 from broker.dynamic_settings import (
     THROTTLES,
     UNUSED,
@@ -19,6 +18,7 @@ from broker.dynamic_settings import (
     is_dynamic,
     known_setting,
     problem,
+    setting_of,
 )
 from broker.handlers.config_entry import (
     DEFAULT,
@@ -29,6 +29,7 @@ from broker.handlers.config_entry import (
     synonyms_of,
 )
 from broker.handlers.node import Node
+from broker.listener_settings import listener_field
 from controller.metadata.topic_configs import ConfigType
 
 _TYPES: Final = {
@@ -121,8 +122,8 @@ def _entry(
 
 def _of_listeners(node: Node, own: Mapping[str, str], common: Mapping[str, str]) -> list[str]:
     """Return the names of the settings of single listeners that are set."""
-    static = {name for name, _ in node.static_settings.broker.listener_values}
-    return sorted(name for name in static | {*own, *common} if listener_field(name) is not None)
+    names = {*node.static_settings.listener_values, *own, *common}
+    return sorted(name for name in names if listener_field(name) is not None)
 
 
 def _listener_entry(
@@ -136,7 +137,14 @@ def _listener_entry(
         (common.get(name), DYNAMIC_DEFAULT_BROKER),
         (None if static is None else text_of(field.setting, static), STATIC_BROKER),
     )
-    return ConfigEntry(name, synonyms, ConfigType.LONG, field.doc)
+    return ConfigEntry(
+        name,
+        synonyms,
+        _TYPES.get(field.setting.kind, ConfigType.STRING),
+        field.doc,
+        is_read_only=not field.setting.is_dynamic,
+        is_sensitive=field.setting.kind is Kind.SECRET,
+    )
 
 
 def _unused_entry(name: str, own: Mapping[str, str], common: Mapping[str, str]) -> ConfigEntry:
@@ -173,7 +181,7 @@ def checked_values(
     fixed = [name for name, value in values if value is not None and not is_dynamic(name)]
     if fixed:
         shown = ", ".join(name[:100] for name in fixed)
-        unknown = [name[:100] for name in fixed if name not in all_settings()]
+        unknown = [name[:100] for name in fixed if setting_of(name) is None]
         hint = f"; there is no setting {unknown[0]}" if unknown else ""
         raise BrokerConfigRefused(f"Cannot update these configs dynamically: Set({shown}){hint}")
     stored = [

@@ -102,7 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self.security_protocol = protocol
         self.principal = ANONYMOUS
         self.usage = server.memory.usage(ANONYMOUS)
-        self.sasl = server.access.new_sasl() if protocol.has_sasl else None
+        self._access = server.access.listener(listener)
+        self.sasl = self._access.new_sasl() if protocol.has_sasl else None
         self.is_authenticated = False
         self.local_host = ""
         self.local_port = 0
@@ -112,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_bytes_at = self.last_request_at
         self._server = server
         self._now = server.loop.time
-        self._tls = TlsChannel(server.access.tls_context(protocol)) if protocol.has_tls else None
+        self._tls = TlsChannel(self._access.tls_context(protocol)) if protocol.has_tls else None
         self._wake_limit = WakeLimit()
         self._deadline: asyncio.TimerHandle | None = None
         self._reader = FrameReader(server.receive_buffer, server.config.request_bytes_max)
@@ -166,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.security_protocol is SecurityProtocol.PLAINTEXT:
             self.authenticated(ANONYMOUS)
         else:
-            limits = self._server.access.config
+            limits = self._access.config
             self._reader.limit(limits.sasl_receive_bytes_max)
             self._deadline = self._server.loop.call_later(
                 limits.authentication_timeout_ms / 1_000,
@@ -244,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_certificate(self, tls: TlsChannel) -> bool:
         try:
-            self.authenticated(self._server.access.principal_of(tls.peer_certificate()))
+            self.authenticated(self._access.principal_of(tls.peer_certificate()))
         except AuthenticationFailed as error:
             self._server.access.failed_count += 1
             self.close(str(error))

@@ -151,7 +151,7 @@ class PeerConnections:
         self._drop(node_id)
         access = self._access
         host, port = self._address(node_id)
-        tls = None if access is None else access.tls_of(access.protocol)
+        tls = None if access is None else access.tls()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=tls)
             peer = _Connection(state.node_epoch, reader, writer)

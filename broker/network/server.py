@@ -250,6 +250,7 @@ class Server:
             log.warning(
                 "connection_refused",
                 peer=connection.peer,
+                listener=connection.listener,
                 reason=reason,
                 suppressed_count=suppressed,
             )

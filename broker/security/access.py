@@ -1,5 +1,5 @@
-"""Decide how clients get in: the protocol of each listener, TLS contexts, SASL exchanges and the
-principals of certificates.
+"""Decide how clients get into each listener: TLS contexts, SASL exchanges and the principals of
+certificates.
 
     access = ClientAccess(config, find_user=...); await access.start(); ...; await access.close()
 
@@ -52,14 +52,13 @@ class ClientAccess:
         self.config = config or SecurityConfig()
         self.files = SecurityFiles(self.config)
         self.users = Users(
-            lambda: self.files.contents.credentials,
-            find_user,
-            lambda: self.files.contents.secret,
+            lambda: self.files.users.credentials, find_user, lambda: self.files.users.secret
         )
-        self.keys = _token_keys(self.config)
         self.failed_count = 0
         """Authentications that failed."""
-        self._rules = self.config.principal_rules()
+        self._listeners: dict[str, ListenerAccess] = {}
+        self._keys: dict[object, TokenKeys] = {}
+        """By their settings: listeners with the same ones share the keys."""
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -69,16 +68,52 @@ class ClientAccess:
 
     async def close(self) -> None:
         self.users.close()
-        if self.keys is not None:
-            await self.keys.close()
+        for keys in self._keys.values():
+            await keys.close()
         if self._watch is not None:
             self._watch.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watch
 
+    def listener(self, name: str) -> "ListenerAccess":
+        """Return how clients get into a listener of this broker."""
+        found = self._listeners.get(name)
+        if found is None:
+            found = self._listeners[name] = ListenerAccess(self, name)
+        return found
+
+    def token_keys(self, config: SecurityConfig) -> TokenKeys | None:
+        """Return the keys of the tokens for a listener with these settings; None without
+        OAUTHBEARER.
+        """
+        if OAUTHBEARER not in config.sasl_enabled_mechanisms:
+            return None
+        rules = TokenRules(
+            audiences=config.sasl_oauth_expected_audience,
+            issuer=config.sasl_oauth_expected_issuer,
+            skew_ms=config.sasl_oauth_clock_skew_seconds * 1_000,
+            scope_claim=config.sasl_oauth_scope_claim_name,
+            user_claim=config.sasl_oauth_sub_claim_name,
+        )
+        url, refresh_ms = config.sasl_jwks_endpoint_url, config.sasl_jwks_endpoint_refresh_ms
+        same = url, refresh_ms, rules
+        if same not in self._keys:
+            self._keys[same] = TokenKeys(url, rules, refresh_ms=refresh_ms, now_ms=wall_ms)
+        return self._keys[same]
+
+
+class ListenerAccess:
+    """How clients get into one listener."""
+
+    def __init__(self, access: ClientAccess, name: str) -> None:
+        self.config = access.config.of_listener(name)
+        self.keys = access.token_keys(self.config)
+        self._access = access
+        self._name = name
+        self._rules = self.config.principal_rules()
+
     def tls_context(self, protocol: SecurityProtocol) -> ssl.SSLContext:
-        tls = self.files.contents.tls
-        assert tls is not None, "SecurityConfig.protocols has checked that there is a keystore"
+        tls = self._access.files.tls(self._name)
         return tls.for_sasl if protocol.has_sasl else tls.for_clients
 
     def principal_of(self, certificate: bytes | None) -> Principal:
@@ -108,23 +143,5 @@ class ClientAccess:
             return PlainServer()
         if mechanism == OAUTHBEARER:
             return OAuthBearerServer()
-        users = self.users
+        users = self._access.users
         return ScramServer(SCRAM_BY_NAME[mechanism], users.find, users.pretend, nonce=new_nonce())
-
-
-def _token_keys(config: SecurityConfig) -> TokenKeys | None:
-    if OAUTHBEARER not in config.sasl_enabled_mechanisms:
-        return None
-    rules = TokenRules(
-        audiences=config.sasl_oauth_expected_audience,
-        issuer=config.sasl_oauth_expected_issuer,
-        skew_ms=config.sasl_oauth_clock_skew_seconds * 1_000,
-        scope_claim=config.sasl_oauth_scope_claim_name,
-        user_claim=config.sasl_oauth_sub_claim_name,
-    )
-    return TokenKeys(
-        config.sasl_jwks_endpoint_url,
-        rules,
-        refresh_ms=config.sasl_jwks_endpoint_refresh_ms,
-        now_ms=wall_ms,
-    )

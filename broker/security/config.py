@@ -1,19 +1,26 @@
 """Settings of brokers that say how clients authenticate and who decides what they may do.
 
-Invariant: a `SecurityConfig` that exists is valid by itself. Whether it suits the listeners is
-checked by `protocols`, and whether the files can be used by those who read them.
+Invariant: a `SecurityConfig` that exists is valid by itself, and so is what it gives to each
+listener. Whether it suits the listeners is checked by `protocols`, and whether the files can be
+used by those who read them.
 Must not: read files.
-Source: Kafka's SslConfigs, SaslConfigs and BrokerSecurityConfigs.
+Source: Kafka's SslConfigs, SaslConfigs, BrokerSecurityConfigs and ChannelBuilders; KIP-684.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Annotated, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
 
-from base.listeners import SecurityProtocol
+from base.listeners import (
+    ListenerKey,
+    SecurityProtocol,
+    check_known,
+    own_values,
+    split_key,
+)
 from base.principal import Principal
 from base.scram import SCRAM_BY_NAME
-from base.settings import Kind, Setting, SettingInvalid, check
+from base.settings import HIDDEN, Kind, Setting, SettingInvalid, check, fields_of
 from broker.security.principal_rules import PrincipalRules
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -26,6 +33,8 @@ AUTH_NONE: Final = "none"
 AUTH_REQUESTED: Final = "requested"
 AUTH_REQUIRED: Final = "required"
 HTTPS: Final = "https"
+_TLS: Final = "ssl."
+_CLIENT_AUTH: Final = "ssl.client.auth"
 _URLS: Final = ("http://", "https://", "file:")
 
 
@@ -47,41 +56,53 @@ class SecurityConfig:
     Empty: their first listener.
     """
 
-    ssl_keystore_location: Annotated[str, Setting("ssl.keystore.location", Kind.TEXT)] = ""
+    ssl_keystore_location: Annotated[
+        str, Setting("ssl.keystore.location", Kind.TEXT, per_listener=True)
+    ] = ""
     """PEM file with the private key of this broker, its certificate and the certificates between
     that and the CA. Listeners with TLS need it. Brokers show the same certificate to other brokers.
     """
 
-    ssl_keystore_type: Annotated[str, Setting("ssl.keystore.type", Kind.ENUM, choices=("PEM",))] = (
-        "PEM"
-    )
+    ssl_keystore_type: Annotated[
+        str, Setting("ssl.keystore.type", Kind.ENUM, choices=("PEM",), per_listener=True)
+    ] = "PEM"
     """Format of the keystore. There is only PEM."""
 
-    ssl_key_password: Annotated[str, Setting("ssl.key.password", Kind.SECRET)] = ""
+    ssl_key_password: Annotated[
+        str, Setting("ssl.key.password", Kind.SECRET, per_listener=True)
+    ] = ""
     """Password of the private key, if the file has it encrypted. Not as a flag, which other
     processes can see: use the file or the variable.
     """
 
-    ssl_truststore_location: Annotated[str, Setting("ssl.truststore.location", Kind.TEXT)] = ""
+    ssl_truststore_location: Annotated[
+        str, Setting("ssl.truststore.location", Kind.TEXT, per_listener=True)
+    ] = ""
     """PEM file with the certificates of the CAs that sign certificates of clients and of other
     brokers. Empty: those of the operating system for other brokers, and none for clients.
     """
 
     ssl_truststore_type: Annotated[
-        str, Setting("ssl.truststore.type", Kind.ENUM, choices=("PEM",))
+        str, Setting("ssl.truststore.type", Kind.ENUM, choices=("PEM",), per_listener=True)
     ] = "PEM"
     """Format of the truststore. There is only PEM."""
 
     ssl_client_auth: Annotated[
         str,
-        Setting("ssl.client.auth", Kind.ENUM, choices=(AUTH_NONE, AUTH_REQUESTED, AUTH_REQUIRED)),
+        Setting(
+            "ssl.client.auth",
+            Kind.ENUM,
+            choices=(AUTH_NONE, AUTH_REQUESTED, AUTH_REQUIRED),
+            per_listener=True,
+        ),
     ] = AUTH_NONE
     """Whether clients of SSL listeners show a certificate. requested: those that show none are
-    `User:ANONYMOUS`. SASL_SSL listeners do not ask for one, as in Kafka.
+    `User:ANONYMOUS`. SASL_SSL listeners ask for one only where they have a value of their own, as
+    in Kafka (KIP-684); the user is that of SASL.
     """
 
     ssl_principal_mapping_rules: Annotated[
-        str, Setting("ssl.principal.mapping.rules", Kind.TEXT)
+        str, Setting("ssl.principal.mapping.rules", Kind.TEXT, per_listener=True)
     ] = "DEFAULT"
     """How the subject of a certificate becomes the name of a user, as in Kafka:
     RULE:pattern/replacement/[LU] and DEFAULT (the whole subject), separated by commas. Patterns are
@@ -89,12 +110,12 @@ class SecurityConfig:
     """
 
     ssl_enabled_protocols: Annotated[
-        tuple[str, ...], Setting("ssl.enabled.protocols", Kind.LIST)
+        tuple[str, ...], Setting("ssl.enabled.protocols", Kind.LIST, per_listener=True)
     ] = TLS_VERSIONS
     """Versions of TLS: TLSv1.2 and TLSv1.3."""
 
     ssl_endpoint_identification_algorithm: Annotated[
-        str, Setting("ssl.endpoint.identification.algorithm", Kind.TEXT)
+        str, Setting("ssl.endpoint.identification.algorithm", Kind.TEXT, per_listener=True)
     ] = HTTPS
     """https: the certificate of another broker must have the host name or address to which this
     broker connects. Empty: any certificate of the CA will do.
@@ -108,7 +129,7 @@ class SecurityConfig:
     """
 
     sasl_enabled_mechanisms: Annotated[
-        tuple[str, ...], Setting("sasl.enabled.mechanisms", Kind.LIST)
+        tuple[str, ...], Setting("sasl.enabled.mechanisms", Kind.LIST, per_listener=True)
     ] = tuple(SCRAM_BY_NAME)
     """SASL mechanisms that clients may use: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER.
     PLAIN checks passwords against the SCRAM credentials of the same users.
@@ -134,53 +155,61 @@ class SecurityConfig:
     """
 
     sasl_jwks_endpoint_url: Annotated[
-        str, Setting("sasl.oauthbearer.jwks.endpoint.url", Kind.TEXT)
+        str, Setting("sasl.oauthbearer.jwks.endpoint.url", Kind.TEXT, per_listener=True)
     ] = ""
     """Where the public keys are that verify tokens: https://, http:// or file:PATH of a JWKS
     document. OAUTHBEARER needs it. Redirects are not followed.
     """
 
     sasl_jwks_endpoint_refresh_ms: Annotated[
-        int, Setting("sasl.oauthbearer.jwks.endpoint.refresh.ms", Kind.DURATION, 100, 86_400_000)
+        int,
+        Setting(
+            "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+            Kind.DURATION,
+            100,
+            86_400_000,
+            per_listener=True,
+        ),
     ] = 3_600_000
     """How long keys are used before they are read again. A token with an unknown key id makes the
     broker read them at once, at most every 10 s.
     """
 
     sasl_oauth_expected_audience: Annotated[
-        tuple[str, ...], Setting("sasl.oauthbearer.expected.audience", Kind.LIST)
+        tuple[str, ...], Setting("sasl.oauthbearer.expected.audience", Kind.LIST, per_listener=True)
     ] = ()
     """A token must name one of these as its audience. Empty: tokens that name one are refused."""
 
     sasl_oauth_expected_issuer: Annotated[
-        str, Setting("sasl.oauthbearer.expected.issuer", Kind.TEXT)
+        str, Setting("sasl.oauthbearer.expected.issuer", Kind.TEXT, per_listener=True)
     ] = ""
     """A token must name this issuer. Empty: any issuer whose key is in the JWKS document."""
 
     sasl_oauth_clock_skew_seconds: Annotated[
-        int, Setting("sasl.oauthbearer.clock.skew.seconds", Kind.INT, 0, 3_600)
+        int, Setting("sasl.oauthbearer.clock.skew.seconds", Kind.INT, 0, 3_600, per_listener=True)
     ] = 30
     """Difference between the clocks of the issuer and of this broker that is tolerated."""
 
     sasl_oauth_scope_claim_name: Annotated[
-        str, Setting("sasl.oauthbearer.scope.claim.name", Kind.TEXT)
+        str, Setting("sasl.oauthbearer.scope.claim.name", Kind.TEXT, per_listener=True)
     ] = "scope"
     """The claim with the scope, which must be a text or a list of texts if a token has it."""
 
     sasl_oauth_sub_claim_name: Annotated[
-        str, Setting("sasl.oauthbearer.sub.claim.name", Kind.TEXT)
+        str, Setting("sasl.oauthbearer.sub.claim.name", Kind.TEXT, per_listener=True)
     ] = "sub"
     """The claim with the name of the user."""
 
     connections_max_reauth_ms: Annotated[
-        int, Setting("connections.max.reauth.ms", Kind.DURATION, 0, (1 << 31) - 1)
+        int,
+        Setting("connections.max.reauth.ms", Kind.DURATION, 0, (1 << 31) - 1, per_listener=True),
     ] = 0
     """How long a SASL client may stay connected without authenticating again (KIP-368); 0 for no
     limit. Connections of clients that do not are closed.
     """
 
     sasl_receive_bytes_max: Annotated[
-        int, Setting("sasl.server.max.receive.size", Kind.BYTES, 1_024, 1 << 30)
+        int, Setting("sasl.server.max.receive.size", Kind.BYTES, 1_024, 1 << 30, per_listener=True)
     ] = 512 * 1024
     """Largest request of a client that has not authenticated. A larger one closes the
     connection.
@@ -220,6 +249,9 @@ class SecurityConfig:
     ] = False
     """Whether everyone may do everything with a resource that has no ACL."""
 
+    listener_values: tuple[tuple[str, Any], ...] = ()
+    """Settings of single listeners with their values, as `listener.name.NAME.ssl.client.auth`."""
+
     def __post_init__(self) -> None:
         check(self)
         self._check_authorizer()
@@ -238,7 +270,33 @@ class SecurityConfig:
             raise SettingInvalid(
                 "ssl_principal_mapping_rules", self.ssl_principal_mapping_rules, str(error)
             ) from None
-        self._check_oauth()
+        if self.sasl_jwks_endpoint_url:
+            self._check_url()
+        for listener in {key.listener for key in self._keys()}:
+            try:
+                self.of_listener(listener)
+            except SettingInvalid as error:
+                raise self._of(listener, error) from None
+
+    def of_listener(self, listener: str) -> "SecurityConfig":
+        """Return the settings of one listener by its name: its own, else those of all."""
+        own = own_values(self.listener_values, listener)
+        values = {
+            field.field: own[field.name] for field in fields_of(type(self)) if field.name in own
+        }
+        return replace(self, listener_values=(), **values)
+
+    def listeners_with_tls(self) -> list[str]:
+        """Return the names of the listeners with settings of TLS of their own."""
+        return sorted(
+            {key.listener.upper() for key in self._keys() if key.setting.startswith(_TLS)}
+        )
+
+    def client_auth(self, listener: str) -> str:
+        """Return whether clients of a listener with TLS show a certificate."""
+        own = own_values(self.listener_values, listener)
+        common = AUTH_NONE if self.protocol_of(listener).has_sasl else self.ssl_client_auth
+        return str(own.get(_CLIENT_AUTH, common))
 
     def principal_rules(self) -> PrincipalRules:
         return PrincipalRules.parse(self.ssl_principal_mapping_rules)
@@ -270,18 +328,86 @@ class SecurityConfig:
             raise SettingInvalid(
                 "inter_broker_listener_name", own, f"one of {', '.join(found)} (listeners)"
             )
-        if any(protocol.has_tls for protocol in found.values()):
-            self._check_tls()
-        peers = found[own] if own else next(iter(found.values()))
-        if peers.has_sasl and not (self.sasl_users_file and self.sasl_inter_broker_username):
-            name = own or next(iter(found))
+        shown = self._shown_values()
+        check_known(shown.items(), found)
+        for key in self._keys():
+            self._check_effect(key, shown[str(key)], found[key.listener.upper()])
+        for name, protocol in found.items():
+            try:
+                self.of_listener(name)._check_protocol(protocol, self.client_auth(name))
+            except SettingInvalid as error:
+                raise self._of(name, error) from None
+        self._check_peers(own or next(iter(found)))
+        return found
+
+    def _keys(self) -> list[ListenerKey]:
+        """Return the names of the settings of single listeners."""
+        return [key for name, _ in self.listener_values if (key := split_key(name)) is not None]
+
+    def _shown_values(self) -> dict[str, Any]:
+        """Return the settings of single listeners without secrets, by name."""
+        secrets = {
+            field.name for field in fields_of(type(self)) if field.setting.kind is Kind.SECRET
+        }
+        return {
+            name: HIDDEN if (key := split_key(name)) and key.setting in secrets else value
+            for name, value in self.listener_values
+        }
+
+    @staticmethod
+    def _check_effect(key: ListenerKey, value: object, protocol: SecurityProtocol) -> None:
+        """Refuse settings of a listener that its protocol does not use: their author expects more
+        security than there is.
+        """
+        is_tls = key.setting.startswith(_TLS)
+        if protocol.has_tls if is_tls else protocol.has_sasl:
+            return
+        raise SettingInvalid(
+            str(key),
+            value,
+            f"the listener {key.listener.upper()} is {protocol}; give it"
+            f" {'SSL' if is_tls else 'SASL_PLAINTEXT'} or SASL_SSL in"
+            " listener_security_protocol_map, or remove the setting",
+        )
+
+    def _check_protocol(self, protocol: SecurityProtocol, client_auth: str) -> None:
+        """Check that what a listener of this protocol needs is there."""
+        if protocol.has_tls:
+            self._check_tls(client_auth)
+        if protocol.has_sasl and OAUTHBEARER in self.sasl_enabled_mechanisms:
+            self._check_url()
+
+    def _check_peers(self, listener: str) -> None:
+        """Check that brokers can log in to each other at this listener."""
+        if not self.protocol_of(listener).has_sasl:
+            return
+        if not (self.sasl_users_file and self.sasl_inter_broker_username):
             raise SettingInvalid(
                 "sasl_inter_broker_username",
                 self.sasl_inter_broker_username,
                 f"a user of sasl_users_file, as which brokers connect to each other's listener"
-                f" {name} ({peers}); or choose another listener by inter_broker_listener_name",
+                f" {listener} ({self.protocol_of(listener)}); or choose another listener by"
+                " inter_broker_listener_name",
             )
-        return found
+        mechanisms = self.of_listener(listener).sasl_enabled_mechanisms
+        if self.sasl_mechanism_inter_broker_protocol not in mechanisms:
+            raise SettingInvalid(
+                "sasl_mechanism_inter_broker_protocol",
+                self.sasl_mechanism_inter_broker_protocol,
+                f"a mechanism of the listener {listener}, by which brokers connect to each other"
+                f" ({', '.join(mechanisms)}); or choose another listener by"
+                " inter_broker_listener_name",
+            )
+
+    def _of(self, listener: str, error: SettingInvalid) -> SettingInvalid:
+        """Return an error of `of_listener` with the name by which the listener has the value."""
+        name = {field.field: field.name for field in fields_of(type(self))}[error.name]
+        key = ListenerKey(listener.lower(), name)
+        if str(key) in dict(self.listener_values):
+            return SettingInvalid(str(key), error.value, error.allowed)
+        return SettingInvalid(
+            error.name, error.value, f"{error.allowed} (listener {listener}; or set {key})"
+        )
 
     @property
     def has_authorizer(self) -> bool:
@@ -305,21 +431,17 @@ class SecurityConfig:
                 "super_users", self.super_users, "User:name, separated by semicolons"
             ) from error
 
-    def _check_tls(self) -> None:
+    def _check_tls(self, client_auth: str) -> None:
         if not self.ssl_keystore_location:
-            raise SettingInvalid(
-                "ssl_keystore_location", "", "a PEM file, for the listeners with TLS"
-            )
-        if self.ssl_client_auth != AUTH_NONE and not self.ssl_truststore_location:
+            raise SettingInvalid("ssl_keystore_location", "", "a PEM file, which TLS needs")
+        if client_auth != AUTH_NONE and not self.ssl_truststore_location:
             raise SettingInvalid(
                 "ssl_truststore_location",
                 "",
-                f"a PEM file with CAs, because ssl_client_auth is {self.ssl_client_auth}",
+                f"a PEM file with CAs, because ssl_client_auth is {client_auth}",
             )
 
-    def _check_oauth(self) -> None:
-        if OAUTHBEARER not in self.sasl_enabled_mechanisms:
-            return
+    def _check_url(self) -> None:
         if not self.sasl_jwks_endpoint_url.startswith(_URLS):
             raise SettingInvalid(
                 "sasl_jwks_endpoint_url",

@@ -1,21 +1,23 @@
 """Keep what the files of the security settings say: PEM files and users. Read them again when they
 change.
 
-Invariants: files are read off the event loop. New contents are used as a whole or not at all: if
-they cannot be used, the earlier ones stay, an error is logged once for these contents, and
-`refused_count` grows.
+Invariants: files are read off the event loop. The users' file, and the PEM files of each listener
+with settings of its own, come into use on their own; the others share the PEM files of the
+settings for all. New contents are used as a whole or not at all: if they cannot be used, the
+earlier ones stay, an error is logged once for these contents, and `refused_count` grows.
 """
 
 import asyncio
 import hashlib
 import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
 from base.scram import ScramCredential, ScramMechanism
-from broker.security.config import SecurityConfig
+from broker.security.config import AUTH_NONE, SecurityConfig
 from broker.security.tls import SecurityFileInvalid, TlsContexts, make_contexts
 from broker.security.users import credentials_of
 from broker.security.users_file import parse_users
@@ -23,51 +25,42 @@ from broker.security.users_file import parse_users
 log = structlog.get_logger(__name__)
 
 _FILE_BYTES_MAX = 1 << 20
+_Contents = TypeVar("_Contents")
 
 
-class FileContents(NamedTuple):
-    """What the files say. tls: None without a keystore. passwords: of the users in the file.
-    secret: the same for all brokers with the same users.
-    """
+class FileUsers(NamedTuple):
+    """What the users' file says. secret: the same for all brokers with the same users."""
 
-    tls: TlsContexts | None
     passwords: dict[str, str]
     credentials: dict[tuple[ScramMechanism, str], ScramCredential]
     secret: bytes
 
 
-class SecurityFiles:
-    """Call `read` before the first use of `contents`, and run `watch` as a task."""
+class WatchedFiles(Generic[_Contents]):
+    """Files that are used together. Call `read` before the first use of `contents`.
 
-    def __init__(self, config: SecurityConfig) -> None:
-        self._config = config
-        self._paths = [
-            Path(path)
-            for path in (
-                config.ssl_keystore_location,
-                config.ssl_truststore_location,
-                config.sasl_users_file,
-            )
-            if path
-        ]
-        self._random = secrets.token_bytes(32)
+    parse: returns their contents, in a thread. Raises SecurityFileInvalid.
+    """
+
+    def __init__(self, paths: Sequence[str], parse: Callable[[], _Contents]) -> None:
+        self.paths = [Path(path) for path in paths if path]
+        self._parse = parse
         self._stamp: object = None
         self._digest = b""
-        self.contents = FileContents(None, {}, {}, self._random)
+        self._contents: _Contents | None = None
         self.reload_count = 0
         """How often changed files came into use."""
         self.refused_count = 0
         """How often changed files could not be used."""
 
+    @property
+    def contents(self) -> _Contents:
+        assert self._contents is not None, "read() comes first"
+        return self._contents
+
     async def read(self) -> None:
         """Read all files. Raises SecurityFileInvalid."""
-        self._stamp, self._digest, self.contents = await asyncio.to_thread(self._read)
-
-    async def watch(self) -> None:
-        """Look for changes until cancelled."""
-        while self._paths:
-            await asyncio.sleep(self._config.ssl_reload_interval_ms / 1_000)
-            await self.refresh()
+        self._stamp, self._digest, self._contents = await asyncio.to_thread(self._read)
 
     async def refresh(self) -> None:
         """Use the files as they are now, if they have changed and can be used."""
@@ -79,18 +72,18 @@ class SecurityFiles:
             digest = await asyncio.to_thread(self._digested)
             if digest == self._digest:
                 return
-            _, self._digest, self.contents = await asyncio.to_thread(self._read)
+            _, self._digest, self._contents = await asyncio.to_thread(self._read)
         except SecurityFileInvalid as error:
             self.refused_count += 1
             log.error("security_files_refused", reason=str(error), remedy="the old ones stay")
             return
         self.reload_count += 1
-        log.info("security_files_reloaded", files=[str(path) for path in self._paths])
+        log.info("security_files_reloaded", files=[str(path) for path in self.paths])
 
     def _look(self) -> object:
         """Return what changes whenever a file does."""
         found: list[object] = []
-        for path in self._paths:
+        for path in self.paths:
             try:
                 status = path.stat()
             except OSError as error:
@@ -100,22 +93,95 @@ class SecurityFiles:
         return found
 
     def _digested(self) -> bytes:
-        parts = (hashlib.sha256(_contents(path)).digest() for path in self._paths)
+        parts = (hashlib.sha256(_contents(path)).digest() for path in self.paths)
         return b"".join(parts)
 
-    def _read(self) -> tuple[object, bytes, FileContents]:
+    def _read(self) -> tuple[object, bytes, _Contents]:
         stamp, digest = self._look(), self._digested()
-        config = self._config
-        passwords: dict[str, str] = {}
-        secret = self._random
-        if config.sasl_users_file:
-            data = _contents(Path(config.sasl_users_file))
-            passwords = _passwords(config, data)
-            secret = hashlib.sha256(data).digest()
-        tls = make_contexts(config) if config.ssl_keystore_location else None
+        contents = self._parse()
         if self._digested() != digest:
             raise SecurityFileInvalid("a file changed while it was read")
-        return stamp, digest, FileContents(tls, passwords, credentials_of(passwords), secret)
+        return stamp, digest, contents
+
+
+class SecurityFiles:
+    """All files of the security settings. Call `read` first, and run `watch` as a task."""
+
+    def __init__(self, config: SecurityConfig) -> None:
+        self._interval_s = config.ssl_reload_interval_ms / 1_000
+        random = secrets.token_bytes(32)
+        self._users = WatchedFiles([config.sasl_users_file], lambda: _users(config, random))
+        self._tls = _pem_files(config) if config.ssl_keystore_location else None
+        self._own_tls = {
+            listener: _pem_files(config, listener)
+            for listener in config.listeners_with_tls()
+            if config.of_listener(listener).ssl_keystore_location
+        }
+        self._all: list[WatchedFiles[FileUsers] | WatchedFiles[TlsContexts]] = [
+            self._users,
+            *([] if self._tls is None else [self._tls]),
+            *self._own_tls.values(),
+        ]
+        self._watched = [files for files in self._all if files.paths]
+
+    @property
+    def users(self) -> FileUsers:
+        return self._users.contents
+
+    def tls(self, listener: str) -> TlsContexts:
+        """Return the contexts of a listener with TLS, by its name."""
+        found = self._own_tls.get(listener, self._tls)
+        assert found is not None, "SecurityConfig.protocols has checked that there is a keystore"
+        return found.contents
+
+    @property
+    def reload_count(self) -> int:
+        return sum(files.reload_count for files in self._all)
+
+    @property
+    def refused_count(self) -> int:
+        return sum(files.refused_count for files in self._all)
+
+    async def read(self) -> None:
+        """Read all files. Raises SecurityFileInvalid."""
+        for files in self._all:
+            await files.read()
+
+    async def watch(self) -> None:
+        """Look for changes until cancelled."""
+        while self._watched:
+            await asyncio.sleep(self._interval_s)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Use the files as they are now, where they have changed and can be used."""
+        for files in self._watched:
+            await files.refresh()
+
+
+def _pem_files(config: SecurityConfig, listener: str = "") -> WatchedFiles[TlsContexts]:
+    """listener: the one with settings of its own; empty for those of all."""
+    own = config.of_listener(listener) if listener else config
+    sasl_client_auth = config.client_auth(listener) if listener else AUTH_NONE
+
+    def parse() -> TlsContexts:
+        try:
+            return make_contexts(own, sasl_client_auth=sasl_client_auth)
+        except SecurityFileInvalid as error:
+            if not listener:
+                raise
+            raise SecurityFileInvalid(f"listener {listener}: {error}") from None
+
+    return WatchedFiles([own.ssl_keystore_location, own.ssl_truststore_location], parse)
+
+
+def _users(config: SecurityConfig, random: bytes) -> FileUsers:
+    """Read the users' file. random: the secret without one."""
+    if not config.sasl_users_file:
+        return FileUsers({}, {}, random)
+    data = _contents(Path(config.sasl_users_file))
+    passwords = _passwords(config, data)
+    return FileUsers(passwords, credentials_of(passwords), hashlib.sha256(data).digest())
 
 
 def _passwords(config: SecurityConfig, data: bytes) -> dict[str, str]:

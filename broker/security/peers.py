@@ -5,10 +5,21 @@ Invariant: reads the files as they are now, so that a new connection uses the ne
 
 import ssl
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from base.listeners import SecurityProtocol
 from broker.security.access import ClientAccess, new_nonce
+from broker.security.config import AUTH_NONE
 from broker.security.sasl_client import SaslLogin
+
+
+class OwnConnection(NamedTuple):
+    """How a broker connects to a listener of its own. tls: None without TLS. asks: whether it sends
+    a request. Where clients show certificates, its own one may be none of theirs, so a handshake
+    must do.
+    """
+
+    tls: ssl.SSLContext | None = None
+    asks: bool = True
 
 
 class PeerAccess:
@@ -19,15 +30,23 @@ class PeerAccess:
         self._config = access.config
         self.listener = self._config.inter_broker_listener_name.upper()
         """Name of the listener to connect to; empty for the first one."""
-        self.protocol = self._config.protocol_of(self.listener or listeners[0])
+        self._own_listener = self.listener or listeners[0]
+        self.protocol = self._config.protocol_of(self._own_listener)
 
-    def tls_of(self, protocol: SecurityProtocol) -> ssl.SSLContext | None:
-        """Return the context for a listener of another broker; None if it has no TLS."""
-        tls = self._access.files.contents.tls
-        if not protocol.has_tls:
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context of connections to other brokers; None if their listener has no TLS."""
+        if not self.protocol.has_tls:
             return None
-        assert tls is not None, "SecurityConfig.protocols has checked that there is a keystore"
-        return tls.to_brokers
+        return self._access.files.tls(self._own_listener).to_brokers
+
+    def own_connection(self, listener: str) -> OwnConnection:
+        """Return how this broker checks that it reaches a listener of its own."""
+        if not self._config.protocol_of(listener).has_tls:
+            return OwnConnection()
+        tls = self._access.files.tls(listener)
+        if listener == self._own_listener:
+            return OwnConnection(tls.to_brokers)
+        return OwnConnection(tls.to_itself, asks=self._config.client_auth(listener) == AUTH_NONE)
 
     def login(self) -> SaslLogin | None:
         """Return a new login; None if the listener has no SASL."""
@@ -37,6 +56,6 @@ class PeerAccess:
         return SaslLogin(
             self._config.sasl_mechanism_inter_broker_protocol,
             user,
-            self._access.files.contents.passwords[user],
+            self._access.files.users.passwords[user],
             nonce=new_nonce(),
         )

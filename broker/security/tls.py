@@ -4,7 +4,9 @@ Invariants: TLS 1.2 and 1.3 only; no renegotiation and no compression. A wrong o
 of a key is an error, never a question at the terminal.
 """
 
+import re
 import ssl
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.security.config import (
@@ -14,6 +16,9 @@ from broker.security.config import (
     SecurityConfig,
 )
 
+_CERTIFICATE: Final = re.compile(
+    rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL
+)
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -24,30 +29,42 @@ class SecurityFileInvalid(Exception):
 
 
 class TlsContexts(NamedTuple):
-    """for_clients: of SSL listeners, which may ask for certificates. for_sasl: of SASL_SSL
-    listeners. to_brokers: of connections to other brokers.
+    """The contexts of one listener, or of all that have no settings of their own.
+
+    for_clients: of SSL listeners, which may ask for certificates. for_sasl: of SASL_SSL listeners.
+    to_brokers: of connections to other brokers. to_itself: of connections to the own address, which
+    trust the own certificate as well: its CA need not be that of clients.
     """
 
     for_clients: ssl.SSLContext
     for_sasl: ssl.SSLContext
     to_brokers: ssl.SSLContext
+    to_itself: ssl.SSLContext
 
 
-def make_contexts(config: SecurityConfig) -> TlsContexts:
-    """Read the PEM files. Raises SecurityFileInvalid."""
-    for_clients = _server_context(config)
-    if config.ssl_client_auth != AUTH_NONE:
-        is_required = config.ssl_client_auth == AUTH_REQUIRED
-        for_clients.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
-        _trust(for_clients, config)
-    return TlsContexts(for_clients, _server_context(config), _broker_context(config))
+def make_contexts(config: SecurityConfig, *, sasl_client_auth: str = AUTH_NONE) -> TlsContexts:
+    """Read the PEM files. sasl_client_auth: `ssl.client.auth` of SASL_SSL listeners. Raises
+    SecurityFileInvalid.
+    """
+    to_itself = _broker_context(config)
+    _trust_own(to_itself, config)
+    return TlsContexts(
+        _server_context(config, config.ssl_client_auth),
+        _server_context(config, sasl_client_auth),
+        _broker_context(config),
+        to_itself,
+    )
 
 
-def _server_context(config: SecurityConfig) -> ssl.SSLContext:
+def _server_context(config: SecurityConfig, client_auth: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
     _limit_versions(context, config)
     _load_key(context, config)
+    if client_auth != AUTH_NONE:
+        is_required = client_auth == AUTH_REQUIRED
+        context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+        _trust(context, config)
     return context
 
 
@@ -88,6 +105,17 @@ def _trust(context: ssl.SSLContext, config: SecurityConfig) -> None:
             f"ssl.truststore.location={path}: {_reason(error)}; it must be a PEM file with the"
             " certificates of CAs"
         ) from None
+
+
+def _trust_own(context: ssl.SSLContext, config: SecurityConfig) -> None:
+    """Trust the certificates of the keystore, also without their CA."""
+    path = config.ssl_keystore_location
+    try:
+        for certificate in _CERTIFICATE.findall(Path(path).read_bytes()):
+            context.load_verify_locations(cadata=certificate.decode("ascii"))
+    except (OSError, ValueError) as error:
+        raise SecurityFileInvalid(f"ssl.keystore.location={path}: {_reason(error)}") from None
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 def _reason(error: Exception) -> str:

@@ -127,7 +127,7 @@ async def cluster(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[Cluster]:
 
 
 def keys_of(cluster: Cluster) -> TokenKeys:
-    found = cluster.broker.access.keys
+    found = cluster.broker.access.listener("SASL_PLAINTEXT").keys
     assert found is not None
     found._unknown_interval_s = 0.0
     found._read_timeout_s = READ_TIMEOUT_S

@@ -95,6 +95,7 @@ async def test_the_audit_log_cannot_be_silenced(tmp_path: Path) -> None:
     settings = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
         "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.users.file": str(files.users),
         "sasl.inter.broker.username": BROKER_USER,
         "authorizer.class.name": STANDARD_AUTHORIZER,

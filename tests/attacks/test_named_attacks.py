@@ -234,6 +234,7 @@ async def test_secrets_are_in_no_output_of_a_broker(tmp_path: Path) -> None:
     settings = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
         "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "sasl.users.file": str(files.users),
         "sasl.inter.broker.username": BROKER_USER,
         "ssl.key.password": f"{secret}-key",

@@ -523,7 +523,7 @@ async def test_tokens_and_keys_that_rotate(tmp_path: Path, files: SecureFiles) -
             "sasl_oauth_expected_issuer": "us",
         }
         async with secure_cluster(tmp_path, "SASL_SSL", security=settings, files=files) as cluster:
-            keys = cluster.broker.access.keys
+            keys = cluster.broker.access.listener("SASL_SSL").keys
             assert keys is not None
             keys._unknown_interval_s = 0.0
 

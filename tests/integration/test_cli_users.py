@@ -123,7 +123,7 @@ async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
             f"ssl.ca.location={files.truststore}\n"
         )
         security = {
-            "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-256"),
+            "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
             "sasl_jwks_endpoint_url": f"http://127.0.0.1:{issuer.port}/jwks",
             "sasl_oauth_expected_audience": ("kafka",),
         }

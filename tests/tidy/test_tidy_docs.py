@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 
-from broker.config import listener_field
+from broker.listener_settings import listener_field
 from deploy.cli.lazy import GLOBAL_OPTIONS, commands_of
+from deploy.node.config.definition import listener_setting_of_variable
 from tests.tidy import names
 from tests.tidy.markdown import Code, code
 from tests.tidy.repository import ROOT, files, listed, packages, shown, text
@@ -203,6 +204,7 @@ def test_variables_exist() -> None:
                 not is_known
                 and name not in names.PLACEHOLDERS
                 and not name.startswith(names.FOREIGN_VARIABLES_BEGIN)
+                and listener_setting_of_variable(name) is None
             ):
                 offenders.append(wrong(path, found.line, "variable", name, near))
     assert not offenders, listed(offenders)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 
-from base.listeners import parse_listeners
+from base.listeners import LISTENER_PREFIX, ListenerKey, parse_listeners
 from base.settings import (
     Field,
     Kind,
@@ -18,7 +18,8 @@ from base.settings import (
     check,
     fields_of,
 )
-from broker.config import BrokerConfig, listener_field
+from broker.config import BrokerConfig
+from broker.listener_settings import listener_field, listener_settings
 from broker.security.config import SecurityConfig
 from controller.api.tls import TlsConfig
 from controller.config import ControllerConfig
@@ -135,3 +136,17 @@ def flag_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """Return the environment variable of a setting."""
     return "PENSTOCK_" + name.replace(".", "_").upper()
+
+
+def listener_setting_of_variable(variable: str) -> str | None:
+    """Return the setting of a single listener that this variable sets; None if it sets none.
+    Listeners with underscores in their names have such variables as well.
+    """
+    rest = variable.removeprefix(variable_of(LISTENER_PREFIX))
+    if rest == variable:
+        return None
+    for name in listener_settings():
+        listener = rest.removesuffix("_" + name.replace(".", "_").upper())
+        if listener != rest and listener:
+            return str(ListenerKey(listener.lower(), name))
+    return None

@@ -70,10 +70,12 @@ Durations are milliseconds, or numbers with `ms`, `s`, `min`, `h`, `d`.
 Sizes are bytes, or numbers with `KiB`, `MiB`, `GiB` (or `kB`, `MB`, `GB`).
 Lists are separated by commas, or are TOML arrays.
 A key that begins with another one is quoted in TOML: `"max.connections.per.ip" = 50`.
-`max.connections` and `max.connection.creation.rate` may be set for one listener, as `listener.name.external.max.connections`: in the file, by `--set`, or as a config of brokers.
+Settings marked *listener* can have another value for one listener: `listener.name.`, the name of the listener in small letters, and the setting, as in `listener.name.external.ssl.client.auth`.
+That value wins over the one for all listeners, wherever either is set: in the file, by `--set`, or as a variable (`PENSTOCK_LISTENER_NAME_EXTERNAL_SSL_CLIENT_AUTH`).
 Settings of processes take effect at their next start, configs of topics, groups and brokers at once.
 
 Settings marked *live* can also change while brokers run, as configs of one broker or of all (`kafka-configs --entity-type brokers`): see [Change settings while brokers run](../how-to/change-settings.md).
+With both marks, they can also change for one listener.
 """
 
 _TOPICS: Final = """\
@@ -133,8 +135,9 @@ def markdown() -> str:
 
 def _rows(fields: Iterable[Field]) -> Iterator[str]:
     for field in fields:
-        live = " *live*" if field.setting.is_dynamic else ""
-        yield f"| `{field.name}`{live} | {_default(field)} | {_cell(allowed_briefly(field.setting))} | {_cell(field.doc)} |"
+        marks = " *live*" if field.setting.is_dynamic else ""
+        marks += " *listener*" if field.setting.per_listener else ""
+        yield f"| `{field.name}`{marks} | {_default(field)} | {_cell(allowed_briefly(field.setting))} | {_cell(field.doc)} |"
 
 
 def _default(field: Field) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from base.listeners import expand, uses
+from base.listeners import expand, split_key, uses
 from base.settings import (
     HIDDEN,
     Field,
@@ -21,7 +21,7 @@ from base.settings import (
     text_of,
 )
 from base.settings import shown as shown_value
-from broker.config import BrokerConfig, listener_field
+from broker.config import BrokerConfig
 from broker.security.config import SecurityConfig
 from controller.api.errors import InvalidConfig
 from deploy.errors import UsageError
@@ -148,16 +148,26 @@ def _built(config_type: type[_T], values: Mapping[str, Value]) -> _T:
     arguments: dict[str, Any] = {
         field.field: values[field.name].value for field in fields_of(config_type)
     }
-    if config_type is BrokerConfig:
-        arguments["listener_values"] = tuple(
-            (name, value.value) for name, value in values.items() if listener_field(name)
-        )
+    if config_type in {BrokerConfig, SecurityConfig}:
+        arguments["listener_values"] = _of_listeners(config_type, values)
     try:
         return config_type(**arguments)
     except (SettingInvalid, InvalidConfig) as error:
         raise UsageError(_refused(config_type, error, values)) from None
     except ValueError as error:
         raise UsageError(_renamed(config_type, str(error))) from None
+
+
+def _of_listeners(
+    config_type: type[Any], values: Mapping[str, Value]
+) -> tuple[tuple[str, object], ...]:
+    """Return the settings of single listeners that belong to this config class."""
+    own = {field.name for field in fields_of(config_type)}
+    return tuple(
+        (name, value.value)
+        for name, value in values.items()
+        if (key := split_key(name)) is not None and key.setting in own
+    )
 
 
 def _parsed(field: Field, given: Given, names: Mapping[str, str | int]) -> object:
@@ -215,6 +225,8 @@ def _refused(
     config_type: type[Any], error: SettingInvalid | InvalidConfig, values: Mapping[str, Value]
 ) -> str:
     field = next((field for field in fields_of(config_type) if field.field == error.name), None)
+    if field is None and error.name in values:  # a setting of one listener
+        field = values[error.name].field
     if field is None:
         return _renamed(config_type, str(error))
     value = error.value if isinstance(error.value, str) else text_of(field.setting, error.value)

@@ -75,7 +75,8 @@ def _of_broker(broker: BrokerConfig, security: SecurityConfig) -> list[InsecureL
             reason = "PLAINTEXT has no authentication"
             remedy = "use SASL_SSL, or SSL with ssl.client.auth=required"
         else:
-            reason = f"SSL with ssl.client.auth={security.ssl_client_auth} has no authentication"
+            auth = security.client_auth(listener.name)
+            reason = f"SSL with ssl.client.auth={auth} has no authentication"
             remedy = "set ssl.client.auth=required, or use SASL_SSL"
         found.append(InsecureListener(str(listener), reason, remedy))
     return found
@@ -83,7 +84,9 @@ def _of_broker(broker: BrokerConfig, security: SecurityConfig) -> list[InsecureL
 
 def _authenticates(listener: Listener, security: SecurityConfig) -> bool:
     protocol = security.protocol_of(listener.name)
-    return protocol.has_sasl or (protocol.has_tls and security.ssl_client_auth == AUTH_REQUIRED)
+    return protocol.has_sasl or (
+        protocol.has_tls and security.client_auth(listener.name) == AUTH_REQUIRED
+    )
 
 
 def _controllers_of(

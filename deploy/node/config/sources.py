@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from base.listeners import LISTENER_PREFIX
 from base.settings import Kind
+from broker.listener_settings import listener_key_problem, listener_settings
 from deploy.errors import UnknownSetting, UsageError
 from deploy.node.config.definition import (
     ROLES,
     Role,
     flag_of,
+    listener_setting_of_variable,
     roles_with,
     setting_of,
     settings_of,
@@ -133,7 +136,7 @@ def check_assignment(text: str) -> None:
     name = text.partition("=")[0].strip()
     owners = roles_with(name)
     if not owners:
-        raise UnknownSetting(
+        raise _unknown(
             name, SET_FLAG, sorted({known for role in ROLES for known in settings_of(role)})
         )
     _assignment(owners[0], text)
@@ -145,7 +148,13 @@ def _check_known(role: Role, name: str, place: str) -> None:
     others = roles_with(name)
     if others:
         raise UsageError(f"{place}: {name} is a setting of the {others[0]}, not of the {role}")
-    raise UnknownSetting(name, place, list(settings_of(role)))
+    raise _unknown(name, place, list(settings_of(role)))
+
+
+def _unknown(name: str, place: str, known: Sequence[str]) -> UsageError:
+    if problem := listener_key_problem(name):
+        return UsageError(f"{place}: {name} is not allowed: {problem}")
+    return UnknownSetting(name, place, known)
 
 
 def from_environment(role: Role, environment: Mapping[str, str]) -> dict[str, Given]:
@@ -156,8 +165,17 @@ def from_environment(role: Role, environment: Mapping[str, str]) -> dict[str, Gi
     given: dict[str, Given] = {}
     for variable, value in environment.items():
         key = variable.removeprefix(PREFIX)
+        if own := listener_setting_of_variable(variable):
+            if setting_of(role, own) is not None:
+                given[own] = Given(value, f"variable {variable}")
+            continue
         if key == variable or key in FOREIGN_VARIABLES or _is_service_link(key, value):
             continue
+        if variable.startswith(variable_of(LISTENER_PREFIX)):
+            raise UsageError(
+                f"environment: {variable} is no setting of a single listener; these are"
+                f" {', '.join(listener_settings())}. Set others for all listeners"
+            )
         if variable not in known:
             raise UnknownSetting(variable, "environment", list(known))
         if known[variable] in settings_of(role):
@@ -188,7 +206,7 @@ def from_file(role: Role, content: Mapping[str, object], path: str) -> dict[str,
             continue
         owner, _, name = key.partition(".")
         if owner not in ROLES or not name:
-            raise UnknownSetting(
+            raise _unknown(
                 key, path, sorted({name for each in ROLES for name in settings_of(each)})
             )
         _check_known(owner, name, f"{path}, [{owner}]")

@@ -162,9 +162,12 @@ def test_a_single_listener_has_settings_of_its_own(tmp_path: Path) -> None:
     assert config.connections_per_ip_max == 3
     assert effective.values["listener.name.ext.max.connections"].place.endswith("f.toml")
     for wrong, message in (
-        ("listener.name.none.max.connections=1", "names of listeners: in, ext"),
+        (
+            "listener.name.none.max.connections=1",
+            "there is no such listener, but in, ext",
+        ),
         ("listener.name.ext.max.connections=0", "1 to 1000000"),
-        ("listener.name.ext.num.partitions=1", "unknown setting"),
+        ("listener.name.ext.num.partitions=1", "num.partitions is no setting of a single listener"),
         ("max.connections.per.ip.overrides=10.0.0.1", "ADDRESS:COUNT"),
         ("max.connections.per.ip.overrides=somewhere:1", "ADDRESS:COUNT"),
     ):
@@ -302,7 +305,7 @@ def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
             ["--listeners", "localhost"],
             r"--listeners: listeners='localhost' is not allowed: \[NAME://\]host:port with a port",
         ),
-        (["--listeners", "SSL://:1"], r"ssl\.keystore\.location='' .* for the listeners with TLS"),
+        (["--listeners", "SSL://:1"], r"ssl\.keystore\.location='' .* a PEM file, which TLS needs"),
         (["--ssl-key-password", "x"], r"is a secret, .* variable PENSTOCK_SSL_KEY_PASSWORD"),
         (["--set", "ssl.key.password=x"], r"is a secret"),
         (["--listeners", "SASL_PLAINTEXT://:1"], r"sasl\.inter\.broker\.username='' .* a user of"),
@@ -313,7 +316,11 @@ def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
             r"there is none for X, as in X:SSL",
         ),
         (["--sasl-enabled-mechanisms", "GSSAPI"], r"each of SCRAM-SHA-256, .* at most once"),
-        (["--sasl-enabled-mechanisms", "OAUTHBEARER"], r"sasl\.oauthbearer\.jwks\.endpoint\.url"),
+        (
+            ["--sasl-enabled-mechanisms", "OAUTHBEARER", "--listeners", "SASL_PLAINTEXT://:1"],
+            r"sasl\.oauthbearer\.jwks\.endpoint\.url=''",
+        ),
+        (["--sasl-oauthbearer-jwks-endpoint-url", "ftp://x"], r"https://, http:// or file:PATH"),
         (["--ssl-enabled-protocols", "TLSv1.1"], r"each of TLSv1\.2, TLSv1\.3"),
         (["--ssl-principal-mapping-rules", "RULE:x"], r"'RULE:x' is not a rule"),
         (

@@ -1,0 +1,62 @@
+"""Settings of single listeners: `listener.name.`, the name of a listener in small letters, and the
+name of a setting whose annotation has `per_listener`. They win over the setting for all listeners.
+
+Invariant: pure. Each is parsed as the setting for all listeners.
+Source: Kafka's ListenerName and AbstractConfig.valuesWithPrefixOverride; KIP-103.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from base.listeners import LISTENER_PREFIX, ListenerKey, split_key
+from base.settings import Field, fields_of
+from broker.config import BrokerConfig
+from broker.security.config import MECHANISMS, SecurityConfig
+
+_FORM: Final = (
+    f"{LISTENER_PREFIX}NAME.SETTING, with the name of the listener in small letters, as in"
+    f" {LISTENER_PREFIX}external.ssl.client.auth"
+)
+
+
+@cache
+def listener_settings() -> Mapping[str, Field]:
+    """Return the settings that a single listener can have, by their names for all listeners."""
+    return {
+        field.name: field
+        for part in (BrokerConfig, SecurityConfig)
+        for field in fields_of(part)
+        if field.setting.per_listener
+    }
+
+
+def listener_field(name: str) -> Field | None:
+    """Return the setting of a single listener by its name, or None."""
+    key = split_key(name)
+    common = None if key is None else listener_settings().get(key.setting)
+    if key is None or common is None:
+        return None
+    doc = f"`{key.setting}` of one listener."
+    return replace(common, setting=replace(common.setting, name=name), doc=doc)
+
+
+def listener_key_problem(name: str) -> str:
+    """Return why this is no setting of a single listener, and what to do. Empty if it is one, or
+    does not begin as one.
+    """
+    if not name.startswith(LISTENER_PREFIX) or listener_field(name) is not None:
+        return ""
+    key = split_key(name)
+    if key is None:
+        return f"write {_FORM}"
+    known = listener_settings()
+    mechanism, _, setting = key.setting.partition(".")
+    if mechanism.upper() in MECHANISMS and setting in known:
+        short = ListenerKey(key.listener, setting)
+        return f"a mechanism has no settings of its own here; set {short}"
+    return (
+        f"{key.setting} is no setting of a single listener; these are {', '.join(known)}. Set"
+        " others for all listeners"
+    )
