@@ -90,11 +90,7 @@ def _strict(node: _Json, definitions: _Json) -> _Json:
     if "$ref" in node:
         node = definitions[node.pop("$ref")] | node
     if "settings" in node:
-        role = role_schema(node.pop("settings"))
-        role["properties"] = {
-            name: known for name, known in role["properties"].items() if name not in COMPUTED
-        }
-        return role | node
+        return role_schema(node.pop("settings"), COMPUTED) | node
     if "properties" in node:
         node["properties"] = {
             name: _strict(child, definitions) for name, child in node["properties"].items()

@@ -221,6 +221,39 @@ def test_objects_are_valid_for_the_oldest_supported_kubernetes() -> None:
             "the listener A has no authentication: set externalListeners.A.security=SASL_SSL",
         ),
         ({**SECURE, "config.broker": {}}, "the listener PUBLIC (SSL) has no authentication"),
+        (
+            {
+                **SECURE,
+                "config.broker": {
+                    "ssl.client.auth": "required",
+                    "listener.name.public.ssl.client.auth": "none",
+                },
+            },
+            "set ssl.client.auth or listener.name.public.ssl.client.auth: required",
+        ),
+        (
+            {**BUCKET, "externalListeners": {"A": {**EXTERNAL["OWN"], "tlsSecret": "x"}}},
+            "externalListeners.A.tlsSecret has no effect, because the listener is PLAINTEXT",
+        ),
+        (
+            {
+                **BUCKET,
+                "externalListeners": {"A": {**EXTERNAL["OWN"], "saslMechanisms": ["PLAIN"]}},
+            },
+            "externalListeners.A.saslMechanisms has no effect, because the listener is PLAINTEXT",
+        ),
+        (
+            {
+                **SECURE,
+                "externalListeners": {"A": {**EXTERNAL["OWN"], "saslMechanisms": ["PLAIN"]}},
+                "config.broker": {"listener.name.a.sasl.enabled.mechanisms": "PLAIN"},
+            },
+            "externalListeners.A.saslMechanisms and listener.name.a.sasl.enabled.mechanisms in",
+        ),
+        (
+            {**SECURE, "config.broker": {"listener.name.public.ssl.keystore.location": "x"}},
+            "listener.name.public.ssl.keystore.location",
+        ),
         ({**SECURE, "nodeTls.certManager.enabled": False}, "the controllers have no TLS"),
         ({**SECURE, "nodeTls.certManager": {"enabled": True}}, "certManager.issuerRef is missing"),
         ({**SECURE, "security.tls.certManager": {}}, "security.tls.secret is missing"),
@@ -493,6 +526,39 @@ def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
         }
         assert found.items() <= mounts.items()
         assert len(found) == 3
+
+
+def test_listeners_may_have_certificates_and_mechanisms_of_their_own() -> None:
+    """A node accepts them, and the chart needs no certificate that none of them shows."""
+    listeners = {
+        "PUBLIC": {**EXTERNAL["PUBLIC"], "security": "SSL", "tlsSecret": "public"},
+        "IN_2": {**EXTERNAL["NODES"], "security": "SASL_PLAINTEXT", "saslMechanisms": ["PLAIN"]},
+    }
+    objects = render(
+        {
+            **SECURE,
+            "listener.security": "SASL_PLAINTEXT",
+            "externalListeners": listeners,
+            "config.broker": {"listener.name.public.ssl.client.auth": "required"},
+        }
+    )
+    assert not [each for each in objects if each["metadata"]["name"] == "penstock-listener"]
+    variables = variables_of(objects, "broker", 0)
+    given = {name: text for name, text in variables.items() if name.startswith("PENSTOCK_")}
+    own = {"PENSTOCK_CONFIG": "", "PENSTOCK_LISTENER_NAME_PUBLIC_SSL_CLIENT_AUTH": "required"}
+    security = load("broker", [], given | own).part(SecurityConfig)
+    assert security.of_listener("IN_2").sasl_enabled_mechanisms == ("PLAIN",)
+    assert security.of_listener("SASL_PLAINTEXT").sasl_enabled_mechanisms != ("PLAIN",)
+    public = security.of_listener("PUBLIC")
+    pod = pod_of(named(objects, "StatefulSet", "penstock-broker"))
+    (mount,) = [
+        each for each in pod["containers"][0]["volumeMounts"] if each["name"] == "listener-public"
+    ]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "listener-public"]
+    assert volume["secret"]["secretName"] == "public"
+    assert [public.ssl_keystore_location, public.ssl_truststore_location] == [
+        f"{mount['mountPath']}/{file}" for file in ("tls-combined.pem", "ca.crt")
+    ]
 
 
 def test_certificates_name_all_addresses_of_their_servers() -> None:

@@ -20,10 +20,25 @@ VALUES = {
     "moto.enabled": True,
     "brokers.replicas": 2,
     "controllers.replicas": 1,
-    "config.broker": {"group.initial.rebalance.delay.ms": 0, "ssl.client.auth": "required"},
+    "config.broker": {
+        "group.initial.rebalance.delay.ms": 0,
+        "listener.name.out_side.ssl.client.auth": "required",
+    },
     "listener.security": "SASL_SSL",
     "externalListeners": {
-        "NODES": {"type": "NodePort", "port": 9094, "firstNodePort": 31001, "security": "SSL"}
+        "OUT_SIDE": {
+            "type": "NodePort",
+            "port": 9094,
+            "firstNodePort": 31001,
+            "security": "SSL",
+            "tlsSecret": "outside",
+        },
+        "PLAIN": {
+            "type": "ClusterIP",
+            "host": "127.0.0.1",
+            "port": 9095,
+            "saslMechanisms": ["PLAIN"],
+        },
     },
     "security.tls.secret": "listeners",
     "security.sasl.usersSecret": "users",
@@ -40,13 +55,22 @@ VALUES = {
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Make the secrets as cert-manager and an operator do."""
-    names = ("listeners", "users", "scram-users", "controller", "broker", "admin", "client")
+    names = (
+        "listeners",
+        "outside",
+        "users",
+        "scram-users",
+        "controller",
+        "broker",
+        "admin",
+        "client",
+    )
     found = {name: tmp_path_factory.mktemp(name) for name in names}
-    clients, nodes = Authority.make("clients"), Authority.make("nodes")
-    for name in ("listeners", "client"):
-        issued = clients.issue(name, hosts=HOSTS)
+    inside, outside, nodes = map(Authority.make, ("CA inside", "CA outside", "nodes"))
+    for name, authority in (("listeners", inside), ("outside", outside), ("client", outside)):
+        issued = authority.issue(name, hosts=HOSTS)
         (found[name] / "tls-combined.pem").write_bytes(issued.keystore)
-        (found[name] / "ca.crt").write_bytes(clients.pem)
+        (found[name] / "ca.crt").write_bytes(authority.pem)
     for role in ("controller", "broker", "admin"):
         issued = nodes.issue(f"penstock-{role}", hosts=HOSTS)
         (found[role] / "tls.crt").write_bytes(issued.certificate)
@@ -106,7 +130,17 @@ def test_clients_have_the_rights_and_topics_of_the_chart(
         AdminClient(wrong).list_topics(timeout=3)
 
 
-def test_another_listener_needs_a_certificate(
+def test_another_listener_has_one_mechanism(
+    cluster: ChartCluster, secrets: dict[str, Path]
+) -> None:
+    address = {"bootstrap.servers": f"127.0.0.1:{cluster.port('penstock-broker-0', 9095)}"}
+    shop = as_user(cluster, secrets, "shop", "of the shop") | address
+    assert AdminClient(shop | {"sasl.mechanism": "PLAIN"}).list_topics(timeout=10).brokers
+    with pytest.raises(KafkaException):
+        AdminClient(shop).list_topics(timeout=3)
+
+
+def test_another_listener_needs_a_certificate_of_another_ca(
     cluster: ChartCluster, secrets: dict[str, Path]
 ) -> None:
     outside = {

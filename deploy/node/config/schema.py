@@ -5,6 +5,8 @@ Invariant: the schema differs from what a process accepts only in constraints be
 a schema cannot express.
 """
 
+import re
+from collections.abc import Collection
 from typing import Any, Final
 
 from base.settings import Field, Kind, text_of
@@ -29,23 +31,40 @@ def schema() -> dict[str, Any]:
     }
 
 
-def role_schema(role: Role) -> dict[str, Any]:
+def role_schema(role: Role, without: Collection[str] = ()) -> dict[str, Any]:
     """Return the settings of one role. None is required: a chart sets the store and the
-    controllers.
+    controllers. without: names of settings that are left out, also for single listeners.
     """
-    properties = {field.name: _property(field) for field in settings_of(role).values()}
-    return {"type": "object", "additionalProperties": False, "properties": properties}
+    fields = [field for field in settings_of(role).values() if field.name not in without]
+    found: dict[str, Any] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {field.name: _property(field) for field in fields},
+    }
+    of_listeners = {
+        _pattern(field): _described(field) for field in fields if field.setting.per_listener
+    }
+    return found | ({"patternProperties": of_listeners} if of_listeners else {})
+
+
+def _pattern(field: Field) -> str:
+    """Return the pattern of the names of a setting for single listeners."""
+    return rf"^listener\.name\.[a-z][a-z0-9_]*\.{re.escape(field.name)}$"
 
 
 def _property(field: Field) -> dict[str, Any]:
-    live = " Can change while brokers run." if field.setting.is_dynamic else ""
-    found: dict[str, Any] = {"description": first_sentence(field.doc) + live} | _type(field)
+    found = _described(field)
     if not field.required and field.default is not None:
         default = field.default
         found["default"] = (
             default if isinstance(default, bool | int) else text_of(field.setting, default)
         )
     return found
+
+
+def _described(field: Field) -> dict[str, Any]:
+    live = " Can change while brokers run." if field.setting.is_dynamic else ""
+    return {"description": first_sentence(field.doc) + live} | _type(field)
 
 
 def _type(field: Field) -> dict[str, Any]:

@@ -22,15 +22,18 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Whether a listener has TLS without a secret of its own. */ -}}
 {{- define "penstock.hasTls" -}}
-{{- if regexMatch "\"[A-Z_]*SSL\"[,}]" (include "penstock.protocols" .) }}yes{{ end -}}
+{{- range $name, $protocol := fromJson (include "penstock.protocols" .) -}}
+{{- if and (hasSuffix "SSL" $protocol) (not (dig $name "tlsSecret" "" $.Values.externalListeners)) }}yes{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "penstock.hasSasl" -}}
 {{- if regexMatch ":\"SASL_" (include "penstock.protocols" .) }}yes{{ end -}}
 {{- end -}}
 
-{{- /* The secret with the certificate of the listeners; empty: no listener has TLS. */ -}}
+{{- /* The secret with the certificate of the listeners without one of their own; empty: none of these has TLS. */ -}}
 {{- define "penstock.listenerTlsSecret" -}}
 {{- $tls := .Values.security.tls -}}
 {{- if include "penstock.hasTls" . -}}
@@ -67,17 +70,36 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Refuse security of single listeners that would have no effect, as nodes do. */ -}}
+{{- define "penstock.checkOwnSecurity" -}}
+{{- $protocols := fromJson (include "penstock.protocols" .) -}}
+{{- range $name, $listener := .Values.externalListeners -}}
+{{- $protocol := get $protocols $name -}}
+{{- if and $listener.tlsSecret (not (hasSuffix "SSL" $protocol)) -}}
+{{- fail (printf "externalListeners.%s.tlsSecret has no effect, because the listener is %s: set its security to SSL or SASL_SSL, or remove the secret" $name $protocol) -}}
+{{- end -}}
+{{- if and $listener.saslMechanisms (not (hasPrefix "SASL" $protocol)) -}}
+{{- fail (printf "externalListeners.%s.saslMechanisms has no effect, because the listener is %s: set its security to SASL_SSL or SASL_PLAINTEXT, or remove the mechanisms" $name $protocol) -}}
+{{- end -}}
+{{- $key := printf "listener.name.%s.sasl.enabled.mechanisms" (lower $name) -}}
+{{- if and $listener.saslMechanisms (hasKey $.Values.config.broker $key) -}}
+{{- fail (printf "externalListeners.%s.saslMechanisms and %s in config.broker exclude each other: set one of them" $name $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* Refuse what nodes would refuse at their start: listeners that let everyone in. */ -}}
 {{- define "penstock.checkSecurity" -}}
 {{- if not .Values.security.allowInsecure -}}
-{{- $clientAuth := get .Values.config.broker "ssl.client.auth" -}}
 {{- $accept := "or security.allowInsecure=true to let everyone in who reaches the pods (docs/how-to/kubernetes.md)" -}}
 {{- range $name, $protocol := fromJson (include "penstock.protocols" .) -}}
 {{- $value := ternary "listener.security" (printf "externalListeners.%s.security" $name) (eq $name $.Values.listener.security) -}}
+{{- $ownAuth := printf "listener.name.%s.ssl.client.auth" (lower $name) -}}
+{{- $clientAuth := get $.Values.config.broker $ownAuth | default (get $.Values.config.broker "ssl.client.auth") -}}
 {{- if eq $protocol "PLAINTEXT" -}}
 {{- fail (printf "the listener %s has no authentication: set %s=SASL_SSL (or SSL with client certificates), %s" $name $value $accept) -}}
 {{- else if and (eq $protocol "SSL") (ne $clientAuth "required") -}}
-{{- fail (printf "the listener %s (SSL) has no authentication: set ssl.client.auth: required in config.broker, or %s=SASL_SSL, %s" $name $value $accept) -}}
+{{- fail (printf "the listener %s (SSL) has no authentication: set ssl.client.auth or %s: required in config.broker, or %s=SASL_SSL, %s" $name $ownAuth $value $accept) -}}
 {{- end -}}
 {{- end -}}
 {{- if not (include "penstock.nodeTlsSecret" (dict "root" . "role" "controller")) -}}
@@ -101,6 +123,18 @@
   value: /etc/penstock-listener-tls/tls-combined.pem
 - name: PENSTOCK_SSL_TRUSTSTORE_LOCATION
   value: /etc/penstock-listener-tls/ca.crt
+{{- end }}
+{{- range $name, $listener := .Values.externalListeners }}
+{{- with $listener.tlsSecret }}
+- name: PENSTOCK_LISTENER_NAME_{{ $name }}_SSL_KEYSTORE_LOCATION
+  value: /etc/penstock-listeners/{{ lower $name }}/tls-combined.pem
+- name: PENSTOCK_LISTENER_NAME_{{ $name }}_SSL_TRUSTSTORE_LOCATION
+  value: /etc/penstock-listeners/{{ lower $name }}/ca.crt
+{{- end }}
+{{- with $listener.saslMechanisms }}
+- name: PENSTOCK_LISTENER_NAME_{{ $name }}_SASL_ENABLED_MECHANISMS
+  value: {{ join "," . }}
+{{- end }}
 {{- end }}
 {{- if include "penstock.usersSecret" . }}
 - name: PENSTOCK_SASL_USERS_FILE
@@ -145,6 +179,24 @@
 {{- with include "penstock.usersSecret" . }}
 - name: users
   secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
+{{- /* The certificates of listeners with secrets of their own. */ -}}
+{{- define "penstock.listenerMounts" -}}
+{{- range $name, $listener := .Values.externalListeners }}
+{{- if $listener.tlsSecret }}
+- {name: listener-{{ lower $name | replace "_" "-" }}, mountPath: /etc/penstock-listeners/{{ lower $name }}, readOnly: true}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "penstock.listenerVolumes" -}}
+{{- range $name, $listener := .Values.externalListeners }}
+{{- if $listener.tlsSecret }}
+- name: listener-{{ lower $name | replace "_" "-" }}
+  secret: {secretName: {{ $listener.tlsSecret }}, defaultMode: 0440}
+{{- end }}
 {{- end }}
 {{- end -}}
 
