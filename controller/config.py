@@ -257,6 +257,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     at once.
     """
 
+    partitions_max: Annotated[int, Setting("max.partitions", Kind.INT, 1, 10_000_000)] = 200_000
+    """Partitions that topics and snapshots may have together (KIP-578); beyond, CreateTopics,
+    CreatePartitions and automatic creation get POLICY_VIOLATION. Internal topics count, but are
+    always created.
+    """
+
     quota_window_num: Annotated[int, Setting("controller.quota.window.num", Kind.INT, 1, 1_000)] = (
         11
     )

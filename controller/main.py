@@ -109,6 +109,11 @@ class ControllerServer:
         return self._config.cluster_id
 
     @property
+    def partitions_max(self) -> int:
+        """Partitions that topics and snapshots may have together, if this controller leads."""
+        return self._config.partitions_max
+
+    @property
     def is_leading(self) -> bool:
         return self._service is not None and self._service.is_leading
 

@@ -269,6 +269,7 @@ _CLASSES: dict[Status, type[RequestRefused]] = {
     Status.INVALID_REPLICATION_FACTOR: TopicRefused,
     Status.INVALID_REPLICA_ASSIGNMENT: TopicRefused,
     Status.INVALID_CONFIG: TopicRefused,
+    Status.PARTITION_LIMIT_REACHED: TopicRefused,
     Status.DUPLICATE_VOTER: QuorumChangeRefused,
     Status.VOTER_NOT_FOUND: QuorumChangeRefused,
     Status.CHANGE_PENDING: QuorumChangeRefused,

@@ -84,6 +84,7 @@ class Status(IntEnum):
     UNACCEPTABLE_CREDENTIAL = 112
     UNSUPPORTED_MECHANISM = 113
     THROTTLING_QUOTA_EXCEEDED = 120
+    PARTITION_LIMIT_REACHED = 121
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -194,6 +194,7 @@ def _topic_managers(
                 defaults=defaults,
                 now_ms=now_ms,
                 move_timeout_ms=config.move_timeout_ms,
+                partitions_max=config.partitions_max,
                 count=count,
             ),
         ),
@@ -207,7 +208,9 @@ def _topic_managers(
         m.CreatePartitions: lambda image, request, _: mutation_quotas.apply(
             image,
             request.client,
-            lambda count: topics.create_partitions(image, request, live=live(), count=count),
+            lambda count: topics.create_partitions(
+                image, request, live=live(), partitions_max=config.partitions_max, count=count
+            ),
         ),
     }
 

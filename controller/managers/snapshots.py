@@ -77,7 +77,7 @@ def plan_snapshot_topics(image: MetadataImage, topics: Sequence[NewTopic]) -> li
                 raise
             detail = f"no topic of a snapshot was created, because of {topic.name!r}:"
             raise Refused(refused.status, f"{detail} {refused.detail}") from None
-    kept = sum(len(topic.partitions) for topic in image.frozen_topics if not topic.is_deleted)
+    kept = image.frozen_topics.snapshot_partition_count
     added = sum(len(plan.forks) for plan in plans)
     if kept + added > SNAPSHOT_PARTITIONS_MAX:
         detail = (

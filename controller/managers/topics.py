@@ -2,7 +2,8 @@
 
 Invariant: One transaction creates a partition with its streams and, if any broker is live, its
 leader. Each topic of a request succeeds or fails by itself, but topics of snapshots only together.
-Internal topics keep their number of partitions. Source: KRaft
+Internal topics keep their number of partitions. Topics and snapshots together have at most
+`partitions_max` partitions, but internal topics are always created (KIP-578). Source: KRaft
 `ReplicationControlManager`.
 """
 
@@ -52,6 +53,11 @@ from controller.metadata.topics import NO_LEADER
 from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 PARTITIONS_PER_TOPIC_MAX = 10_000
+_LIMIT_REACHED = (
+    "the cluster has {present} partitions of topics and snapshots, and {added} more would be above"
+    " the limit of {limit} (max.partitions of the controllers): delete topics or snapshots that are"
+    " not needed any more, use fewer partitions, or raise the limit"
+)
 _FIXED = (
     "topic {name!r} must keep its {count} partitions: keys are located by their number, and with"
     " another number they would be lost"
@@ -70,10 +76,19 @@ class _Maker:
     """Create the partitions of one transaction: assign stream ids, candidates and leaders."""
 
     def __init__(
-        self, image: MetadataImage, live: Collection[NodeId], count: CountPartitions
+        self,
+        image: MetadataImage,
+        live: Collection[NodeId],
+        count: CountPartitions,
+        partitions_max: int | None,
     ) -> None:
         self.records: list[Record] = []
-        self.count = count
+        self._count = count
+        self._partitions_max = partitions_max
+        self._present_count = (
+            image.topics.partition_count + image.frozen_topics.snapshot_partition_count
+        )
+        """Partitions of topics and snapshots, with those that were created here."""
         self.placement = Placement(image, live)
         self.partition_count = 0
         self.elector = Elector(image, live)
@@ -87,6 +102,17 @@ class _Maker:
             )
             raise Refused(Status.INVALID_PARTITIONS, detail)
         self.partition_count += count
+
+    def count(self, added: int, *, is_internal: bool = False) -> None:
+        """Count partitions that will be created, once nothing else speaks against them. Raises
+        Refused beyond the limit of the cluster or the quota of the client.
+        """
+        limit, present = self._partitions_max, self._present_count
+        if limit is not None and present + added > limit and not is_internal:
+            detail = _LIMIT_REACHED.format(present=present, added=added, limit=limit)
+            raise Refused(Status.PARTITION_LIMIT_REACHED, detail)
+        self._count(added)
+        self._present_count += added
 
     def add(
         self,
@@ -130,16 +156,18 @@ def create_topics(
     defaults: TopicDefaults,
     now_ms: Millis,
     move_timeout_ms: int,
+    partitions_max: int | None = None,
     count: CountPartitions = count_nothing,
 ) -> Result[TopicsCreated]:
     """Create topics, or bring deleted ones back; return an answer per topic in the order of the
     request. Each succeeds by itself, but those of snapshots only together. validate_only makes no
     records.
 
-    move_timeout_ms: of the partitions that come back while their last owner has them open. count:
-    counts the partitions of each topic for the quota of the client.
+    move_timeout_ms: of the partitions that come back while their last owner has them open.
+    partitions_max: that topics and snapshots may have together; None: no limit. count: counts the
+    partitions of each topic for the quota of the client.
     """
-    maker = _Maker(image, live, count)
+    maker = _Maker(image, live, count, partitions_max)
     undeletions = Undeletions(image, maker.elector, now_ms, move_timeout_ms)
     counts = Counter(topic.name for topic in request.topics)
     frozen = [topic for topic in request.topics if SNAPSHOT_SEPARATOR in topic.name]
@@ -175,10 +203,13 @@ def create_partitions(
     request: CreatePartitions,
     *,
     live: Collection[NodeId],
+    partitions_max: int | None = None,
     count: CountPartitions = count_nothing,
 ) -> Result[ItemResults]:
-    """Add partitions at the end; a topic never gets fewer. count: as in `create_topics`."""
-    maker = _Maker(image, live, count)
+    """Add partitions at the end; a topic never gets fewer. partitions_max, count: as in
+    `create_topics`.
+    """
+    maker = _Maker(image, live, count, partitions_max)
     counts = Counter(topic.name for topic in request.topics)
     items: list[ItemResult] = []
     for topic in request.topics:
@@ -222,7 +253,7 @@ def _create(
     if forks is not None and len(rows) != len(forks):
         detail = f"a fork has as many partitions as its source: {len(forks)}, not {len(rows)}"
         raise Refused(Status.INVALID_PARTITIONS, detail)
-    maker.count(len(rows))
+    maker.count(len(rows), is_internal=is_internal)
     topic_id = new_uuid()
     maker.records.append(TopicRecord(topic_id, topic.name))
     maker.records += [

@@ -74,6 +74,8 @@ class FrozenTopic:
 class FrozenTopicsImage:
     _by_id: dict[UUID, FrozenTopic] = field(default_factory=dict[UUID, FrozenTopic])
     _by_full_name: dict[str, FrozenTopic] = field(default_factory=dict[str, FrozenTopic])
+    snapshot_partition_count: int = 0
+    """Partitions of the topics of snapshots."""
 
     def __iter__(self) -> Iterator[FrozenTopic]:
         return iter(self._by_id.values())
@@ -154,6 +156,8 @@ class FrozenTopicsImage:
                 f"partition {record.partition} with leader {record.leader} does not fit the frozen"
                 f" topic {topic.full_name}"
             )
+        if record.partition == len(topic.partitions) and not topic.is_deleted:
+            self.snapshot_partition_count += 1
         topic.partitions[record.partition : record.partition + 1] = [record]
 
     def _add(self, topic: FrozenTopic) -> None:
@@ -167,6 +171,8 @@ class FrozenTopicsImage:
         if topic is None:
             raise broken(f"frozen topic {topic_id} does not exist")
         del self._by_full_name[topic.full_name]
+        if not topic.is_deleted:
+            self.snapshot_partition_count -= len(topic.partitions)
         return topic
 
 

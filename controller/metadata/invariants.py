@@ -154,6 +154,12 @@ def _check_frozen(
                 if stream.opened and not topic.is_deleted:
                     raise broken(f"{name}: stream {stream.stream_id} of a snapshot is open")
             owned.update(partition.stream_ids)
+    count = sum(len(topic.partitions) for topic in frozen_topics if not topic.is_deleted)
+    if count != frozen_topics.snapshot_partition_count:
+        raise broken(
+            f"snapshots have {count} partitions, {frozen_topics.snapshot_partition_count} are"
+            " counted"
+        )
     return owned
 
 

@@ -101,6 +101,11 @@ class TopicsImage:
     def led_count(self, leader: BrokerIncarnation) -> int:
         return len(self._led_by.get(leader, ()))
 
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics. The cost is O(starts of brokers that lead any)."""
+        return sum(map(len, self._led_by.values()))
+
     def leaders(self) -> Mapping[BrokerIncarnation, set[PartitionKey]]:
         return self._led_by
 

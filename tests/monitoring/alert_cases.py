@@ -216,6 +216,18 @@ STORE: Final = (
 )
 
 _CHANGES: Final = of("penstock_controller_leader_changes_total", pod=CONTROLLER)
+
+
+def _partitions(of_topics: int, of_snapshots: int) -> Series:
+    """Return what a controller shows whose cluster may have 1,000 partitions."""
+    shown = {
+        "penstock_cluster_partitions": of_topics,
+        "penstock_cluster_snapshot_partitions": of_snapshots,
+        "penstock_cluster_partitions_limit": 1_000,
+    }
+    return {of(name, pod=CONTROLLER): steady(value) for name, value in shown.items()}
+
+
 CLUSTER: Final = (
     AlertCase(
         alert="PenstockNoLeader",
@@ -340,6 +352,13 @@ CLUSTER: Final = (
         300,
         "The store lacks the metadata of the last 6m 40s",
         more={"pod": CONTROLLER},
+    ),
+    AlertCase(
+        alert="PenstockPartitionsNearLimit",
+        series=_partitions(700, 250),
+        calm=_partitions(700, 150),
+        fires_s=300,
+        summary="The cluster has 95% of the partitions that it may have",
     ),
 )
 

@@ -134,6 +134,8 @@ class ManagersCluster:
         self.now_ms = Millis(1_000)
         self.live: set[NodeId] = set()
         self.uuids = 0
+        self.partitions_max: int | None = None
+        """The limit of the cluster for those that are created."""
         self.timeline = Timeline()
         self.moves: dict[reassign.MoveUnderWay, int] = {}
         self.apply([ClusterRecord("test")])
@@ -218,6 +220,7 @@ class ManagersCluster:
             defaults=topics.TopicDefaults(),
             now_ms=self.now_ms,
             move_timeout_ms=MOVE_TIMEOUT_MS,
+            partitions_max=self.partitions_max,
         )
         value = self.run(result)
         assert value is not None

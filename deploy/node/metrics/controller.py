@@ -46,6 +46,7 @@ class ControllerReader:
         )
         yield from _quorum(server, quorum)
         yield from _callers(server.gate)
+        yield table.PARTITIONS_LIMIT, (), server.partitions_max
         yield from _active_controller(quorum, server.active if server.is_leading else None)
         yield from read_brokers(server.image)
         yield from read_leaders(server.image, wall_ms())
@@ -129,7 +130,8 @@ def read_leaders(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
         if leader != NO_LEADER and not image.nodes.is_alive(leader)
     )
     yield table.TOPICS, (), len(topics)
-    yield table.CLUSTER_PARTITIONS, (), sum(map(len, topics.leaders().values()))
+    yield table.CLUSTER_PARTITIONS, (), topics.partition_count
+    yield table.SNAPSHOT_PARTITIONS, (), image.frozen_topics.snapshot_partition_count
     yield table.LEADERLESS, (), leaderless
     yield table.MOVES, (), moving
     yield table.MOVE_AGE, (), (now_ms - oldest_ms) / 1_000

@@ -614,7 +614,17 @@ BROKER_FENCED: Final = _of_controller(
     "gauge", "penstock_cluster_broker_fenced", "1 if this registered broker is fenced.", "broker"
 )
 TOPICS: Final = _of_controller("gauge", "penstock_cluster_topics", "Topics.")
-CLUSTER_PARTITIONS: Final = _of_controller("gauge", "penstock_cluster_partitions", "Partitions.")
+CLUSTER_PARTITIONS: Final = _of_controller(
+    "gauge", "penstock_cluster_partitions", "Partitions of topics."
+)
+SNAPSHOT_PARTITIONS: Final = _of_controller(
+    "gauge", "penstock_cluster_snapshot_partitions", "Partitions of snapshots."
+)
+PARTITIONS_LIMIT: Final = _of_controller(
+    "gauge",
+    "penstock_cluster_partitions_limit",
+    "Partitions that topics and snapshots may have together (`max.partitions`).",
+)
 LEADERLESS: Final = _of_controller(
     "gauge",
     "penstock_cluster_leaderless_partitions",

@@ -286,6 +286,16 @@ class TestUndelete:
         assert cluster.create(NewTopic(**wanted), status).topic_id is None
         assert len(cluster.frozen) == 1
 
+    def test_what_comes_back_counts_for_the_limit_of_the_cluster(self, cluster: Deleting) -> None:
+        cluster.delete("t", GRACE_MS)
+        cluster.partitions_max = 1
+        cluster.topic("u")
+        refused = cluster.undelete("t", status=Status.PARTITION_LIMIT_REACHED)
+        assert "has 1 partitions" in refused.detail
+        assert len(cluster.frozen) == 1
+        cluster.partitions_max = 2
+        cluster.undelete("t")
+
     def test_the_number_of_partitions_may_be_named(self, cluster: Deleting) -> None:
         cluster.delete("t", GRACE_MS)
         cluster.create(NewTopic(name="t", partitions=1, configs={UNDELETE: "t"}))

@@ -70,6 +70,7 @@ class Snapping(ManagersCluster):
             defaults=topics.TopicDefaults(),
             now_ms=self.now_ms,
             move_timeout_ms=1_000,
+            partitions_max=self.partitions_max,
         )
         value = self.run(result)
         assert value is not None
@@ -204,6 +205,21 @@ def test_partitions_of_snapshots_are_limited(
     assert (first.status, second.status) == (Status.INVALID_PARTITIONS,) * 2
     assert "delete snapshots" in first.detail
     cluster.snapshot("t@b")
+
+
+def test_snapshots_and_forks_count_for_the_limit_of_the_cluster(cluster: Snapping) -> None:
+    cluster.partitions_max = 4
+    (frozen,) = cluster.snapshot("t@a")
+    first, second = cluster.create_all(cluster.request("t@b"), cluster.request("u@b"))
+    assert (first.status, second.status) == (Status.PARTITION_LIMIT_REACHED,) * 2
+    assert "has 3 partitions of topics and snapshots, and 2 more" in first.detail
+    fork = cluster.request("fork", source="t@a")
+    assert [item.status for item in cluster.create_all(fork)] == [Status.OK]
+    other = cluster.request("other", source="t@a")
+    assert cluster.create_all(other)[0].status == Status.PARTITION_LIMIT_REACHED
+    assert snapshot_of(cluster.image).frozen_topics.snapshot_partition_count == 1
+    cluster.remove(frozen)
+    cluster.snapshot("u@b")
 
 
 def test_a_recovery_names_what_a_snapshot_has_lost(cluster: Snapping) -> None:

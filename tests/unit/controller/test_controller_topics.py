@@ -36,7 +36,11 @@ def grow(
     cluster: ManagersCluster, *new: NewPartitions, validate_only: bool = False
 ) -> list[ItemResult]:
     request = CreatePartitions(topics=list(new), validate_only=validate_only)
-    value = cluster.run(topics.create_partitions(cluster.image, request, live=cluster.live))
+    value = cluster.run(
+        topics.create_partitions(
+            cluster.image, request, live=cluster.live, partitions_max=cluster.partitions_max
+        )
+    )
     assert value is not None
     return value.items
 
@@ -230,6 +234,77 @@ class TestGrowAndDelete:
         )
         assert value is not None
         assert [item.status for item in value.items] == [Status.OK, Status.CONTROLLER_BUSY]
+
+
+class TestPartitionLimit:
+    """`max.partitions` (KIP-578)."""
+
+    def test_topics_up_to_the_limit_and_none_beyond(self, cluster: ManagersCluster) -> None:
+        cluster.partitions_max = 5
+        cluster.topic("t", 3)
+        refused = cluster.create(NewTopic(name="u", partitions=3), Status.PARTITION_LIMIT_REACHED)
+        for part in ("has 3 partitions", "3 more", "limit of 5 (max.partitions", "delete topics"):
+            assert part in refused.detail
+        cluster.topic("u", 2)
+        cluster.create(NewTopic(name="v"), Status.PARTITION_LIMIT_REACHED)
+        cluster.delete("t", grace_ms=10_000)
+        cluster.topic("v", 3)
+
+    @pytest.mark.parametrize("validate_only", [False, True])
+    def test_topics_of_one_request_count_together_without_refused_ones(
+        self, cluster: ManagersCluster, *, validate_only: bool
+    ) -> None:
+        new = [
+            NewTopic(name="t", partitions=2),
+            NewTopic(name="a b", partitions=2),
+            NewTopic(name="u", partitions=4),
+            NewTopic(name="v", partitions=2),
+            NewTopic(name="w", partitions=2),
+        ]
+        result = topics.create_topics(
+            cluster.image,
+            CreateTopics(topics=new, validate_only=validate_only),
+            new_uuid=cluster.new_uuid,
+            live=cluster.live,
+            defaults=topics.TopicDefaults(),
+            now_ms=cluster.now_ms,
+            move_timeout_ms=10_000,
+            partitions_max=5,
+        )
+        value = cluster.run(result)
+        assert value is not None
+        assert [topic.status for topic in value.topics] == [
+            Status.OK,
+            Status.INVALID_TOPIC_NAME,
+            Status.PARTITION_LIMIT_REACHED,
+            Status.OK,
+            Status.PARTITION_LIMIT_REACHED,
+        ]
+        assert cluster.image.topics.partition_count == (0 if validate_only else 4)
+
+    def test_partitions_that_are_added(self, cluster: ManagersCluster) -> None:
+        cluster.topic("t", 2)
+        cluster.topic("u", 2)
+        cluster.partitions_max = 6
+        first, second = grow(
+            cluster, NewPartitions(name="t", total=4), NewPartitions(name="u", total=3)
+        )
+        assert (first.status, second.status) == (Status.OK, Status.PARTITION_LIMIT_REACHED)
+        assert "has 6 partitions" in second.detail
+        assert [len(cluster.partitions(name)) for name in ("t", "u")] == [4, 2]
+
+    def test_internal_topics_count_but_are_always_created(self, cluster: ManagersCluster) -> None:
+        cluster.partitions_max = 3
+        cluster.topic("t", 3)
+        cluster.topic("__consumer_offsets", 50)
+        refused = cluster.create(NewTopic(name="u"), Status.PARTITION_LIMIT_REACHED)
+        assert "has 53 partitions" in refused.detail
+
+    def test_a_lower_limit_takes_nothing_away(self, cluster: ManagersCluster) -> None:
+        cluster.topic("t", 3)
+        cluster.partitions_max = 1
+        cluster.create(NewTopic(name="u"), Status.PARTITION_LIMIT_REACHED)
+        assert len(cluster.partitions("t")) == 3
 
 
 def change(name: str, value: str | None, *, topic: str = "t", kind: int = 2) -> ConfigChange:
