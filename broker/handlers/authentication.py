@@ -36,6 +36,7 @@ from broker.security.exchange import (
 )
 from broker.security.oauthbearer import OAuthBearerServer
 from broker.security.sasl import SaslPhase, SaslState
+from broker.security.tokens import ScopeMissing
 from broker.wire import apis, framing
 from broker.wire.gen import sasl_authenticate, sasl_handshake
 from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
@@ -242,7 +243,8 @@ class AuthenticatingDispatcher:
             token = await keys.verify(step.token)
         except AuthenticationFailed as error:
             self._log_failure(connection, str(error), sasl.mechanism)
-            return exchange.refuse()  # the client answers, and then it fails
+            scopes = error.required if isinstance(error, ScopeMissing) else ()
+            return exchange.refuse(scopes)  # the client answers, and then it fails
         exchange.check_user(token.user)
         return Done(token.user, expires_ms=token.expires_ms)
 

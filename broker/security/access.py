@@ -92,6 +92,7 @@ class ClientAccess:
             audiences=config.sasl_oauth_expected_audience,
             issuer=config.sasl_oauth_expected_issuer,
             skew_ms=config.sasl_oauth_clock_skew_seconds * 1_000,
+            required_scopes=config.sasl_oauth_required_scope,
             scope_claim=config.sasl_oauth_scope_claim_name,
             user_claim=config.sasl_oauth_sub_claim_name,
         )

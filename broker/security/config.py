@@ -7,6 +7,7 @@ Must not: read files.
 Source: Kafka's SslConfigs, SaslConfigs, BrokerSecurityConfigs and ChannelBuilders; KIP-684.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
@@ -35,6 +36,8 @@ AUTH_REQUIRED: Final = "required"
 HTTPS: Final = "https"
 _TLS: Final = "ssl."
 _CLIENT_AUTH: Final = "ssl.client.auth"
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+"""RFC 6749."""
 _URLS: Final = ("http://", "https://", "file:")
 
 
@@ -185,6 +188,11 @@ class SecurityConfig:
     ] = ""
     """A token must name this issuer. Empty: any issuer whose key is in the JWKS document."""
 
+    sasl_oauth_required_scope: Annotated[
+        tuple[str, ...], Setting("sasl.oauthbearer.required.scope", Kind.LIST, per_listener=True)
+    ] = ()
+    """A token must have all of these scopes. Empty: it needs none."""
+
     sasl_oauth_clock_skew_seconds: Annotated[
         int, Setting("sasl.oauthbearer.clock.skew.seconds", Kind.INT, 0, 3_600, per_listener=True)
     ] = 30
@@ -271,7 +279,7 @@ class SecurityConfig:
                 "ssl_principal_mapping_rules", self.ssl_principal_mapping_rules, str(error)
             ) from None
         if self.sasl_jwks_endpoint_url:
-            self._check_url()
+            self._check_oauth()
         for listener in {key.listener for key in self._keys()}:
             try:
                 self.of_listener(listener)
@@ -375,7 +383,7 @@ class SecurityConfig:
         if protocol.has_tls:
             self._check_tls(client_auth)
         if protocol.has_sasl and OAUTHBEARER in self.sasl_enabled_mechanisms:
-            self._check_url()
+            self._check_oauth()
 
     def _check_peers(self, listener: str) -> None:
         """Check that brokers can log in to each other at this listener."""
@@ -441,7 +449,14 @@ class SecurityConfig:
                 f"a PEM file with CAs, because ssl_client_auth is {client_auth}",
             )
 
-    def _check_url(self) -> None:
+    def _check_oauth(self) -> None:
+        for scope in self.sasl_oauth_required_scope:
+            if not _SCOPE.fullmatch(scope):
+                raise SettingInvalid(
+                    "sasl_oauth_required_scope",
+                    scope,
+                    "scopes separated by commas, each without spaces, quotes and backslashes",
+                )
         if not self.sasl_jwks_endpoint_url.startswith(_URLS):
             raise SettingInvalid(
                 "sasl_jwks_endpoint_url",

@@ -7,7 +7,9 @@ client gets the reason as JSON, answers it with one byte, and gets the failure.
 Source: RFC 7628; Kafka's OAuthBearerClientInitialResponse and OAuthBearerSaslServer.
 """
 
+import json
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from broker.security.exchange import AuthenticationFailed, Challenge, CheckToken
@@ -17,18 +19,17 @@ _MESSAGE: Final = re.compile(
     r"n,(?:a=(?P<authzid>[^,\x01]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x20-\x7e \t\r\n]*\x01)+)\x01"
 )
 _BEARER: Final = re.compile(r"bearer +(?P<token>[-_.~+/A-Za-z0-9]+=*)", re.IGNORECASE)
-_REFUSED: Final = '{"status":"invalid_token"}'
 
 
 class OAuthBearerServer:
     def __init__(self) -> None:
         self._authorization_id = ""
-        self._is_refused = False
+        self._refusal = ""
 
     def receive(self, token: bytes) -> CheckToken:
         """See `broker.security.exchange.Exchange`."""
-        if self._is_refused:
-            raise AuthenticationFailed("the token was refused", told=_REFUSED)
+        if self._refusal:
+            raise AuthenticationFailed("the token was refused", told=self._refusal)
         found = _MESSAGE.fullmatch(token.decode("ascii", "replace"))
         if found is None:
             raise AuthenticationFailed("the OAUTHBEARER message is malformed")
@@ -53,10 +54,17 @@ class OAuthBearerServer:
             )
             raise AuthenticationFailed("the authorization id differs from the user", told=text)
 
-    def refuse(self) -> Challenge:
-        """Refuse the token. The client answers, and then the exchange fails."""
-        self._is_refused = True
-        return Challenge(_REFUSED.encode())
+    def refuse(self, scopes: Sequence[str] = ()) -> Challenge:
+        """Refuse the token. The client answers, and then the exchange fails. scopes: those that a
+        token must have, if this one lacks any.
+        """
+        refusal = (
+            {"status": "insufficient_scope", "scope": " ".join(scopes)}
+            if scopes
+            else {"status": "invalid_token"}
+        )
+        self._refusal = json.dumps(refusal, separators=(",", ":"))
+        return Challenge(self._refusal.encode())
 
 
 def bearer_message(token: str) -> bytes:

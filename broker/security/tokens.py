@@ -31,6 +31,14 @@ class UnknownKey(AuthenticationFailed):
     """Raised when no key has the id that the token names."""
 
 
+class ScopeMissing(AuthenticationFailed):
+    """Raised when a token lacks one of the scopes that it must have."""
+
+    def __init__(self, missing: Sequence[str], required: Sequence[str]) -> None:
+        super().__init__(f"the token lacks the scope {', '.join(missing)}")
+        self.required = required
+
+
 class Key(NamedTuple):
     """A public key. key_id and algorithm: empty if the document does not say."""
 
@@ -52,6 +60,7 @@ class TokenRules:
     audiences: Sequence[str] = ()
     issuer: str = ""
     skew_ms: int = 30_000
+    required_scopes: Sequence[str] = ()
     scope_claim: str = "scope"
     user_claim: str = "sub"
 
@@ -152,9 +161,7 @@ def _checked(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> Verif
     _check_audience(claims.get("aud"), rules.audiences)
     if rules.issuer and claims.get("iss") != rules.issuer:
         raise AuthenticationFailed("the token has another issuer")
-    scope = claims.get(rules.scope_claim, "")
-    if not isinstance(scope, str) and not _are_texts(scope):
-        raise AuthenticationFailed("the scope of the token is malformed")
+    _check_scopes(claims.get(rules.scope_claim, ""), rules.required_scopes)
     user = claims.get(rules.user_claim)
     if not isinstance(user, str) or not user.strip() or len(user) > _USER_CHARACTERS_MAX:
         raise AuthenticationFailed(f"the token has no {rules.user_claim}")
@@ -179,6 +186,16 @@ def _check_audience(given: object, wanted: Sequence[str]) -> None:
     named = [given] if isinstance(given, str) else given
     if not _are_texts(named) or not set(cast("list[str]", named)) & set(wanted):
         raise AuthenticationFailed("the token is for another audience")
+
+
+def _check_scopes(given: object, required: Sequence[str]) -> None:
+    """Check that the token has all scopes. given: a text with spaces in between, or a list."""
+    scopes = given.split(" ") if isinstance(given, str) else given
+    if not _are_texts(scopes):
+        raise AuthenticationFailed("the scope of the token is malformed")
+    missing = [scope for scope in required if scope not in cast("list[str]", scopes)]
+    if missing:
+        raise ScopeMissing(missing, required)
 
 
 def _are_texts(value: object) -> bool:

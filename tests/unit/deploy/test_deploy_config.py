@@ -321,6 +321,15 @@ def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
             r"sasl\.oauthbearer\.jwks\.endpoint\.url=''",
         ),
         (["--sasl-oauthbearer-jwks-endpoint-url", "ftp://x"], r"https://, http:// or file:PATH"),
+        (
+            [
+                *("--sasl-enabled-mechanisms", "OAUTHBEARER"),
+                *("--sasl-oauthbearer-jwks-endpoint-url", "file:keys.json"),
+                *("--sasl-oauthbearer-required-scope", "kafka orders"),
+                *("--listeners", "SASL_PLAINTEXT://:1"),
+            ],
+            r"sasl\.oauthbearer\.required\.scope='kafka orders' .* by commas",
+        ),
         (["--ssl-enabled-protocols", "TLSv1.1"], r"each of TLSv1\.2, TLSv1\.3"),
         (["--ssl-principal-mapping-rules", "RULE:x"], r"'RULE:x' is not a rule"),
         (

@@ -73,11 +73,18 @@ def test_a_token_is_for_its_own_user() -> None:
         server.check_user("you")
 
 
-def test_a_refused_token_fails_with_the_next_message() -> None:
+@pytest.mark.parametrize(
+    ("scopes", "told"),
+    [
+        ((), '{"status":"invalid_token"}'),
+        (("kafka", "write"), '{"status":"insufficient_scope","scope":"kafka write"}'),
+    ],
+)
+def test_a_refused_token_fails_with_the_next_message(scopes: tuple[str, ...], told: str) -> None:
     server = OAuthBearerServer()
     server.receive(bearer_message("a.b.c"))
-    assert server.refuse().data == b'{"status":"invalid_token"}'
+    assert server.refuse(scopes).data == told.encode()
     for message in (b"\x01", bearer_message("other.good.token")):
         with pytest.raises(AuthenticationFailed) as failed:
             server.receive(message)
-        assert failed.value.told == '{"status":"invalid_token"}'
+        assert failed.value.told == told

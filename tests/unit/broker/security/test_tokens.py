@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from broker.security.exchange import AuthenticationFailed
-from broker.security.tokens import TokenRules, UnknownKey, parse_keys, verify
+from broker.security.tokens import ScopeMissing, TokenRules, UnknownKey, parse_keys, verify
 
 RSA: Final = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
 OTHER: Final = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
@@ -87,6 +87,45 @@ def test_audience_and_issuer_must_be_the_expected_ones() -> None:
     ):
         with pytest.raises(AuthenticationFailed):
             verify(token(**changes), KEYS, rules, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("scope", "missing"),
+    [
+        ("kafka write", None),
+        ("write other kafka", None),
+        (["write", "kafka"], None),
+        ("kafka", "write"),
+        ("kafkawrite", "kafka, write"),
+        ("KAFKA WRITE", "kafka, write"),
+        ("kafka\twrite", "kafka, write"),
+        (["kafka write"], "kafka, write"),
+        (["kafka"], "write"),
+        ("", "kafka, write"),
+        ([], "kafka, write"),
+        (None, "kafka, write"),
+    ],
+)
+def test_all_required_scopes_must_be_there(
+    scope: str | list[str] | None, missing: str | None
+) -> None:
+    rules = TokenRules(required_scopes=("kafka", "write"))
+    given = token(scope=scope)
+    if missing is None:
+        assert verify(given, KEYS, rules, NOW_MS).user == "alice"
+        return
+    with pytest.raises(ScopeMissing, match=f"lacks the scope {missing}$"):
+        verify(given, KEYS, rules, NOW_MS)
+
+
+def test_scopes_can_be_in_another_claim() -> None:
+    rules = TokenRules(required_scopes=("kafka",), scope_claim="scp")
+    assert verify(token(scp="kafka"), KEYS, rules, NOW_MS).user == "alice"
+    with pytest.raises(ScopeMissing):
+        verify(token(scope="kafka"), KEYS, rules, NOW_MS)
+    for malformed in (7, {"kafka": 1}, ["kafka", 1]):
+        with pytest.raises(AuthenticationFailed, match="malformed"):
+            verify(token(scp=malformed), KEYS, rules, NOW_MS)
 
 
 def test_clocks_may_differ_a_little() -> None:
