@@ -208,9 +208,15 @@ chaos-clients: venv
 chaos: chaos-clients ## real processes under faults for MINUTES=10: kill -9, pauses, cut links, a failing store; ARGS='--seed N' repeats
 	PYTHONPATH=build/chaos-clients $(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
+# A wheel or nothing: it takes clang and minutes to compile.
+.PHONY: atheris
+atheris: venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --upgrade --target build/atheris -r tests/fuzz/requirements.txt 2> /dev/null \
+	    || echo "atheris cannot be installed here: inputs are mutated at random, not by coverage"
+
 .PHONY: fuzz
-fuzz: venv ## every reader of bytes from outside with mutated inputs, for MINUTES=10 in all; ARGS=TARGET for one of them
-	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+fuzz: atheris ## every reader of bytes from outside with mutated inputs, for MINUTES=10 in all; ARGS=TARGET for one of them
+	PYTHONPATH=build/atheris $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 .PHONY: bench
 bench: venv ## measure the figures of docs/performance.md, as ratios within this run
