@@ -7,16 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from base.scram import ScramMechanism
+from broker.security.config import STANDARD_AUTHORIZER
 from broker.wire import apis
 from broker.wire.gen import alter_user_scram_credentials as altering
 from broker.wire.gen import describe_user_scram_credentials as describing
 from tests.interop.both import Both
+from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
-from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
+from tests.support.secure_cluster import (
+    BROKER_PASSWORD,
+    BROKER_USER,
+    SecureFiles,
+    create_user,
+    secure_cluster,
+)
 from tests.support.token_issuer import TokenIssuer
 
+ACLS = "org.apache.kafka.tools.AclCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
@@ -77,22 +88,58 @@ async def test_credentials_are_altered_and_described_as_by_kafka(both: Both) -> 
         assert text == kafka_text
 
 
+def login(files: SecureFiles, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> str:
+    """Return the path of a config by which Java's clients log in over TLS."""
+    path = files.directory / f"{user}-{mechanism}.properties"
+    module = "scram.Scram" if mechanism.startswith("SCRAM") else "plain.Plain"
+    path.write_text(
+        "security.protocol=SASL_SSL\nssl.truststore.type=PEM\n"
+        f"sasl.mechanism={mechanism}\nssl.truststore.location={files.truststore}\n"
+        f"sasl.jaas.config=org.apache.kafka.common.security.{module}LoginModule required"
+        f' username="{user}" password="{password}";\n'
+    )
+    return str(path)
+
+
+async def test_kafka_acls_over_tls_and_scram(java: JavaHome, tmp_path: Path) -> None:
+    """The administrator gives rights to a user, who may not do so, but may produce then."""
+    files = SecureFiles(tmp_path / "security")
+    security = {"authorizer": STANDARD_AUTHORIZER, "super_users": f"User:{BROKER_USER}"}
+    async with secure_cluster(tmp_path, "SASL_SSL", security=security, files=files) as cluster:
+        await create_user(cluster, "alice", "secret", ScramMechanism.SCRAM_SHA_512)
+        admin = login(files, BROKER_USER, BROKER_PASSWORD)
+        user = login(files, "alice", "secret")
+
+        async def acls(config: str, *arguments: str) -> str:
+            address = ("--bootstrap-server", cluster.bootstrap, "--command-config", config)
+            done = await asyncio.to_thread(java.tool, ACLS, *address, *arguments)
+            return done.stdout + done.stderr
+
+        given = ("--add", "--allow-principal", "User:alice", "--producer", "--topic", "t")
+        assert "ClusterAuthorizationException" in await acls(user, *given)
+        added = await acls(admin, *given)
+        assert "principal=User:alice, host=*, operation=WRITE, permissionType=ALLOW" in added
+        producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "security.protocol": "SASL_SSL",
+                "ssl.ca.location": str(files.truststore),
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "alice",
+                "sasl.password": "secret",
+            }
+        )
+        outcomes: list[object] = []
+        producer.produce("t", b"x", on_delivery=lambda error, _: outcomes.append(error))
+        assert await asyncio.to_thread(producer.flush, TIMEOUT_S) == 0
+        assert outcomes == [None]
+
+
 @pytest.mark.long
 async def test_java_clients_use_scram_over_tls(java: JavaHome, tmp_path: Path) -> None:
     """kafka-configs makes a user over TLS, and the user produces."""
     files = SecureFiles(tmp_path / "security")
     async with secure_cluster(tmp_path, "SASL_SSL", files=files) as cluster:
-
-        def properties(user: str, password: str, mechanism: str) -> str:
-            path = tmp_path / f"{user}-{mechanism}.properties"
-            module = "scram.Scram" if mechanism.startswith("SCRAM") else "plain.Plain"
-            path.write_text(
-                "security.protocol=SASL_SSL\nssl.truststore.type=PEM\n"
-                f"sasl.mechanism={mechanism}\nssl.truststore.location={files.truststore}\n"
-                f"sasl.jaas.config=org.apache.kafka.common.security.{module}LoginModule required"
-                f' username="{user}" password="{password}";\n'
-            )
-            return str(path)
 
         def tool(main: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
             return java.tool(main, "--bootstrap-server", cluster.bootstrap, *arguments)
@@ -102,7 +149,7 @@ async def test_java_clients_use_scram_over_tls(java: JavaHome, tmp_path: Path) -
             assert done.returncode == 0, done.stdout + done.stderr
             return done.stdout + done.stderr
 
-        admin = properties(BROKER_USER, BROKER_PASSWORD, "SCRAM-SHA-512")
+        admin = login(files, BROKER_USER, BROKER_PASSWORD)
         user = ("--entity-type", "users", "--entity-name", "alice", "--command-config", admin)
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             added = f"{mechanism}=[iterations=8192,password=secret]"
@@ -110,7 +157,7 @@ async def test_java_clients_use_scram_over_tls(java: JavaHome, tmp_path: Path) -
         shown = await run(CONFIGS, "--describe", *user)
         assert "SCRAM-SHA-256=iterations=8192" in shown
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"):
-            config = properties("alice", "secret", mechanism)
+            config = login(files, "alice", "secret", mechanism)
             topic = f"of-{mechanism}"
             await run(TOPICS, "--create", "--topic", topic, "--command-config", config)
             produced = await run(
