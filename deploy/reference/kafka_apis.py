@@ -70,6 +70,11 @@ A restart takes them back to `log.level`.
 `kafka-client-metrics.sh` sets, shows and deletes subscriptions to metrics of clients (KIP-714), which have no effect: brokers do not collect such metrics, as Kafka without a plugin for them.
 There can be 1,000 subscriptions.
 
+Clients log in by SCRAM (KIP-84), PLAIN or OAUTHBEARER (KIP-255), and again before a session ends (KIP-368).
+Brokers verify signed tokens with a JWKS document, as Kafka since KIP-768.
+`penstock` commands get tokens by the grant `client_credentials`; they cannot get them by assertions (the grant `jwt-bearer` of KIP-1139).
+Kafka's clients may use either: a broker sees only the token.
+
 Quotas are Kafka's ([Limit clients](../how-to/quotas.md)): clients are told to wait, and nothing is read from their connections meanwhile.
 Each broker counts for itself; the active controller counts the partitions of `controller_mutation_rate`, as in Kafka.
 `request_percentage` is of the time of the broker's event loop.
@@ -92,7 +97,7 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
             "ExpireDelegationToken",
             "DescribeDelegationToken",
         ),
-        "No delegation tokens: SCRAM refuses `tokenauth`.",
+        "No delegation tokens (KIP-48): SCRAM refuses `tokenauth`.",
     ),
     (
         ("AddRaftVoter", "RemoveRaftVoter"),
