@@ -1,75 +1,70 @@
 """Attack a broker, and measure what that costs: its memory, and the latency of another client.
 
 The controller, the broker, the attacker and the client that produces are processes of their own.
-The broker has `queued.max.request.bytes` of 512 MiB. Each attack lasts _ATTACK_S. Strangers attack
-a listener with SASL, on which they never authenticate; the others a listener without.
+The broker has `queued.max.request.bytes` of 512 MiB. Each attack lasts _ATTACK_S.
+`benchmarks.attackers` has them.
 """
 
-import asyncio
 import contextlib
+import json
 import multiprocessing
 import os
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 
-from benchmarks import clients, harness
+from benchmarks import attackers, clients, harness
 from benchmarks.harness import Measure
-from broker.wire import apis, framing
-from broker.wire.codecs import CODECS
-from broker.wire.gen import (
-    api_versions,
-    create_topics,
-    describe_groups,
-    heartbeat,
-    metadata,
-    produce,
-    sasl_handshake,
-)
-from deploy.local.certificates import write_private
+from controller.metadata.topic_configs import VALUE_SCHEMA
+from deploy.local.certificates import Authority, write_private
 from deploy.node.lifeline import PARENT_VARIABLE
-from stream.batch.compression import Compression, compress
-from stream.batch.header import CRC_START, HEADER, HEADER_BYTES
-from stream.batch.records import Record, encode_batch
 
 _ATTACK_S: Final = 5
-_CONNECTIONS: Final = 4
-_FLOOD: Final = 500
-_NAMES: Final = 49_000
 _RATE_BYTES_PER_S: Final = 1e6
 _QUEUED_BYTES_MAX: Final = 512 << 20
-_BOMB_BYTES: Final = 64 << 20
-_COMPACTED: Final = "compacted"
+_CHOSEN: Final = os.environ.get("BENCH_ATTACKS", "")
+"""A part of the names of the attacks to measure; empty: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _System:
+    """A broker, and the ports of its listeners."""
+
+    broker: "subprocess.Popen[bytes]"
+    port: int
+    sasl_port: int
+    tls_port: int
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
 
 def attacks() -> list[Measure]:
     """Run each attack on one broker, and compare with the time before them."""
-    with _system() as (broker, bootstrap, sasl_port):
-        clients.create_topic(bootstrap)
-        clients.create_topic(bootstrap, name=_COMPACTED, config={"cleanup.policy": "compact"})
-        clients.produce_for(bootstrap, 1)
+    with _system() as system:
+        _create_topics(system.bootstrap)
+        clients.produce_for(system.bootstrap, 1)
         usual_ms = harness.quantile(
-            clients.produce_latencies_ms(bootstrap, _RATE_BYTES_PER_S, 2 * _ATTACK_S), 0.99
+            clients.produce_latencies_ms(system.bootstrap, _RATE_BYTES_PER_S, 2 * _ATTACK_S), 0.99
         )
         measures: list[Measure] = []
-        open_port = int(bootstrap.rpartition(":")[2])
-        attacks = {name: (attack, open_port) for name, attack in _ATTACKS.items()}
-        attacks |= {name: (attack, sasl_port) for name, attack in _OF_STRANGERS.items()}
-        for name, (attack, port) in attacks.items():
+        for name, attack, port in _attacks_on(system):
             process = multiprocessing.get_context("spawn").Process(
                 target=attack, args=(port,), daemon=True
             )
             process.start()
-            found_ms = clients.produce_latencies_ms(bootstrap, _RATE_BYTES_PER_S, _ATTACK_S)
+            found_ms = clients.produce_latencies_ms(system.bootstrap, _RATE_BYTES_PER_S, _ATTACK_S)
             process.kill()
             process.join()
             measures.append(
@@ -83,144 +78,40 @@ def attacks() -> list[Measure]:
                 )
             )
             measures.append(
-                Measure(f"memory up to the end of {name}", _rss_mb(broker), "MB", 1_074, "lower")
+                Measure(
+                    f"memory up to the end of {name}",
+                    _rss_mb(system.broker),
+                    "MB",
+                    1_074,
+                    "lower",
+                )
             )
     return measures
 
 
-def _long(api: apis.ApiSpec, version: int, request: object) -> bytes:
-    encode = CODECS[api.key].encode_request
-    return bytes(framing.encode_request_frame(api, version, 1, encode, request))
+def _attacks_on(system: _System) -> Iterator[tuple[str, attackers.Attack, int]]:
+    """Yield the name, the attack and the port that it attacks."""
+    for port, attacks_there in (
+        (system.port, attackers.OF_CLIENTS),
+        (system.sasl_port, attackers.OF_STRANGERS),
+        (system.tls_port, attackers.OF_TLS),
+    ):
+        for name, attack in attacks_there.items():
+            if _CHOSEN in name:
+                yield name, attack, port
 
 
-def _repeat(port: int, frame: bytes) -> None:
-    """Send the request on a few connections, again as soon as it is answered."""
-
-    async def one() -> None:
-        while True:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                while True:
-                    writer.write(frame)
-                    (size,) = struct.unpack(">i", await reader.readexactly(4))
-                    await reader.readexactly(size)
-            writer.close()
-
-    async def every() -> None:
-        await asyncio.gather(*(one() for _ in range(_CONNECTIONS)))
-
-    asyncio.run(every())
+def _create_topics(bootstrap: str) -> None:
+    clients.create_topic(bootstrap)
+    clients.create_topic(bootstrap, name=attackers.COMPACTED, config={"cleanup.policy": "compact"})
+    clients.create_topic(bootstrap, attackers.WIDE_COUNT, name=attackers.WIDE)
+    clients.produce_for(bootstrap, 0.5, topic=attackers.WIDE, partitions=attackers.WIDE_COUNT)
+    for name, (kind, schema, _) in attackers.HOSTILE_SCHEMAS.items():
+        config = {VALUE_SCHEMA.schema: schema, VALUE_SCHEMA.type: kind}
+        clients.create_topic(bootstrap, name=name, config=config)
 
 
-def _names_groups(port: int) -> None:
-    names = [f"g{number}" for number in range(_NAMES)]
-    _repeat(port, _long(apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(names)))
-
-
-def _names_topics(port: int) -> None:
-    topics = [metadata.MetadataRequestTopic(name=f"n{number}") for number in range(_NAMES)]
-    request = metadata.MetadataRequest(topics, allow_auto_topic_creation=False)
-    _repeat(port, _long(apis.METADATA, 12, request))
-
-
-def _creates_topics(port: int) -> None:
-    topics = [create_topics.CreatableTopic(f"a/{number}", 1, 1) for number in range(_NAMES)]
-    request = create_topics.CreateTopicsRequest(topics, timeout_ms=30_000)
-    _repeat(port, _long(apis.CREATE_TOPICS, 7, request))
-
-
-def _declares_elements(port: int) -> None:
-    """An array that declares two billion elements, and a megabyte of them."""
-    head = apis.DESCRIBE_GROUPS.key.to_bytes(2, "big") + struct.pack(">hihi", 0, 1, -1, 2**31 - 1)
-    body = head + b"\x00\x00" * (1 << 19)
-    _repeat(port, len(body).to_bytes(4, "big") + body)
-
-
-def _sends_tags(port: int) -> None:
-    """A request of 49,000 tagged fields that no version has."""
-    request = _long(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
-    count = _NAMES
-    varint = bytes([count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14])
-    body = request[4:-1] + varint + b"\x63\x00" * count
-    _repeat(port, len(body).to_bytes(4, "big") + body)
-
-
-def _sends_bombs(port: int) -> None:
-    """Batches of 64 MiB, compressed to some kilobytes, for a topic whose records are looked at."""
-    records = encode_batch([Record(0, int(time.time() * 1_000), b"k", bytes(_BOMB_BYTES))])
-    payload = compress(Compression.ZSTD, memoryview(records)[HEADER_BYTES:])
-    batch = bytearray(records[:HEADER_BYTES]) + payload
-    fields = list(HEADER.unpack_from(batch))
-    fields[1], fields[5] = len(batch) - 12, int(Compression.ZSTD)
-    HEADER.pack_into(batch, 0, *fields)
-    fields[4] = crc32c(memoryview(batch)[CRC_START:])
-    HEADER.pack_into(batch, 0, *fields)
-    part = produce.PartitionProduceData(index=0, records=bytes(batch))
-    topic = produce.TopicProduceData(name=_COMPACTED, partition_data=[part])
-    request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
-    _repeat(port, _long(apis.PRODUCE, 9, request))
-
-
-def _asks_versions(port: int) -> None:
-    """The only request that a stranger gets answered, again and again."""
-    request = api_versions.ApiVersionsRequest("attacker", "1")
-    _repeat(port, _long(apis.API_VERSIONS, 3, request))
-
-
-def _guesses(port: int) -> None:
-    """Begin to authenticate on many connections, and send no token."""
-    frame = _long(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest("SCRAM-SHA-256"))
-    while True:
-        opened = list[socket.socket]()
-        for _ in range(_FLOOD):
-            with contextlib.suppress(OSError):
-                opened.append(socket.create_connection(("127.0.0.1", port), 5))
-                opened[-1].sendall(frame)
-        for connection in opened:
-            connection.close()
-
-
-def _floods(port: int) -> None:
-    """Open and close connections as fast as possible."""
-    while True:
-        opened = list[socket.socket]()
-        for _ in range(_FLOOD):
-            with contextlib.suppress(OSError):
-                opened.append(socket.create_connection(("127.0.0.1", port), 5))
-        for connection in opened:
-            connection.close()
-
-
-def _never_ends(port: int) -> None:
-    """Declare requests of 100 MB on many connections, and send a byte at a time."""
-    opened = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(_FLOOD)]
-    for connection in opened:
-        connection.sendall((100_000_000).to_bytes(4, "big"))
-    while True:
-        for connection in opened:
-            with contextlib.suppress(OSError):
-                connection.sendall(b"\x00")
-        time.sleep(0.1)
-
-
-_ATTACKS: Final[dict[str, Callable[[int], None]]] = {
-    "Metadata of 49,000 topics": _names_topics,
-    "DescribeGroups of 49,000 groups": _names_groups,
-    "CreateTopics of 49,000 bad names": _creates_topics,
-    "arrays that declare 2 billion elements": _declares_elements,
-    "a flood of connections": _floods,
-    "500 slow senders of 100 MB": _never_ends,
-    "49,000 tagged fields": _sends_tags,
-    "bombs of 64 MiB": _sends_bombs,
-}
-_OF_STRANGERS: Final[dict[str, Callable[[int], None]]] = {
-    "ApiVersions of strangers": _asks_versions,
-    "strangers who begin to authenticate": _guesses,
-    "500 slow strangers": _never_ends,
-}
-
-
-def _rss_mb(process: subprocess.Popen[bytes]) -> float:
+def _rss_mb(process: "subprocess.Popen[bytes]") -> float:
     """Return the most memory that the process ever had."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
@@ -228,11 +119,10 @@ def _rss_mb(process: subprocess.Popen[bytes]) -> float:
 
 
 @contextmanager
-def _system() -> Iterator[tuple[subprocess.Popen[bytes], str, int]]:
-    """Run a controller and a broker; yield the broker, its address, and its port with SASL."""
+def _system() -> Iterator[_System]:
+    """Run a controller and a broker."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
-        controller, broker, sasl = (harness.free_port() for _ in range(3))
-        write_private(Path(directory) / "users", b"bench:bench secret\n")
+        controller, plain, sasl, tls = (harness.free_port() for _ in range(4))
         shared = {
             PARENT_VARIABLE: str(os.getpid()),
             "PENSTOCK_STORE": f"file:{directory}/store",
@@ -246,12 +136,12 @@ def _system() -> Iterator[tuple[subprocess.Popen[bytes], str, int]]:
             "broker": {
                 "PENSTOCK_NODE_ID": "0",
                 "PENSTOCK_LISTENERS": (
-                    f"PLAINTEXT://127.0.0.1:{broker},SASL_PLAINTEXT://127.0.0.1:{sasl}"
+                    f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},"
+                    f"SSL://127.0.0.1:{tls}"
                 ),
-                "PENSTOCK_SASL_USERS_FILE": f"{directory}/users",
-                "PENSTOCK_SASL_ENABLED_MECHANISMS": "SCRAM-SHA-256",
                 "PENSTOCK_CONTROLLER_QUORUM_BOOTSTRAP_SERVERS": f"127.0.0.1:{controller}",
                 "PENSTOCK_QUEUED_MAX_REQUEST_BYTES": str(_QUEUED_BYTES_MAX),
+                **_security(Path(directory)),
             },
         }
         processes = [
@@ -263,12 +153,30 @@ def _system() -> Iterator[tuple[subprocess.Popen[bytes], str, int]]:
             for role, variables in settings.items()
         ]
         try:
-            _wait_for_port(broker)
-            yield processes[1], f"127.0.0.1:{broker}", sasl
+            _wait_for_port(plain)
+            yield _System(processes[1], plain, sasl, tls)
         finally:
             for process in reversed(processes):
                 process.kill()
                 process.wait()
+
+
+def _security(directory: Path) -> dict[str, str]:
+    """Make a certificate, users, and the keys of an issuer of tokens; return the variables."""
+    write_private(directory / "users", b"bench:bench secret\n")
+    issued = Authority.make("bench CA").issue("broker", hosts=["127.0.0.1"])
+    write_private(directory / "broker.pem", issued.keystore)
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    public = RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    keys = json.dumps({"keys": [{**public, "kid": attackers.KEY_ID}]})
+    (directory / "keys.json").write_text(keys)
+    return {
+        "PENSTOCK_SSL_KEYSTORE_LOCATION": f"{directory}/broker.pem",
+        "PENSTOCK_SASL_USERS_FILE": f"{directory}/users",
+        "PENSTOCK_SASL_ENABLED_MECHANISMS": "SCRAM-SHA-256,OAUTHBEARER",
+        "PENSTOCK_SASL_OAUTHBEARER_JWKS_ENDPOINT_URL": f"file:{directory}/keys.json",
+        "PENSTOCK_SASL_OAUTHBEARER_EXPECTED_AUDIENCE": "kafka",
+    }
 
 
 def _wait_for_port(port: int) -> None:

@@ -1,0 +1,361 @@
+"""Attack a broker: each function gets the port of a listener, and goes on until its process
+ends.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import jwt
+from crc32c import crc32c
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from broker.security.config import OAUTHBEARER
+from broker.security.oauthbearer import bearer_message
+from broker.wire import apis, framing
+from broker.wire.codecs import CODECS
+from broker.wire.gen import (
+    api_versions,
+    create_topics,
+    describe_groups,
+    heartbeat,
+    incremental_alter_configs,
+    list_offsets,
+    metadata,
+    produce,
+    sasl_authenticate,
+    sasl_handshake,
+)
+from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.topic_configs import SCHEMA_CHARS_MAX, VALUE_SCHEMA
+from stream.batch.compression import Compression, compress
+from stream.batch.header import CRC_START, HEADER, HEADER_BYTES
+from stream.batch.records import Record, encode_batch
+
+COMPACTED: Final = "compacted"
+"""A topic with log compaction, which some attacks need."""
+
+WIDE: Final = "wide"
+"""A topic with WIDE_COUNT partitions."""
+
+WIDE_COUNT: Final = 1_000
+
+KEY_ID: Final = "key"
+"""The id of the issuer's key. Everyone can read it."""
+
+_CONNECTIONS: Final = 4
+_FLOOD: Final = 500
+_LOGINS_AT_ONCE: Final = 64
+_NAMES: Final = 49_000
+_BOMB_BYTES: Final = 64 << 20
+_TOKEN_BYTES: Final = (22_000, 350_000)
+"""Before base64: a little below what OAUTHBEARER takes, and what `sasl.server.max.receive.size`
+allows.
+"""
+
+_DOUBLINGS: Final = 60
+_DEPTH: Final = 100_000
+_TREE_AVRO: Final = json.dumps(
+    {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+)
+_TREE_PROTO: Final = 'syntax = "proto3"; message Node { Node next = 1; }'
+
+
+def _doubling() -> str:
+    """Return a schema that checks a value 2 ** 60 times."""
+    levels: dict[str, object] = {"0": {"type": "integer"}}
+    for level in range(1, _DOUBLINGS + 1):
+        levels[str(level)] = {"allOf": [{"$ref": f"#/$defs/{level - 1}"}] * 2}
+    return json.dumps({"$defs": levels, "$ref": f"#/$defs/{_DOUBLINGS}"})
+
+
+def _nested_message() -> bytes:
+    nested = b""
+    for _ in range(3_000):
+        nested = b"\x0a" + _varint(len(nested)) + nested
+    return nested
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+HOSTILE_SCHEMAS: Final[dict[str, tuple[str, str, bytes]]] = {
+    "doubling": ("json", _doubling(), b"1"),
+    "pattern": ("json", '{"pattern": "^(a+)+$"}', json.dumps("a" * 500_000 + "b").encode()),
+    "items": ("json", '{"items": {"$ref": "#"}}', b"[" * _DEPTH + b"]" * _DEPTH),
+    "tree": ("avro", _TREE_AVRO, b"\x02" * _DEPTH),
+    "nulls": ("avro", '{"type": "array", "items": "null"}', b"\xfe" + b"\xff" * 7 + b"\x7f\x00"),
+    "message": ("protobuf", _TREE_PROTO, _nested_message()),
+}
+"""Topics by name: the type of the schema of their values, the schema, and a value that is costly to
+check.
+"""
+
+
+def _settings() -> Iterator[tuple[str, str]]:
+    """Yield types and texts of schemas that are costly to compile, as long as a config may be."""
+    count = SCHEMA_CHARS_MAX // 16
+    yield "json", '{"not":' * count + "{}" + "}" * count
+    yield "json", "[" * SCHEMA_CHARS_MAX
+    yield "avro", '{"type":' * count + '"null"' + "}" * count
+    yield "protobuf", 'syntax = "proto3"; ' + "message A{" * count + "}" * count
+    messages = "".join(f"message A{number}{{A{number} a=1;}}" for number in range(1_300))
+    yield "protobuf", 'syntax = "proto3"; ' + messages[: messages.rindex("}", 0, 32_000) + 1]
+    yield "json", json.dumps({"pattern": "(((a{1,99}){1,99}){1,99}){1,99}"})
+
+
+def _long(api: apis.ApiSpec, version: int, request: object) -> bytes:
+    encode = CODECS[api.key].encode_request
+    return bytes(framing.encode_request_frame(api, version, 1, encode, request))
+
+
+def _repeat(port: int, *frames: bytes) -> None:
+    """Send the requests in turn on a few connections, the next as soon as one is answered."""
+
+    async def one(begin: int) -> None:
+        turns = itertools.islice(itertools.cycle(frames), begin, None)
+        while True:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                for frame in turns:
+                    writer.write(frame)
+                    (size,) = struct.unpack(">i", await reader.readexactly(4))
+                    await reader.readexactly(size)
+            writer.close()
+
+    async def every() -> None:
+        await asyncio.gather(*(one(number) for number in range(_CONNECTIONS)))
+
+    asyncio.run(every())
+
+
+def _names_groups(port: int) -> None:
+    names = [f"g{number}" for number in range(_NAMES)]
+    _repeat(port, _long(apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(names)))
+
+
+def _names_topics(port: int) -> None:
+    topics = [metadata.MetadataRequestTopic(name=f"n{number}") for number in range(_NAMES)]
+    request = metadata.MetadataRequest(topics, allow_auto_topic_creation=False)
+    _repeat(port, _long(apis.METADATA, 12, request))
+
+
+def _creates_topics(port: int) -> None:
+    topics = [create_topics.CreatableTopic(f"a/{number}", 1, 1) for number in range(_NAMES)]
+    request = create_topics.CreateTopicsRequest(topics, timeout_ms=30_000)
+    _repeat(port, _long(apis.CREATE_TOPICS, 7, request))
+
+
+def _looks_up_offsets(port: int, topic: str, count: int, timestamp: int) -> None:
+    partitions = [
+        list_offsets.ListOffsetsPartition(index, timestamp=timestamp) for index in range(count)
+    ]
+    request = list_offsets.ListOffsetsRequest(
+        -1, topics=[list_offsets.ListOffsetsTopic(topic, partitions)]
+    )
+    _repeat(port, _long(apis.LIST_OFFSETS, 7, request))
+
+
+def _looks_up_missing(port: int) -> None:
+    _looks_up_offsets(port, WIDE, _NAMES, -1)
+
+
+def _looks_up_times(port: int) -> None:
+    _looks_up_offsets(port, WIDE, WIDE_COUNT, 1)
+
+
+def _declares_elements(port: int) -> None:
+    """An array that declares two billion elements, and a megabyte of them."""
+    head = apis.DESCRIBE_GROUPS.key.to_bytes(2, "big") + struct.pack(">hihi", 0, 1, -1, 2**31 - 1)
+    body = head + b"\x00\x00" * (1 << 19)
+    _repeat(port, len(body).to_bytes(4, "big") + body)
+
+
+def _sends_tags(port: int) -> None:
+    """A request of 49,000 tagged fields that no version has."""
+    request = _long(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
+    count = _NAMES
+    varint = bytes([count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14])
+    body = request[4:-1] + varint + b"\x63\x00" * count
+    _repeat(port, len(body).to_bytes(4, "big") + body)
+
+
+def _produce(topic: str, batch: bytes) -> bytes:
+    part = produce.PartitionProduceData(index=0, records=batch)
+    data = produce.TopicProduceData(name=topic, partition_data=[part])
+    return _long(apis.PRODUCE, 9, produce.ProduceRequest(None, -1, 5_000, [data]))
+
+
+def _sends_bombs(port: int) -> None:
+    """Batches of 64 MiB, compressed to some kilobytes, for a topic whose records are looked at."""
+    records = encode_batch([Record(0, int(time.time() * 1_000), b"k", bytes(_BOMB_BYTES))])
+    payload = compress(Compression.ZSTD, memoryview(records)[HEADER_BYTES:])
+    batch = bytearray(records[:HEADER_BYTES]) + payload
+    fields = list(HEADER.unpack_from(batch))
+    fields[1], fields[5] = len(batch) - 12, int(Compression.ZSTD)
+    HEADER.pack_into(batch, 0, *fields)
+    fields[4] = crc32c(memoryview(batch)[CRC_START:])
+    HEADER.pack_into(batch, 0, *fields)
+    _repeat(port, _produce(COMPACTED, bytes(batch)))
+
+
+def _sets_schemas(port: int) -> None:
+    """Ask for schemas that are nested, huge, or slow to compile."""
+    frames: list[bytes] = []
+    for kind, text in _settings():
+        configs = [
+            incremental_alter_configs.AlterableConfig(name, 0, value)
+            for name, value in ((VALUE_SCHEMA.schema, text), (VALUE_SCHEMA.type, kind))
+        ]
+        resource = incremental_alter_configs.AlterConfigsResource(
+            TOPIC_RESOURCE, COMPACTED, configs
+        )
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], True)
+        frames.append(_long(apis.INCREMENTAL_ALTER_CONFIGS, 1, request))
+    _repeat(port, *frames)
+
+
+def _sends_hostile_records(port: int) -> None:
+    """Send what schemas of topics take longest to check."""
+    now_ms = int(time.time() * 1_000)
+    _repeat(
+        port,
+        *(
+            _produce(name, bytes(encode_batch([Record(0, now_ms, None, value)])))
+            for name, (_, _, value) in HOSTILE_SCHEMAS.items()
+        ),
+    )
+
+
+def _asks_versions(port: int) -> None:
+    """The only request that a stranger gets answered, again and again."""
+    request = api_versions.ApiVersionsRequest("attacker", "1")
+    _repeat(port, _long(apis.API_VERSIONS, 3, request))
+
+
+def _flood(port: int, data: bytes = b"") -> None:
+    """Open connections as fast as possible, send this on each, and close them."""
+    while True:
+        opened = list[socket.socket]()
+        for _ in range(_FLOOD):
+            with contextlib.suppress(OSError):
+                opened.append(socket.create_connection(("127.0.0.1", port), 5))
+                opened[-1].sendall(data)
+        for connection in opened:
+            connection.close()
+
+
+def _guesses(port: int) -> None:
+    """Begin to authenticate on many connections, and send no token."""
+    request = sasl_handshake.SaslHandshakeRequest("SCRAM-SHA-256")
+    _flood(port, _long(apis.SASL_HANDSHAKE, 1, request))
+
+
+def _begins_handshakes(port: int) -> None:
+    """Begin TLS on many connections, so that the broker signs for each, and leave."""
+    outgoing = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    client = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    _flood(port, outgoing.read())
+
+
+def _log_in(port: int, tokens: Sequence[str]) -> None:
+    """Log in with these tokens on many connections, again as soon as one is refused."""
+    handshake = _long(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest(OAUTHBEARER))
+    logins = [
+        handshake
+        + _long(
+            apis.SASL_AUTHENTICATE,
+            2,
+            sasl_authenticate.SaslAuthenticateRequest(bearer_message(token)),
+        )
+        for token in tokens
+    ]
+
+    async def one() -> None:
+        for login in itertools.cycle(logins):
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(login)
+                for _ in range(2):
+                    (size,) = struct.unpack(">i", await reader.readexactly(4))
+                    await reader.readexactly(size)
+                writer.close()
+
+    async def every() -> None:
+        await asyncio.gather(*(one() for _ in range(_LOGINS_AT_ONCE)))
+
+    asyncio.run(every())
+
+
+def _forges_tokens(port: int) -> None:
+    """Show tokens that someone else has signed under the name of the right key."""
+    _log_in(port, [_forged({"sub": "admin", "aud": "kafka", "iat": 0, "exp": 2**32}, {})])
+
+
+def _forges_long_tokens(port: int) -> None:
+    """Show forged tokens with much to decode before their signature."""
+    claims = [_forged({"sub": "a" * size}, {}) for size in _TOKEN_BYTES]
+    _log_in(port, claims + [_forged({}, {"x": [{}] * (size // 4)}) for size in _TOKEN_BYTES])
+
+
+def _forged(claims: dict[str, object], header: dict[str, object]) -> str:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    return jwt.encode(claims, key, "RS256", headers={"kid": KEY_ID, **header})
+
+
+def _never_ends(port: int) -> None:
+    """Declare requests of 100 MB on many connections, and send a byte at a time."""
+    opened = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(_FLOOD)]
+    for connection in opened:
+        connection.sendall((100_000_000).to_bytes(4, "big"))
+    while True:
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                connection.sendall(b"\x00")
+        time.sleep(0.1)
+
+
+Attack = Callable[[int], None]
+
+OF_CLIENTS: Final[dict[str, Attack]] = {
+    "Metadata of 49,000 topics": _names_topics,
+    "DescribeGroups of 49,000 groups": _names_groups,
+    "CreateTopics of 49,000 bad names": _creates_topics,
+    "ListOffsets of 49,000 partitions that do not exist": _looks_up_missing,
+    "ListOffsets by time of 1,000 partitions": _looks_up_times,
+    "arrays that declare 2 billion elements": _declares_elements,
+    "a flood of connections": _flood,
+    "500 slow senders of 100 MB": _never_ends,
+    "49,000 tagged fields": _sends_tags,
+    "bombs of 64 MiB": _sends_bombs,
+    "hostile schemas": _sets_schemas,
+    "records for hostile schemas": _sends_hostile_records,
+}
+"""On a listener without authentication."""
+
+OF_STRANGERS: Final[dict[str, Attack]] = {
+    "ApiVersions of strangers": _asks_versions,
+    "strangers who begin to authenticate": _guesses,
+    "500 slow strangers": _never_ends,
+    "forged tokens": _forges_tokens,
+    "forged tokens of 30 and 470 KB": _forges_long_tokens,
+}
+"""On a listener with SASL, on which they never authenticate."""
+
+OF_TLS: Final[dict[str, Attack]] = {"TLS handshakes that are abandoned": _begins_handshakes}
+"""On a listener with TLS."""
