@@ -4,13 +4,15 @@ old or when a token names an unknown one.
 Invariants: one read runs at a time, with a limit of time and of bytes, and it continues when the
 client leaves that caused it. Tokens with made up key ids cause at most one read every
 `unknown_interval_s`. Whatever the endpoint answers, reading ends with new keys or with an error in
-the log; after an error the keys that are known stay in use.
+the log; after an error the keys that are known stay in use. One thread verifies all tokens, one
+after the other: anyone can forge and send them.
 Source: Kafka's RefreshingHttpsJwks. Unlike there, redirects are refused: only the configured
 address decides who may log in.
 """
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -49,9 +51,11 @@ class TokenKeys:
         self._reading: asyncio.Task[None] | None = None
         self._tried_at: float | None = None
         self._read_at: float | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="token")
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading and verifying."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -62,10 +66,15 @@ class TokenKeys:
         if self._read_at is None or loop.time() - self._read_at > self._refresh_s:
             await self._read()
         try:
-            return verify(token, self._keys, self._rules, self._now_ms())
+            return await self._verified(token)
         except UnknownKey:
             await self._read()
-            return verify(token, self._keys, self._rules, self._now_ms())
+            return await self._verified(token)
+
+    async def _verified(self, token: str) -> VerifiedToken:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, verify, token, self._keys, self._rules, self._now_ms()
+        )
 
     async def _read(self) -> None:
         """Read the keys, unless that was tried just now."""

@@ -14,6 +14,10 @@ from typing import Final
 
 from broker.security.exchange import AuthenticationFailed, Challenge, CheckToken
 
+MESSAGE_BYTES_MAX: Final = 1 << 15
+"""Of a message, the token included. Its cost grows with its size, before anything shows whether the
+client may log in. Tokens are made for HTTP headers, of which servers take 8 or 16 KiB.
+"""
 _SEPARATOR: Final = "\x01"
 _MESSAGE: Final = re.compile(
     r"n,(?:a=(?P<authzid>[^,\x01]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x20-\x7e \t\r\n]*\x01)+)\x01"
@@ -30,6 +34,11 @@ class OAuthBearerServer:
         """See `broker.security.exchange.Exchange`."""
         if self._refusal:
             raise AuthenticationFailed("the token was refused", told=self._refusal)
+        if len(token) > MESSAGE_BYTES_MAX:
+            raise AuthenticationFailed(
+                f"the OAUTHBEARER message has {len(token)} bytes, but at most {MESSAGE_BYTES_MAX}"
+                " are taken"
+            )
         found = _MESSAGE.fullmatch(token.decode("ascii", "replace"))
         if found is None:
             raise AuthenticationFailed("the OAUTHBEARER message is malformed")

@@ -2,10 +2,13 @@
 
 Invariants: pure; the time is a parameter. Only asymmetric signatures count: RS, PS and ES with 256,
 384 and 512 bits. Whatever is missing, malformed or unknown refuses the token. A token whose key is
-not known raises UnknownKey, after which the caller may read the keys again.
+not known raises UnknownKey, after which the caller may read the keys again. The signature is
+checked before PyJWT decodes the claims, for which it looks at each character, twice: a forged token
+of 467 KB took 36 ms.
 Source: RFC 7515, 7517, 7518, 7519; Kafka's BrokerJwtValidator, which requires `exp` and `iat`.
 """
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ KEYS_MAX: Final = 1_000
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC"}
 _RSA_BITS_MIN: Final = 2_048
 """The minimum of RFC 7518, as in Kafka."""
+_HEADER_CHARACTERS_MAX: Final = 1 << 13
+"""Certificates fit in, and little that is slow to decode."""
 _TEXTS: Final = ("kty", "kid", "alg", "use")
 _USER_CHARACTERS_MAX: Final = 1_000
 _TIME_MAX_S: Final = 253_402_300_799
@@ -106,17 +111,18 @@ def verify(token: str, keys: Sequence[Key], rules: TokenRules, now_ms: int) -> V
     """Verify a token. Raises AuthenticationFailed."""
     import jwt  # takes a tenth of the CPU of a broker's start, which rarely needs it
 
-    try:
-        header = jwt.get_unverified_header(token)
-    except (jwt.PyJWTError, ValueError, RecursionError) as error:
-        raise AuthenticationFailed(f"the token is malformed: {error}") from None
+    signed, _, signature = token.rpartition(".")
+    header = _header(token.partition(".")[0])
     algorithm = header.get("alg")
-    if algorithm not in ALGORITHMS:
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise AuthenticationFailed(f"the token has the algorithm {str(algorithm)[:20]!r}")
     if "crit" in header:
         raise AuthenticationFailed("the token has critical extensions")
     key = _find(keys, header.get("kid"), algorithm)
     try:
+        verifier = jwt.get_algorithm_by_name(algorithm)
+        if not verifier.verify(signed.encode(), key.public, _decoded(signature)):
+            raise AuthenticationFailed("the token is not valid: its signature is wrong")
         claims = jwt.decode(
             token,
             key.public,
@@ -131,9 +137,30 @@ def verify(token: str, keys: Sequence[Key], rules: TokenRules, now_ms: int) -> V
                 "verify_jti": False,
             },
         )
+    except AuthenticationFailed:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever a library raises about a token refuses it
         raise AuthenticationFailed(f"the token is not valid: {error}") from None
     return _checked(claims, rules, now_ms)
+
+
+def _header(segment: str) -> dict[str, Any]:
+    """Raises AuthenticationFailed."""
+    if len(segment) > _HEADER_CHARACTERS_MAX:
+        text = f"its header has {len(segment)} characters, but at most {_HEADER_CHARACTERS_MAX} are"
+        raise AuthenticationFailed(f"the token is malformed: {text} taken")
+    try:
+        header = json.loads(_decoded(segment))
+        if not isinstance(header, dict):
+            raise TypeError("its header is no JSON object")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise AuthenticationFailed(f"the token is malformed: {error}") from None
+    return cast("dict[str, Any]", header)
+
+
+def _decoded(segment: str) -> bytes:
+    """Raises ValueError."""
+    return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
 
 
 def _find(keys: Sequence[Key], key_id: object, algorithm: str) -> Key:

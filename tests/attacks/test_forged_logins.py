@@ -2,18 +2,24 @@
 in `test_named_attacks`.
 """
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from base.scram import SCRAM_BY_NAME
 from broker.errors import ErrorCode
+from broker.security import keys
 from broker.security.config import OAUTHBEARER, PLAIN
-from broker.security.oauthbearer import bearer_message
+from broker.security.oauthbearer import MESSAGE_BYTES_MAX, bearer_message
 from broker.security.plain import plain_message
 from broker.security.scram import ScramClient
-from tests.support.attacker import Attacker
+from broker.wire import apis
+from broker.wire.gen import api_versions
+from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_USER, create_user, secure_cluster
 from tests.support.token_issuer import TokenIssuer
@@ -82,6 +88,35 @@ async def test_unverified_jwt(cluster: Cluster, issuer: TokenIssuer) -> None:
         f"{head}.{claims}.{signature}",
     ):
         await check_token_is_refused(cluster, forged)
+
+
+async def test_long_forged_tokens_stop_no_other_client(
+    cluster: Cluster, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token of 467 KB took the event loop 36 ms before its signature was looked at. Clients with
+    such tokens delayed others by seconds, until the broker lost its session.
+    """
+    is_free, checked = threading.Event(), keys.verify
+
+    def waiting(*arguments: Any) -> Any:
+        assert is_free.wait(TIMEOUT_S)
+        return checked(*arguments)
+
+    monkeypatch.setattr(keys, "verify", waiting)
+    forged = TokenIssuer().token(sub="a" * (MESSAGE_BYTES_MAX // 2))
+    refused = asyncio.create_task(check_token_is_refused(cluster, forged))
+    async with Attacker.connected(cluster.broker.port) as other:
+        for _ in range(3):
+            request = api_versions.ApiVersionsRequest("other", "1")
+            assert not (await other.ask(apis.API_VERSIONS, 3, request)).error_code
+            assert not refused.done()
+    is_free.set()
+    await refused
+    longer = bearer_message(issuer.token(sub="a" * MESSAGE_BYTES_MAX))
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        answer = await attacker.log_in(OAUTHBEARER, longer)
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await attacker.frame() is None
 
 
 def login_as(mechanism: str, user: str, issuer: TokenIssuer) -> bytes:
