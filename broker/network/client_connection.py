@@ -22,6 +22,7 @@ from base.listeners import SecurityProtocol
 from base.principal import ANONYMOUS, Principal
 from broker.config import BrokerConfig
 from broker.network.admission import CallLater, Deadline
+from broker.network.closing_order import ClosingOrder
 from broker.network.connection import FrameReader, ResponseOrder, ResponseSlot
 from broker.network.dispatcher import CannotAnswer, Dispatcher
 from broker.network.handshake_order import HandshakeOrder
@@ -54,6 +55,7 @@ class ConnectionServer(Protocol):
     loop: asyncio.AbstractEventLoop
     call_later: CallLater
     handshakes: HandshakeOrder
+    closings: ClosingOrder
     memory: RequestMemory
     requests: RequestMeter
     receive_buffer: memoryview
@@ -128,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_pumping = False
         self._is_write_paused = False
         self._is_read_paused = False
+        self._has_ended = False
+        """Whether the client has left, so that the connection will close soon."""
         self._is_held = False
         """Whether the connection waits for its listener to take it."""
         self._is_shaking_hands = False
@@ -185,6 +189,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._tls is None:
             self._received(nbytes)
             return
+        if self._has_ended:
+            return
         data = self._server.tls_buffer[:nbytes]
         self.last_bytes_at = self._server.loop.time()
         if self._tls.is_established:
@@ -194,6 +200,11 @@ class Connection(asyncio.BufferedProtocol):
             self._is_shaking_hands = True
             self._update_reading()
             self._server.handshakes.add(self.peer_host, self._take_tls)
+
+    def eof_received(self) -> bool:
+        """Close soon: many clients may leave in the same turn of the event loop."""
+        self._close_soon()
+        return True
 
     # --- TLS and authentication -------------------------------------------------------------------
 
@@ -258,8 +269,12 @@ class Connection(asyncio.BufferedProtocol):
             self._server.access.failed_count += 1
         if reason and self._transport is not None and not self._transport.is_closing():
             self._server.log_closed(self, f"TLS: {reason}")
-        if self._transport is not None:
-            self._transport.close()
+        self._close_soon()
+
+    def _close_soon(self) -> None:
+        if not self._has_ended and self._transport is not None:
+            self._has_ended = True
+            self._server.closings.add(self._transport.close)
 
     def _write(self, data: bytes) -> None:
         if data and self._transport is not None and not self._transport.is_closing():

@@ -22,6 +22,7 @@ from base.listening import stop_listening
 from broker.config import BrokerConfig
 from broker.network.admission import Admission, CallLater
 from broker.network.client_connection import Connection
+from broker.network.closing_order import ClosingOrder
 from broker.network.connection import RECEIVE_BYTES
 from broker.network.dispatcher import Dispatcher
 from broker.network.handshake_order import HandshakeOrder
@@ -75,6 +76,7 @@ class Server:
         self.handshakes = HandshakeOrder(
             self.loop.call_soon, self.loop.call_later, time.perf_counter
         )
+        self.closings = ClosingOrder(self.loop.call_soon)
         self.ports: dict[str, int] = {}
         """The bound port of each listener by its name."""
         self.memory = RequestMemory(self.loop.call_soon)

@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from broker.config import BrokerConfig
+from broker.network import closing_order
 from broker.network.client_connection import Connection
 from broker.network.server import Server
 from broker.network.tls_channel import FEED_BYTES_MAX, RECORD_BYTES_MAX, TlsBroken, TlsChannel
@@ -208,6 +209,40 @@ async def test_handshakes_take_turns(listener: Listener) -> None:
     # Turns are counted at another place of a turn than the steps, so two may get the same number.
     assert max(Counter(steps).values()) <= 2
     assert len(listener.server.handshakes) == 0
+
+
+async def test_clients_that_leave_at_once_are_closed_in_turns(listener: Listener) -> None:
+    """A process that ends takes all its connections with it. Every second client ends TLS first."""
+    await listener.start()
+    turn, removed = 0, list[int]()
+    server, count_max = listener.server, 5
+    count = 8 * count_max
+    peers = await asyncio.gather(*(listener.connect() for _ in range(count)))
+    await until(lambda: server.connection_count == count and not server.unauthenticated_count)
+    remove = server.remove
+
+    def noted(connection: Connection) -> None:
+        removed.append(turn)
+        remove(connection)
+
+    def leave() -> None:
+        for number, peer in enumerate(peers):
+            if number % 2:
+                with suppress(ssl.SSLWantReadError):
+                    peer.tls.unwrap()
+                peer.writer.write(peer.outgoing.read())
+            peer.writer.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(closing_order, "COUNT_MAX", count_max)
+        patch.setattr(server, "remove", noted)
+        leave()
+        while server.connection_count:
+            turn += 1
+            await asyncio.sleep(0)
+    assert len(removed) == count
+    # Turns are counted at another place of a turn than the closings: two may get the same number.
+    assert max(Counter(removed).values()) <= 2 * count_max
 
 
 def test_what_came_before_the_end_is_read(tmp_path: Path) -> None:
