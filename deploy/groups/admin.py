@@ -6,7 +6,7 @@ Source: Kafka's `kafka-consumer-groups` and `kafka-share-groups`; KIP-848, KIP-9
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from broker.groups.embedded import decode_assignment
+from broker.groups.embedded import MalformedEmbedded, decode_assignment
 from broker.wire import apis
 from broker.wire.gen import (
     consumer_group_describe,
@@ -165,10 +165,16 @@ def _described_classic(brokers: Brokers, name: str) -> tuple[str, str, list[Memb
 
 
 def _classic_assignment(protocol: str, assignment: bytes) -> dict[str, list[int]]:
-    """Return the partitions; none of a protocol that is not that of consumers, as of Connect."""
+    """Return the partitions; none of a protocol that is not that of consumers, as of Connect, and
+    none where the leader of the group wrote what is no assignment.
+    """
     if protocol not in {"consumer", ""}:
         return {}
-    return {topic: sorted(parts) for topic, parts in sorted(decode_assignment(assignment).items())}
+    try:
+        found = decode_assignment(assignment)
+    except MalformedEmbedded:
+        return {}
+    return {topic: sorted(partitions) for topic, partitions in sorted(found.items())}
 
 
 def _described_consumer(brokers: Brokers, name: str) -> tuple[str, str, list[MemberView]]:

@@ -23,6 +23,7 @@ PAGES = {
     "/topics/orders": "orders-3",
     "/topics/orders/0": "Streams",
     "/topics/orders/messages": "no broker was asked",
+    "/topics/orders/messages?value=in-no-record": "No record matches",
     "/topics/orders/0/move": "has never moved",
     "/moves": "No partition has moved",
     "/groups": HOSTILE,

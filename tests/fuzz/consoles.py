@@ -1,26 +1,36 @@
 """Send the console what browsers send: a connection that a node has handed over, from its first
-bytes to its end. Without a network: the cluster is empty, and its brokers do not answer.
+bytes to its end. Without a network: `tests.fuzz.console_world` has the cluster.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast
+from unittest.mock import patch
+from urllib.parse import quote
+from uuid import UUID
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from controller.metadata.image import MetadataImage
+from deploy.clients.kafka import Kafka
+from deploy.clients.wire import WireClient
 from deploy.console.application import application
 from deploy.console.console import Console
 from deploy.console.decoding import SchemaCache
 from deploy.console.handed import HandedConnection
 from deploy.console.live import LiveCluster
 from deploy.console.options import ConsoleOptions
+from deploy.console.pages import doctor, groups, snapshots
+from deploy.console.records import find_records
+from deploy.console.samples import sample_of
 from deploy.console.server import config_of
 from deploy.console.sessions import Sessions
 from deploy.errors import KafkaFailed, NoController
 from deploy.node.console_plan import BASE
+from deploy.top.view import TopView
+from tests.fuzz import console_world
 from tests.fuzz.parts import Connection
 
 CSRF = "token-of-forms"
@@ -28,10 +38,13 @@ TURNS_S = 0.2
 """How long a client waits for an answer. A stream of events ends then."""
 END_S = 10.0
 _NO_NETWORK = "there is no network"
+_WITH_NETWORK: Final = (groups._reset, doctor._examine, snapshots._plan, snapshots._restore)
+"""Calls that connect otherwise than by `WireClient`, as all of `Kafka` do."""
 _SECONDS = count(0.0, 60.0)
 """Each look at the clock is a minute later, so that failed logins are forgotten."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_HOSTILE: Final = quote(console_world.HOSTILE, safe="")
 _FORM = (
     "Host: localhost\r\nOrigin: http://localhost\r\n"
     "Content-Type: application/x-www-form-urlencoded\r\n"
@@ -39,21 +52,33 @@ _FORM = (
 
 
 class _StillCluster(LiveCluster):
-    """An empty cluster without figures."""
+    """A cluster that does not change, without controllers."""
 
     @property
     def image(self) -> MetadataImage:
-        return _IMAGE
+        return console_world.IMAGE
 
-    def want(self) -> NoReturn:
+    async def top(self) -> TopView:
+        return console_world.top()
+
+    def want(self) -> None: ...
+
+    async def quorum(self) -> NoReturn:
         raise NoController(_NO_NETWORK)
 
-    _known_client = want
+    async def traces(self, _topic_id: UUID, _partition: int) -> tuple[()]:
+        return ()
 
 
 class _OfflineConsole(Console):
     async def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        raise KafkaFailed(_NO_NETWORK)
+        """Call it at once."""
+        if function in _WITH_NETWORK or isinstance(getattr(function, "__self__", None), Kafka):
+            raise KafkaFailed(_NO_NETWORK)
+        if function is find_records:
+            return cast("_T", console_world.hostile_records(*cast("Any", args)))
+        with patch.object(WireClient, "_connect", lambda _client: console_world.BrokerSocket()):
+            return function(*args, **kwargs)
 
 
 class _Watched:
@@ -73,15 +98,20 @@ class _Watched:
 
 def _console() -> Console:
     options = ConsoleOptions(
-        bootstrap="127.0.0.1:1", base=BASE, is_behind_node=True, allow_changes=True
+        bootstrap="127.0.0.1:1",
+        store=console_world.STORE,
+        base=BASE,
+        is_behind_node=True,
+        allow_changes=True,
     )
     live = _StillCluster(options, lambda: 0)
+    live.samples.add(sample_of(console_world.top(), 0))
+    live.ends = console_world.ENDS
     return _OfflineConsole(
         options, live, Sessions(_SECONDS.__next__, lambda: "session"), SchemaCache(""), CSRF
     )
 
 
-_IMAGE = MetadataImage()
 _APP = _Watched(application(_console()))
 _CONFIG = config_of(_APP)
 
@@ -119,6 +149,14 @@ def requests() -> Iterator[tuple[str, bytes]]:
     for path in (
         *("/", "/topics?filter=a&page=2", "/topics/t", "/topics/t/0/move", "/streams/7"),
         *("/topics/t/messages?partition=0&at=offset&offset=5", "/groups/one?group=g", "/moves"),
+        *("/topics/payments", "/topics/payments/0", "/topics/payments/0/move", "/objects/2"),
+        *("/topics/payments/messages?partition=0&start=offset&offset=5&limit=50", "/groups"),
+        *("/topics/payments/messages?value=zzzz", "/topics/jobs/messages?key=a", "/snapshots"),
+        *("/topics/payments/messages?start=time&since=2026-11-20T10:00&value=%7B", "/nodes"),
+        *(f"/groups/one?id={_HOSTILE}", f"/transactions/one?id={_HOSTILE}", "/streams/0"),
+        *("/transactions", "/configs?broker=0&q=a", "/security", "/security/users"),
+        *(f"/security/user?name={_HOSTILE}", "/security/quotas", "/live/moves/payments/0"),
+        *(f"/snapshots/one?name={_HOSTILE}", "/topics/payments/fork?name=f&at=latest"),
         *("/security?principal=User:a", "/security/users", "/snapshots/restore?name=s"),
         *("/live/overview", "/static/../console.py", "/static/%2e%2e/x", "//evil", "/sql"),
     ):

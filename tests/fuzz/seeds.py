@@ -6,7 +6,6 @@
 take the conformance vectors of `tests/formats` as well, by reference.
 """
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -17,7 +16,7 @@ import msgspec
 from broker.wire.apis import APIS, ApiSpec
 from broker.wire.codecs import CODECS
 from broker.wire.framing import SIZE_BYTES, encode_request_frame, encode_response_frame
-from broker.wire.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, load_message
+from broker.wire.kio_schema import Kind
 from controller.raft.journal import encode_frame
 from controller.raft.messages import Append, Base, Endpoint, Entry, HardState, Members, Vote
 from controller.raft.transport import Hello
@@ -28,6 +27,7 @@ from stream.format.manifest.model import ManifestRoot
 from tests.formats import batches
 from tests.formats.stores import stores
 from tests.fuzz import consoles, login_seeds, schemas
+from tests.fuzz.protocol_messages import built_message
 from tests.fuzz.targets import HERE, MESSAGES, TARGETS, Target
 
 Seeds = Iterator[tuple[str, bytes]]
@@ -67,23 +67,7 @@ def seeds_of(target: Target) -> dict[str, bytes]:
 
 
 def _message(api: ApiSpec, direction: str, version: int) -> Any:
-    """Return a message with a value in every field of this version."""
-    structs = {struct.name: struct for struct in load_message(api, direction)}
-    module = importlib.import_module(f"broker.wire.gen.{api.module}")
-
-    def build(struct: Struct) -> Any:
-        present = [
-            each
-            for each in struct.fields
-            if each.first <= version <= each.last and (each.tag or 0) < OWN_TAGS_FROM
-        ]
-        return getattr(module, struct.name)(**{each.name: value(each) for each in present})
-
-    def value(item: Field) -> Any:
-        one = build(structs[item.struct]) if item.kind is Kind.STRUCT else _SCALARS[item.kind]
-        return [one] if item.is_array else one
-
-    return build(structs[api.name + direction.capitalize()])
+    return built_message(api, direction, version, lambda _struct, item: _SCALARS[item.kind])
 
 
 _SCALARS: dict[Kind, Any] = {

@@ -1,0 +1,171 @@
+"""A small cluster for the pages of the console, without a network: the metadata and the objects of
+`tests/formats/1.0`, records that are made to hurt a page, and a broker that answers each request
+with hostile texts.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.framing import SIZE_BYTES, encode_response_frame, parse_header
+from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
+from broker.wire.kio_schema import Field, Kind, Struct
+from controller.backup.snapshots import SnapshotStore
+from controller.metadata.image import MetadataImage
+from deploy.console.formats import shown_bytes
+from deploy.console.records import RecordSelection, RecordsFound, RecordView, Show, find_records
+from deploy.top.view import TopView, stored_topics, view_top
+from deploy.views import view_cluster
+from objectstore.directory import DirectoryStore
+from tests.formats import batches
+from tests.fuzz.protocol_messages import built_message
+
+TOPIC: Final = "payments"
+"""A topic of the stored cluster."""
+
+HOSTILE: Final = '"><img src=x onerror=alert(1)>&`{{7*7}}\x00\x1b[31m\u202e\ud7ff'
+"""A text that became a script, a template, a line or a color elsewhere."""
+
+_BUCKET: Final = Path(__file__).parents[1] / "formats" / "1.0" / "bucket"
+STORE: Final = f"file:{_BUCKET}"
+_CLUSTER_ID: Final = "d97d5557b4474a418ba0ed"
+_BYTES: Final = (
+    None,
+    b"",
+    HOSTILE.encode(),
+    bytes(range(256)),
+    b"\x00\x00\x00\x00\x07" + b"\xff" * 9,
+    b'{"a": ' * 2_000,
+    b"\xed\xa0\x80 half a character",
+    b"9" * 5_000,
+)
+_TEXTS: Final = {
+    "host": "localhost",
+    "topic": TOPIC,
+    "topic_name": TOPIC,
+    "group_type": "Classic",
+    "protocol_type": "consumer",
+    "transaction_state": "Ongoing",
+}
+"""Texts that only a broker writes, by the name of the field."""
+_NONE: Final = frozenset({"unknown_state_filters"})
+"""Fields that a broker leaves empty."""
+_NUMBERS: Final = {"error_code": 0, "partition_index": 0, "partition": 0, "node_id": 0}
+_SCALARS: Final[dict[Kind, Any]] = {
+    Kind.BOOL: True,
+    Kind.INT8: 1,
+    Kind.INT16: 1,
+    Kind.UINT16: 1,
+    Kind.INT32: 0,
+    Kind.INT64: 1,
+    Kind.FLOAT64: 1e300,
+    Kind.STRING: HOSTILE,
+    Kind.BYTES: b"\x00\x03\xff\xff\xff\x7f" + HOSTILE.encode(),
+    Kind.RECORDS: batches.run(0, 1).payload,
+}
+
+
+def _value(struct: Struct, field: Field) -> Any:
+    if field.kind is Kind.UUID:
+        return next(iter(IMAGE.topics)).topic_id
+    if field.name in _NUMBERS:
+        return _NUMBERS[field.name]
+    if field.kind is Kind.STRING and field.name == "name" and "Topic" in struct.name:
+        return TOPIC
+    return _TEXTS.get(field.name, _SCALARS[field.kind])
+
+
+class BrokerSocket:
+    """A connection to a broker that has an answer to everything."""
+
+    def __init__(self) -> None:
+        self._answers = bytearray()
+
+    def settimeout(self, _seconds: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    def sendall(self, frame: bytes) -> None:
+        header = parse_header(frame[SIZE_BYTES:])
+        api, version = header.api, header.api_version
+        encode = CODECS[api.key].encode_response
+        self._answers += encode_response_frame(
+            api, version, header.correlation_id, encode, _answer(api, version)
+        )
+
+    def recv(self, count: int) -> bytes:
+        found = bytes(self._answers[:count])
+        del self._answers[:count]
+        return found
+
+
+@cache
+def _answer(api: ApiSpec, version: int) -> Any:
+    """Return an answer. The first one of an API takes 0.1 s, which is no finding."""
+    answer = built_message(api, "response", version, _value, _NONE)
+    if api is apis.METADATA:
+        answer.topics[0].frozen_topic = encode_frozen_topic(_FROZEN)
+    return answer
+
+
+async def _load_image() -> MetadataImage:
+    store = DirectoryStore(str(_BUCKET))
+    loaded = await SnapshotStore(store, _CLUSTER_ID, kept=2).load_newest()
+    await store.close()
+    assert loaded is not None
+    return loaded.image
+
+
+IMAGE: Final = asyncio.run(_load_image())
+ENDS: Final = {topic.name: dict.fromkeys(range(len(topic.partitions)), 9) for topic in IMAGE.topics}
+
+
+_FROZEN: Final = FrozenTopicInfo(
+    TOPIC,
+    HOSTILE,
+    next(iter(IMAGE.topics)).topic_id,
+    1,
+    -1,
+    {"retention.ms": HOSTILE},
+    [FrozenPartition(0, 9, 900, 9)],
+    {HOSTILE: {0: 3}},
+)
+
+
+def top() -> TopView:
+    """Return the figures of the cluster."""
+    offsets = {name: sum(ends.values()) for name, ends in ENDS.items()}
+    return view_top(view_cluster(IMAGE, "", {}), stored_topics(IMAGE), offsets, offsets, 2.0)
+
+
+def hostile_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:
+    """Find records, and others that are no records of any client of ours."""
+    found = find_records(store, query, show)
+    return replace(found, records=[*found.records, *_hostile(show, query.value.encode())])
+
+
+def _hostile(show: Show, given: bytes) -> Iterator[RecordView]:
+    pairs = itertools.chain(itertools.pairwise((*_BYTES, given)), ((given, given),))
+    for offset, (key, value) in enumerate(pairs):
+        headers = [(HOSTILE, shown_bytes(value)), ("", shown_bytes(None))]
+        yield RecordView(
+            0, offset, (-1, 2**62, 0)[offset % 3], show("key", key), show("value", value), headers
+        )
+
+
+for _api in (
+    *(apis.METADATA, apis.FIND_COORDINATOR, apis.LIST_OFFSETS, apis.DESCRIBE_CONFIGS),
+    *(apis.LIST_GROUPS, apis.DESCRIBE_GROUPS, apis.DESCRIBE_CLUSTER, apis.DESCRIBE_ACLS),
+    *(apis.LIST_TRANSACTIONS, apis.DESCRIBE_TRANSACTIONS, apis.DESCRIBE_CLIENT_QUOTAS),
+    *(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, apis.CREATE_ACLS, apis.DELETE_ACLS),
+):
+    _answer(_api, _api.max)
+hostile_records(STORE, RecordSelection(topic=TOPIC), lambda _part, data: shown_bytes(data))
+"""What comes first loads Arrow and makes answers of the broker: a second, which is no finding."""
