@@ -306,7 +306,8 @@ TARGETS = MappingProxyType(
                 _MESSAGE_ERRORS,
             ),
             Target("http", _http, ()),
-            Target("console", consoles.console, ()),
+            # Arrow and the threads that read a store reserve address space that they do not use.
+            Target("console", consoles.console, (), memory_bytes_max=512 * _MIB),
             *(
                 Target(
                     mechanism.lower(),
