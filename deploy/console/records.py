@@ -132,8 +132,6 @@ def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) ->
 
 def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], int, bool]:
     """Return the rows of the records, how many were read, and whether that was all."""
-    import pyarrow as pa  # of the extra `reader`
-
     deadline = time.monotonic() + SEARCH_S_MAX
     newest = query.start == "newest"
     found: list[Row] = []
@@ -142,7 +140,8 @@ def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], 
     for batch in batches:
         searched += batch.num_rows
         size_bytes += batch.nbytes
-        found += batch.take(pa.array(_matching(query, batch), pa.int64())).to_pylist()
+        if chosen := _matching(query, batch):  # Arrow knows no type for indexes without any
+            found += batch.take(chosen).to_pylist()
         found.sort(key=lambda row: (row["timestamp"], row["offset"]), reverse=newest)
         del found[query.limit :]
         if size_bytes > SEARCHED_BYTES_MAX or time.monotonic() > deadline:
