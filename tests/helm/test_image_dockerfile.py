@@ -197,6 +197,6 @@ def test_the_build_steps_produce_a_penstock_that_runs(tmp_path: Path) -> None:
         " 'pyspark') if u.find_spec(name)])"
     )
     assert said(str(bin_directory / "python"), "-c", installed) == "['opentelemetry']\n", (
-        "the image must have the base and the extra `traces` only"
+        "the image must have the extras of the Dockerfile only"
     )
     assert not list((tmp_path / "opt").rglob("pip/__init__.py")), "the image must not contain pip"

@@ -4,6 +4,7 @@ Ends with `image: OK`, or with `image: FAILED` and what was refused.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -17,6 +18,10 @@ from tests.image.container import Container
 from tests.support.sbom import IN_THE_IMAGE, Bill, installed
 
 _SHOWN = 12
+_OPENSSL = (3, 5)
+"""The oldest that the image may have: docs/adr/0097-openssl-of-images.md."""
+_VERSIONS = "import json, platform, ssl; print(json.dumps([platform.python_version(), \
+platform.freedesktop_os_release()['VERSION_CODENAME'], ssl.OPENSSL_VERSION.split()[1]]))"
 
 
 @contextmanager
@@ -82,6 +87,17 @@ def check_bill(root: Path) -> None:
     say(f"  without a license in their metadata: {', '.join(unknown) or 'none'}")
 
 
+def check_versions(container: Container) -> None:
+    """Compare Python, Debian and OpenSSL with what the name of the base and the ADR say."""
+    python, debian, openssl = json.loads(container.said("python", "-c", _VERSIONS))
+    say(f"  Python {python}, Debian {debian}, OpenSSL {openssl}")
+    found = images.Base(python.rpartition(".")[0], debian)
+    if found != images.base():
+        raise ImageFailed(f"the container has {found}, the Dockerfile says {images.base_name()}")
+    if tuple(map(int, openssl.split(".")[:2])) < _OPENSSL:
+        raise ImageFailed(f"OpenSSL {openssl} is older than the one of ADR 0097: {_OPENSSL}")
+
+
 def check_container(root: Path, builder: Builder) -> None:
     """Produce and consume a record in a cluster in the container."""
     config = images.config_of(builder)
@@ -94,6 +110,7 @@ def check_container(root: Path, builder: Builder) -> None:
         refused = container.said("sh", "-c", "touch /opt/penstock/x 2>&1 || true").strip()
         if "Read-only file system" not in refused:
             raise ImageFailed(f"the root is not read-only: {refused!r}")
+        check_versions(container)
         container.said("penstock", "topics", "create", "orders", "--partitions", "3")
         container.said("sh", "-c", "echo hello | penstock produce orders")
         seen = container.said(
@@ -109,8 +126,8 @@ def check_container(root: Path, builder: Builder) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.image", description=__doc__)
-    parser.add_argument("--extras", default="traces", help="extras in the image (default: traces)")
-    extras = str(parser.parse_args().extras)
+    parser.add_argument("--extras", help="extras in the image (default: those of the Dockerfile)")
+    extras: str | None = parser.parse_args().extras
     if os.geteuid() != 0:
         raise ImageFailed("make image needs root: buildah and runc set up mounts and namespaces")
     with step("Making a base by mmdebstrap (kept in build/image for the next time)"):
@@ -120,7 +137,7 @@ def main() -> None:
     for line in refused:
         say(f"  refused here: {line}")
     say(f"  {builder}")
-    with step(f"Building {images.DOCKERFILE.relative_to(images.ROOT)} with the extras {extras}"):
+    with step(f"Building {images.DOCKERFILE.relative_to(images.ROOT)}"):
         images.build(builder, extras)
     container = builder.buildah("from", "--pull-never", images.TAG).strip()
     try:

@@ -1,11 +1,12 @@
 """Build the image of deploy/image/Dockerfile with buildah, on a base that mmdebstrap makes.
 
-The Dockerfile's base comes from a registry. Where there is none, Debian's Python of the same minor
-version takes its place, under the same name. Storage is below build/image, so that the name hides
-no real image of this machine.
+The Dockerfile's base comes from a registry. Where there is none, the same Debian with a Python of
+the same minor version takes its place, under the same name. Storage is below build/image, so that
+the name hides no real image of this machine.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 WORK: Final = ROOT / "build" / "image"
 DOCKERFILE: Final = ROOT / "deploy" / "image" / "Dockerfile"
-DEBIAN: Final = "bookworm"
-PACKAGES: Final = ("ca-certificates", "python-is-python3", "python3", "python3-pip", "python3-venv")
+PACKAGES: Final = ("ca-certificates", "libssl3t64", "python3-pip")
+PYTHONS: Final = {"3.11": "bookworm", "3.13": "trixie"}
+"""The release of Debian that has each minor version of Python."""
 TAG: Final = "localhost/penstock:local-base"
 STEP_TIMEOUT_S: Final = 1_200
 _TAIL_CHARACTERS: Final = 4_000
@@ -61,14 +63,43 @@ def base_name() -> str:
     return name
 
 
+@dataclass(frozen=True)
+class Base:
+    """What the name of the base promises. python: its minor version. debian: the release."""
+
+    python: str
+    debian: str
+
+
+def base() -> Base:
+    found = re.fullmatch(r"python:(\d+\.\d+)\.\d+-slim-([a-z]+)", base_name())
+    if found is None or found[1] not in PYTHONS:
+        raise ImageFailed(f"no Debian has the Python of {base_name()}: {', '.join(PYTHONS)}")
+    return Base(found[1], found[2])
+
+
 def debian() -> Path:
-    """Return a tar of a small Debian with Python, which is kept for the next run."""
-    tar = WORK / f"{DEBIAN}.tar"
+    """Return a tar of a small Debian with Python, which is kept for the next run.
+
+    A Python of another release comes from there, with what this release does not have. All else,
+    such as OpenSSL, is of this release: apt takes the newest version of a package.
+    """
+    wanted = base()
+    tar = WORK / f"{wanted.debian}-{wanted.python}.tar"
     if not tar.exists():
         WORK.mkdir(parents=True, exist_ok=True)
         unfinished = tar.with_suffix(".new.tar")
-        packages = f"--include={','.join(PACKAGES)}"
-        run("mmdebstrap", "--variant=minbase", packages, DEBIAN, unfinished)
+        python = f"python{wanted.python}"
+        sources = "$1/etc/apt/sources.list"
+        origin = (
+            f"sed s/{wanted.debian}/{PYTHONS[wanted.python]}/ {sources} > {sources}.d/python.list"
+        )
+        run(
+            *("mmdebstrap", "--variant=minbase", f"--setup-hook={origin}"),
+            f"--include={','.join((*PACKAGES, python))}",
+            f"--customize-hook=ln -s {python} $1/usr/bin/python",
+            *(wanted.debian, unfinished),
+        )
         unfinished.rename(tar)
     return tar
 
@@ -104,9 +135,11 @@ def _put_base(builder: Builder, tar: Path) -> None:
     builder.buildah("rm", container)
 
 
-def build(builder: Builder, extras: str) -> None:
-    """Run the Dockerfile. Build steps get this machine's way to the package index: pip's settings
-    and certificates, which do not stay in the image.
+def build(builder: Builder, extras: str | None) -> None:
+    """Run the Dockerfile. extras: other ones than it has by default.
+
+    Build steps get this machine's way to the package index: pip's settings and certificates, which
+    do not stay in the image.
     """
     settings = WORK / "pip.conf"
     settings.write_text(_pip_settings())
@@ -117,7 +150,8 @@ def build(builder: Builder, extras: str) -> None:
     layers = f"--layers={'true' if builder.driver == 'overlay' else 'false'}"
     builder.buildah(
         *("build", "--pull-never", "--isolation", builder.isolation, layers, *mounts),
-        *("--build-arg", f"EXTRAS={extras}", "--file", DOCKERFILE),
+        *(("--build-arg", f"EXTRAS={extras}") if extras else ()),
+        *("--file", DOCKERFILE),
         *("--ignorefile", f"{DOCKERFILE}.dockerignore", "--tag", TAG, ROOT),
     )
 
