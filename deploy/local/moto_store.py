@@ -244,7 +244,7 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     parser.add_argument("--bucket", required=True)
     parser.add_argument("--fd", type=int, help="file descriptor of a listening socket")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to bind; 0.0.0.0 in containers"
+        "--host", default="127.0.0.1", help="address to bind; 0.0.0.0 or :: in containers"
     )
     parser.add_argument("--port", type=int, default=0)
     asked = parser.parse_args(arguments)
@@ -264,7 +264,8 @@ def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
     """Return a listening socket, by default for this machine only. Clients that connect before it
     is served wait.
     """
-    listening = socket.create_server((host, port), backlog=256)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=256)
     listening.set_inheritable(True)
     return listening
 

@@ -35,6 +35,11 @@ def port() -> Iterator[int]:
         yield port
 
 
+def test_it_listens_where_pods_have_addresses_of_ipv6() -> None:
+    with listen(0, "::") as listening:
+        socket.create_connection(("::1", listening.getsockname()[1]), 10).close()
+
+
 def put(connection: http.client.HTTPConnection, key: str, body: bytes) -> int:
     connection.request(
         "PUT", f"/bucket/{key}", body, {"If-None-Match": "*", "Authorization": SIGNED}
