@@ -1,0 +1,104 @@
+"""Check that what users add by values is in the pods, and that a node reads it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from broker.config import BrokerConfig
+from deploy.node.config.load import load
+from tests.helm.test_helm_objects import BUCKET, EVERYTHING, OWN_CONTAINER, SECURE, variables_of
+from tests.support.chart import Object, named, pod_of, render
+
+OWN: Object = {**BUCKET, "store.caSecret": "store-ca", "bindAddress": "[::]"}
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_what_users_add_is_in_the_pods(role: str) -> None:
+    objects = render(EVERYTHING)
+    workload = named(objects, "StatefulSet", f"penstock-{role}")["spec"]
+    pod = workload["template"]["spec"]
+    node, beside = pod["containers"]
+    assert beside == OWN_CONTAINER | {"name": "beside"}
+    assert OWN_CONTAINER | {"name": "before"} in pod["initContainers"]
+    assert {"name": "own", "emptyDir": {"sizeLimit": "1Mi"}} in pod["volumes"]
+    assert {"name": "own", "mountPath": "/own"} in node["volumeMounts"]
+    assert node["envFrom"] == [{"secretRef": {"name": "more"}}]
+    assert ({"name": "TZ", "value": "UTC"} in node["env"]) == (role == "controller")
+    startup, liveness = node["startupProbe"], node["livenessProbe"]
+    assert (startup["failureThreshold"], startup["httpGet"]["path"]) == (300, "/startz")
+    assert liveness["failureThreshold"] == 6
+    assert workload["updateStrategy"] == {"type": "OnDelete"}
+    (constraint,) = pod["topologySpreadConstraints"]
+    assert (constraint["topologyKey"], constraint["maxSkew"]) == ("rack", 1)
+    selected = constraint["labelSelector"]["matchLabels"]
+    assert selected.items() <= workload["template"]["metadata"]["labels"].items()
+    assert named(objects, "ConfigMap", "penstock-own")["data"] == {"a": "b"}
+
+
+def test_nodes_trust_the_ca_of_the_store() -> None:
+    objects = render(OWN)
+    for role in ("broker", "controller"):
+        pod = pod_of(named(objects, "StatefulSet", f"penstock-{role}"))
+        volumes = {it["name"]: it for it in pod["volumes"]}
+        mounts = {it["mountPath"]: it["name"] for it in pod["containers"][0]["volumeMounts"]}
+        directory, _, file = variables_of(objects, role, 0)["AWS_CA_BUNDLE"].rpartition("/")
+        assert volumes[mounts[directory]]["secret"]["secretName"] == "store-ca"
+        assert file == "ca.crt"
+
+
+def test_nodes_listen_where_pods_have_addresses_of_ipv6_only() -> None:
+    given = {
+        name: text
+        for name, text in variables_of(render(OWN), "broker", 0).items()
+        if name.startswith("PENSTOCK_")
+    }
+    assert given["PENSTOCK_HEALTH_LISTENER"] == "[::]:9404"
+    bound = load("broker", [], given | {"PENSTOCK_CONFIG": ""}).part(BrokerConfig).bound
+    assert {listener.host for listener in bound} == {"::"}
+    controller = variables_of(render(OWN), "controller", 0)
+    assert controller["PENSTOCK_LISTENERS"] == "CONTROLLER://[::]:9093"
+
+
+def test_security_contexts_may_be_replaced() -> None:
+    own = {"capabilities.add": ["NET_BIND_SERVICE"], "readOnlyRootFilesystem": False}
+    values = {f"containerSecurityContext.{name}": value for name, value in own.items()}
+    pod = pod_of(named(render(SECURE | values), "StatefulSet", "penstock-broker"))
+    security = pod["containers"][0]["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}
+    assert security["readOnlyRootFilesystem"] is False
+
+
+def test_a_controller_names_a_bucket_that_is_missing(tmp_path: Path) -> None:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        variables = variables_of(render({**BUCKET, "controllers.replicas": 1}), "controller", 0)
+        done = subprocess.run(
+            [Path(sys.executable).parent / "penstock", "controller"],
+            env=variables
+            | {
+                "PENSTOCK_STORE": f"s3://never-made?region=x&endpoint={quote(endpoint, safe='')}",
+                "PENSTOCK_METADATA_LOG_DIR": str(tmp_path),
+                "PENSTOCK_LISTENERS": "CONTROLLER://127.0.0.1:0",
+                "PENSTOCK_HEALTH_LISTENER": "127.0.0.1:0",
+                "PENSTOCK_CONFIG": "",
+                "AWS_ACCESS_KEY_ID": "key",
+                "AWS_SECRET_ACCESS_KEY": "secret",
+                "PYTHONPATH": str(Path(__file__).parents[2]),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        server.stop()
+    assert done.returncode == 1
+    assert f"error: bucket 'never-made' does not exist at {endpoint}" in done.stderr
+    assert "create-bucket --bucket never-made" in done.stderr
+    assert "Traceback" not in done.stderr
