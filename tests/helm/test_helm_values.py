@@ -14,6 +14,7 @@ from tests.helm.test_helm_objects import BUCKET, EVERYTHING, OWN_CONTAINER, SECU
 from tests.support.chart import Object, named, pod_of, render
 
 OWN: Object = {**BUCKET, "store.caSecret": "store-ca", "bindAddress": "[::]"}
+_HALF: Object = {"rollingUpdate": {"partition": 2}}
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
@@ -37,6 +38,13 @@ def test_what_users_add_is_in_the_pods(role: str) -> None:
     selected = constraint["labelSelector"]["matchLabels"]
     assert selected.items() <= workload["template"]["metadata"]["labels"].items()
     assert named(objects, "ConfigMap", "penstock-own")["data"] == {"a": "b"}
+
+
+def test_deleted_pods_come_from_the_new_template() -> None:
+    """Kubernetes takes the old one during a rolling upgrade without a partition."""
+    for values, partition in ((BUCKET, 0), ({**BUCKET, "brokers.updateStrategy": _HALF}, 2)):
+        strategy = named(render(values), "StatefulSet", "penstock-broker")["spec"]["updateStrategy"]
+        assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
 
 
 def test_nodes_trust_the_ca_of_the_store() -> None:

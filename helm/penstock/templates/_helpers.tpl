@@ -196,6 +196,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- end -}}
 
+{{- /* The strategy of a StatefulSet. Without a partition, Kubernetes makes deleted pods anew from the old template until an upgrade is done. */ -}}
+{{- define "penstock.updateStrategy" -}}
+{{- $strategy := .updateStrategy -}}
+{{- if eq (toString $strategy.type) "RollingUpdate" -}}
+{{- $strategy = merge (dict) $strategy (dict "rollingUpdate" (dict "partition" 0)) -}}
+{{- end -}}
+{{- toYaml $strategy -}}
+{{- end -}}
+
 {{- /* Placement of the pods of a role. `soft` prefers one node per pod, `hard` requires it. */ -}}
 {{- define "penstock.placement" -}}
 {{- $role := .role -}}
