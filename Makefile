@@ -179,9 +179,10 @@ image: venv ## build the image with buildah on a base by mmdebstrap, and run pen
 	$(BIN)/python -m tests.image $(ARGS)
 
 .PHONY: kubernetes
-kubernetes: venv ## the chart on a real API server with real controllers; compiles them once, half an hour
+kubernetes: venv ## the chart on a real API server with real controllers, and its network policies on packets; compiles them once, half an hour
 	@deploy/ensure-helm.sh > /dev/null
-	PENSTOCK_KUBERNETES=$$(deploy/ensure-kubernetes.sh) $(BIN)/pytest -q tests/kubernetes $(ARGS)
+	servers=$$(deploy/ensure-kubernetes.sh) && PENSTOCK_KUBERNETES=$$servers unshare --map-root-user --net \
+		sh -c 'ip link set lo up && exec "$$@"' kubernetes $(BIN)/pytest -q tests/kubernetes $(ARGS)
 
 .PHONY: monitoring
 monitoring: venv ## alerts and dashboards in Prometheus, and by Grafana's schema, compiled once with Go (10 minutes); 5 minutes

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make kubernetes` installs the chart on a real API server with real controllers: compile them with Go, install etcd, and get the
-# definitions of Gateway API.
+# `make kubernetes` installs the chart on a real API server with real controllers, and enforces its network policies: compile all that with
+# Go, install etcd, dnsmasq and iptables, and get the definitions of Gateway API.
 # Compiled once, into the user's cache; half an hour on 2 cores. Prints the directory; exits 1 with the way out if it cannot.
 set -euo pipefail
 cd "$(dirname "$0")/../tests/kubernetes"
@@ -11,10 +11,14 @@ bin="${XDG_CACHE_HOME:-$HOME/.cache}/penstock/kubernetes-$version"
 go=$(command -v go || echo /usr/local/go/bin/go)
 [ -x "$go" ] || { echo "Go is missing; it compiles the API server of Kubernetes for the tests of the chart." >&2; exit 1; }
 
-if ! command -v etcd >/dev/null; then
-    echo "installing etcd-server ..." >&2
-    { [ "$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq etcd-server; } >&2 \
-        || { echo "etcd is missing and could not be installed; install the package etcd-server." >&2; exit 1; }
+missing=
+command -v etcd >/dev/null || missing="etcd-server"
+command -v dnsmasq >/dev/null || missing="$missing dnsmasq-base"
+command -v iptables >/dev/null || missing="$missing iptables"
+if [ -n "$missing" ]; then
+    echo "installing $missing ..." >&2
+    { [ "$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >&2 \
+        || { echo "Programs are missing and could not be installed; install the packages $missing." >&2; exit 1; }
 fi
 
 # Without these, the servers call themselves v0.0.0, and charts refuse them.
@@ -42,4 +46,6 @@ if [ "$(cat "$definitions/version" 2>/dev/null || true)" != "$gateway_api" ]; th
     done
     echo "$gateway_api" > "$definitions/version"
 fi
+# Minutes at first, and a second or two where Go has compiled it before.
+(cd policies && CGO_ENABLED=0 nice "$go" build -trimpath -ldflags "-s -w" -o "$bin/policies" .) >&2
 echo "$bin"

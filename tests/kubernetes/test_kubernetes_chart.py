@@ -159,6 +159,29 @@ def test_autoscaling_begins_with_the_brokers_that_run(kubernetes: Kubernetes) ->
     assert replicas(kubernetes, "broker") == 5
 
 
+def test_a_wrong_first_install_is_mended_by_deleting_its_pods(kubernetes: Kubernetes) -> None:
+    """No pod of it is ever ready, as none of these is: an upgrade alone replaces none."""
+    kubernetes.helm("install", {**BUCKET, "image.tag": "wrong"})
+    kubernetes.until(lambda: pods_of(kubernetes, "controller") == 3, "3 controllers")
+    kubernetes.helm("upgrade", {**BUCKET, "image.tag": "right"})
+
+    def images() -> set[str]:
+        pods = kubernetes.get("v1/pods", "")["items"]
+        return {pod["spec"]["containers"][0]["image"].rpartition(":")[2] for pod in pods}
+
+    def is_seen(role: str) -> bool:
+        found = kubernetes.get(SETS, f"penstock-{role}")
+        return bool(found["status"]["observedGeneration"] == found["metadata"]["generation"])
+
+    kubernetes.until(lambda: is_seen("broker") and is_seen("controller"), "the upgrade is seen")
+    assert "wrong" in images()
+    path = "/api/v1/namespaces/streams/pods?labelSelector=app.kubernetes.io/instance=penstock"
+    kubernetes.ask("DELETE", path)
+    kubernetes.until(
+        lambda: images() == {"right"} and len(kubernetes.names("v1/pods")) == 6, "all are replaced"
+    )
+
+
 def test_changed_credentials_restart_pods(kubernetes: Kubernetes) -> None:
     kubernetes.helm("install", BUCKET)
     before = {role: template_of(kubernetes, role) for role in ("broker", "controller")}

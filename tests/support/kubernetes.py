@@ -32,9 +32,13 @@ _WAIT_S: Final = 60.0
 class Kubernetes:
     """Servers with all their data below `directory`, on free ports of 127.0.0.1."""
 
-    def __init__(self, binaries: Path, directory: Path) -> None:
+    def __init__(
+        self, binaries: Path, directory: Path, service_addresses: str = "10.0.0.0/16"
+    ) -> None:
         self._binaries = binaries
+        self._service_addresses = service_addresses
         self._directory = directory
+        self.kubeconfig = directory / "kubeconfig"
         self._port = free_port()
         self._stack = ExitStack()
         self._tls = ssl.create_default_context()
@@ -81,17 +85,19 @@ class Kubernetes:
             self._binaries / "kube-apiserver",
             f"--etcd-servers={client}",
             "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",  # a network namespace may have no other
+            "--endpoint-reconciler-type=none",
             f"--secure-port={self._port}",
             f"--cert-dir={self._directory / 'certificates'}",
             f"--token-auth-file={tokens}",
             "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.0.0.0/16",
+            f"--service-cluster-ip-range={self._service_addresses}",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc",
         )
         self.until(lambda: self._is_ready(), "the API server is ready", _START_S)
-        config = self._directory / "kubeconfig"
+        config = self.kubeconfig
         config.write_text(json.dumps(self._kubeconfig()))
         self._run(
             self._binaries / "kube-controller-manager",
@@ -194,16 +200,16 @@ class Kubernetes:
     def helm(
         self, action: str, values: Object | None = None, *more: str, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Install, upgrade or uninstall the release."""
+        """Install, upgrade, test or uninstall the release."""
         given = [
             part
             for key, value in (values or {}).items()
             for part in ("--set-json", f"{key}={json.dumps(value)}")
         ]
-        chart = [] if action == "uninstall" else [str(CHART)]
+        chart = [] if action in {"uninstall", "test"} else [str(CHART)]
         done = subprocess.run(
             [find_helm(), action, "penstock", *chart, "-n", NAMESPACE, *given, *more],
-            env={**os.environ, "KUBECONFIG": str(self._directory / "kubeconfig")},
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,
             text=True,
             check=False,
