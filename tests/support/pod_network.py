@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,7 +76,7 @@ class Kubelet:
         self.logs: dict[str, str] = {}
 
     @contextmanager
-    def serve(self) -> Iterator[int]:
+    def serve(self) -> Generator[int]:
         """Serve on a free port, and yield it."""
         logs = self.logs
 
@@ -89,7 +89,8 @@ class Kubelet:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *_: object) -> None: ...
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+                """Log nothing."""
 
         keystore = self._directory / "kubelet.pem"
         keystore.write_bytes(Authority.make("kubelets").issue(NODE, hosts=("127.0.0.1",)).keystore)
