@@ -21,11 +21,11 @@ from base.ids import NodeId
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.wire import apis
 from stream.config import StreamConfig
+from tests.sim.chaos import Chaos
 from tests.sim.connections import Connection
 from tests.sim.ledger import Entry
 from tests.sim.limits import Limits
 from tests.sim.nodes import COORDINATOR_PARTITIONS
-from tests.sim.scenarios import Chaos
 from tests.sim.transactional import Application, Fenced, Instance
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from base.ids import NodeId
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from stream.config import StreamConfig
+from tests.sim.chaos import Chaos
 from tests.sim.checkers import Part
 from tests.sim.committed import CommittedReader
 from tests.sim.late import LongLivedApplication
 from tests.sim.ledger import Entry
 from tests.sim.limits import Limits
 from tests.sim.nodes import COORDINATOR_PARTITIONS
-from tests.sim.scenarios import Chaos
 from tests.sim.transactional import Instance
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from controller.api.messages import AddVoter, RemoveController
 from controller.config import ControllerConfig
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
+from tests.sim.chaos import Chaos
 from tests.sim.disk import Disk, DiskCopy
-from tests.sim.scenarios import Chaos
 
 if TYPE_CHECKING:
     from tests.sim.control import SimController

@@ -38,6 +38,7 @@ from stream.ports import BrokerIncarnation
 from tests.sim import scenarios
 from tests.sim.acls import AclAdmins
 from tests.sim.borders import patched_borders, quiet_collector, step_limit
+from tests.sim.chaos import Chaos
 from tests.sim.checkers import Checker, Part, StableOffsets, Violation
 from tests.sim.clients import Consumer, Producer
 from tests.sim.clock_steps import Graces
@@ -592,7 +593,7 @@ class World:
             asking += [self.loop.create_task(work) for work in self.forks.run(stop)]
         if self.scenario in scenarios.ROLLED_BACK:
             self._new_process("wanderer").context().run(lambda: self.loop.create_task(wander(self)))
-        await _CHAOS.get(self.scenario, scenarios.Chaos)(
+        await _CHAOS.get(self.scenario, Chaos)(
             self, scenarios.weights_of(self.scenario, self.seed)
         ).run(self.chaos_s)
         self._calm_down()
