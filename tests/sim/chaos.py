@@ -84,7 +84,7 @@ class Chaos:
         """Crash a broker and remove it from the metadata; it comes back after that or before."""
         if (broker := self._running()) is not None:
             self._world.crash(broker, self._rng.choice((2.0, 8.0)))
-            self._world.unregister(broker.node_id)
+            self._world.admin.unregister(broker.node_id)
 
     def pause(self) -> None:
         if (broker := self._running()) is not None:
@@ -180,7 +180,7 @@ class Chaos:
 
     def move(self) -> None:
         part = self._part()
-        self._world.move(part, NodeId(self._rng.randint(1, self._world.limits.brokers)))
+        self._world.admin.move(part, NodeId(self._rng.randint(1, self._world.limits.brokers)))
 
     def ping_pong(self) -> None:
         part = self._part()
@@ -188,7 +188,7 @@ class Chaos:
         pause_s = self._rng.choice((0.0, 0.05, 0.4))
         for at, node_id in enumerate((*nodes, *nodes)):
             self._later(
-                pause_s * at, lambda node_id=node_id: self._world.move(part, NodeId(node_id))
+                pause_s * at, lambda node_id=node_id: self._world.admin.move(part, NodeId(node_id))
             )
 
     def _part(self) -> Part:
@@ -297,7 +297,7 @@ class Chaos:
 
     def _move_coordinators(self, broker: "SimBroker") -> None:
         for index in range(COORDINATOR_PARTITIONS):
-            self._world.move(
+            self._world.admin.move(
                 (TRANSACTIONS_TOPIC, index),
                 NodeId(self._rng.randint(1, self._world.limits.brokers)),
             )
@@ -329,7 +329,7 @@ class Chaos:
     def move_compacted(self) -> None:
         compacted = self._world.compacted
         assert compacted is not None
-        self._world.move(
+        self._world.admin.move(
             self._rng.choice(compacted.parts),
             NodeId(self._rng.randint(1, self._world.limits.brokers)),
         )

@@ -20,6 +20,8 @@ from tests.sim.nodes import FetchResult, SimBroker, produce_request
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+TOPIC = "t"
+
 RETRIED = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.LEADER_NOT_AVAILABLE,

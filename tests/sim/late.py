@@ -206,7 +206,7 @@ class LateChaos(Chaos):
 
     def _move_groups(self, _: "SimBroker") -> None:
         for index in range(COORDINATOR_PARTITIONS):
-            self._world.move(
+            self._world.admin.move(
                 (OFFSETS_TOPIC, index), NodeId(self._rng.randint(1, self._world.limits.brokers))
             )
 

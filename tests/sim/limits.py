@@ -24,6 +24,8 @@ FENCE_KEPT_MS = 20_000
 """Longer than the longest pause of a broker, and than the differences of wall clocks. For the
 scenarios of `tests.sim.leaks`, whose store dates objects back; in others, no fence goes.
 """
+QUIET_LIMIT_S = 120.0
+"""How long each thing that is awaited after the faults may take, in virtual time."""
 CLEANER_INTERVAL_S = 0.4
 """How often brokers look for logs to clean."""
 

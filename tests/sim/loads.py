@@ -137,5 +137,5 @@ class LoadChaos(Chaos):
             node_id for node_id in range(1, self._world.limits.brokers + 1) if node_id != leader
         ]
         target = self._rng.choice(others)
-        self._world.move(part, NodeId(target))
+        self._world.admin.move(part, NodeId(target))
         return target

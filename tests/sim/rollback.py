@@ -89,10 +89,7 @@ class Rollbacks:
             world.crash_controller(controller, 0.3)
         else:
             world.stop_controller(controller)
-            world.loop.call_soon(
-                lambda: world.loop.create_task(self._replace(controller.number)),
-                context=world._admin_process.context(),
-            )
+            world.admin.start(lambda: self._replace(controller.number))
         return True
 
     def _settled(self, disk: Disk) -> None:
@@ -101,7 +98,7 @@ class Rollbacks:
             self.is_busy = False
 
     async def _replace(self, number: int) -> None:
-        world, admin = self._world, self._world._admin
+        world, admin = self._world, self._world.admin.client
         await _until_done(
             world, lambda: admin.remove_controller(RemoveController(node_id=number), timeout_s=5)
         )
@@ -121,7 +118,7 @@ class Rollbacks:
 
 
 async def _until_done(world: "World", ask: Any) -> None:
-    while not world._over:
+    while not world.is_over:
         with suppress(TimeoutError, ControllerError):
             await ask()
             return
@@ -246,7 +243,7 @@ async def wander(world: "World") -> None:
     """
     rng = Random(f"{world.seed}/wanderer")
     image = MetadataImage()
-    while not world._over:
+    while not world.is_over:
         client = ControllerClient(
             [rng.choice(sorted(world.network.listeners) or ["c0:1"])], rng=rng
         )

@@ -1,5 +1,5 @@
-"""One simulated cluster, from a seed: brokers, controllers, a store, clients, and faults for a
-while.
+"""One simulated cluster, from a seed: its processes, its store, its network, and what checks them.
+`tests.sim.run` says what happens in it.
 
 Invariants: everything that happens follows from (seed, scenario); the same run twice has the same
 `trace hash`. A run ends by a `Violation`, or after the cluster recovered without faults, served
@@ -11,82 +11,54 @@ import gc
 import hashlib
 import warnings
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import Any
 
-from base.ids import Millis, NodeEpoch, NodeId
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError, JournalFailed
-from controller.api.follower import MetadataFollower
-from controller.api.messages import (
-    AlterReassignments,
-    CreateTopics,
-    GetKeyValue,
-    NewTopic,
-    PartitionTarget,
-    PutKeyValue,
-    RemoveBroker,
-)
+from base.ids import Millis, NodeEpoch
+from controller.api.errors import JournalFailed
 from controller.backup.snapshots import LoadedSnapshot
-from controller.metadata.records import PartitionRecord
 from stream.ports import BrokerIncarnation
 from tests.sim import scenarios
 from tests.sim.acls import AclAdmins
+from tests.sim.admin import Admin
 from tests.sim.borders import patched_borders, quiet_collector, step_limit
-from tests.sim.chaos import Chaos
 from tests.sim.checkers import Checker, Part, StableOffsets, Violation
-from tests.sim.clients import Consumer, Producer
+from tests.sim.clients import TOPIC
 from tests.sim.clock_steps import Graces
 from tests.sim.compacted import COMPACT_TOPIC, CompactedTopic
 from tests.sim.connections import Connection
-from tests.sim.consumer_groups import ConsumerGroups
 from tests.sim.control import SimController, addresses
 from tests.sim.disk import Disk
 from tests.sim.forks import Forks
-from tests.sim.groups import Groups
-from tests.sim.late import LateChaos, LateConnection
-from tests.sim.leaks import LEAKING, Leak, check_leaks
-from tests.sim.leasing import lease_readers
+from tests.sim.late import LateConnection
+from tests.sim.leaks import LEAKING, Leak
 from tests.sim.ledger import Ledger
-from tests.sim.limits import (
-    FENCE_KEPT_MS,
-    LATE_PUT_GRACE_MS,
-    PREPARED_TTL_MS,
-    draw,
-    draw_coordination,
-)
-from tests.sim.loads import LoadChaos
+from tests.sim.limits import FENCE_KEPT_MS, QUIET_LIMIT_S, draw, draw_coordination
 from tests.sim.log_starts import LogStarts
 from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.lost_slots import LostSlots
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network
 from tests.sim.nodes import SimBroker
-from tests.sim.offsets import Offsets
-from tests.sim.pipelined import PipelinedProducer
-from tests.sim.rollback import RollbackChaos, Rollbacks, wander
+from tests.sim.rollback import Rollbacks
+from tests.sim.run import Run
 from tests.sim.scenario_limits import scenario_limits, with_log_life
 from tests.sim.share_consumers import WORKING, ShareConsumers
-from tests.sim.share_members import JOINING, ShareMembers
-from tests.sim.share_states import SHARING, ShareClients
+from tests.sim.share_members import JOINING
+from tests.sim.share_states import SHARING
 from tests.sim.store import Bucket, StoreWeather
-from tests.sim.topic_life import TopicClients, TopicLife
+from tests.sim.topic_life import TopicLife
 from tests.sim.transactional import PARTITIONS, TXN_TOPIC
-from tests.sim.transactions import Transactions
 
-TOPIC = "t"
 _START_MS = 1_700_000_000_000
-_QUIET_LIMIT_S = 120.0
 _PEACE_LIMIT_S = 3_600.0
 """All that is awaited outside of the faults, in virtual time: about a minute of CPU. A run without
 an end would hold up every test after it.
 """
-_CHAOS = {"late": LateChaos, "loads": LoadChaos, "rollback": RollbackChaos}
 
 _DEFECTS = frozenset(
     {
@@ -206,17 +178,14 @@ class World:
         self.calm = False
         self.suspected: set[BrokerIncarnation] = set()
         """What the other brokers take for gone, rightly or not: see `broker.network.peer_watch`."""
-        self._over = False
+        self.is_over = False
         self._starts = 0
         self.processes: list[Process] = []
         self.forks = Forks(self) if forks else None
         self.controllers: dict[int, SimController] = {}
         self.rollbacks = Rollbacks(self)
         self._violation: asyncio.Future[None] = self.loop.create_future()
-        self._admin_process = self._new_process("admin")
-        self._admin: ControllerClient = self._admin_process.context().run(
-            lambda: ControllerClient(addresses(limits.controllers), rng=Random(f"{seed}/admin"))
-        )
+        self.admin = Admin(self)
         self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
 
     # --- what everybody uses ----------------------------------------------------------------------
@@ -251,15 +220,26 @@ class World:
         if (
             name in _DEFECTS
             and event.get("error_type") != JournalFailed.__name__
-            and not self._over
+            and not self.is_over
         ):
             self.fail(f"the product reports a defect: {name} {event}")
 
     def fail(self, what: str) -> None:
-        if not self._over and not self._violation.done():
+        if not self.is_over and not self._violation.done():
             self._tail.append(f"{self.loop.time():.6f} VIOLATION {what}")
             self._violation.set_exception(Violation(what))
             self._violation.exception()
+
+    async def within(self, what: str, work: Awaitable[Any], *, patience: int = 1) -> None:
+        """Await it for so many times `QUIET_LIMIT_S`; then the run fails because of `what`."""
+        limit_s = patience * QUIET_LIMIT_S
+        # No cancellation: a client that swallows it would keep the run alive.
+        task = asyncio.ensure_future(work)
+        await asyncio.wait((task,), timeout=limit_s)
+        if not task.done():
+            self.fail(f"{what} within {limit_s} s of peace")
+            await asyncio.Event().wait()
+        task.result()
 
     def connect(self, broker: SimBroker) -> Connection:
         """Return a connection of the process that calls this."""
@@ -314,6 +294,13 @@ class World:
                 return rng.choice(others), epoch
         return self.brokers.get(node_id), epoch
 
+    def suspect(self, peer: BrokerIncarnation, is_gone: bool) -> None:
+        """Tell all other brokers that this one is gone, or that it is not."""
+        (self.suspected.add if is_gone else self.suspected.discard)(peer)
+        for _, other in sorted(self.brokers.items()):
+            if other.serving and other.me != peer:
+                other.deliver(other.partitions.on_gone, peer)
+
     def log_start(self, part: Part) -> int:
         topic = self.metadata.image.topics.by_name(part[0])
         return (
@@ -334,7 +321,7 @@ class World:
         age_ms = self.now_ms() - self.bucket.modified_ms(key)
         return age_ms < self.limits.controller.fence_kept_ms - self.limits.skew_ms
 
-    def _new_process(self, name: str) -> Process:
+    def new_process(self, name: str) -> Process:
         process = Process(name)
         process.network = self.network
         self.processes.append(process)
@@ -353,7 +340,7 @@ class World:
 
     def broker_ended(self, broker: SimBroker, reason: str) -> None:
         """Handle the exit of the process; its supervisor starts it again."""
-        if broker.process.dead or self._over:
+        if broker.process.dead or self.is_over:
             return
         self.trace("ended", broker.process.name, reason.split(":")[0])
         self._tail.append(f"      because {reason}")
@@ -366,7 +353,7 @@ class World:
             self.later(delay_s, self._restart, broker)
 
     def _restart(self, broker: SimBroker) -> None:
-        if self.brokers.get(broker.node_id) is broker and not self._over:
+        if self.brokers.get(broker.node_id) is broker and not self.is_over:
             self.start_broker(broker.node_id)
 
     def kill(self, broker: SimBroker, *, resets: bool) -> None:
@@ -390,7 +377,7 @@ class World:
     def start_controller(self, number: int) -> None:
         running = self.controllers.get(number)
         if (
-            self._over
+            self.is_over
             or not self.has_disks
             or (
                 running is not None
@@ -442,7 +429,7 @@ class World:
         self.crash_controller(controller, self.rng.choice((0.05, 1.0)))
 
     def crash_controller(self, controller: SimController, delay_s: float) -> None:
-        if not controller.process.dead and not self._over:
+        if not controller.process.dead and not self.is_over:
             self.stop_controller(controller)
             if not self.is_left_behind(controller):
                 self.later(delay_s, self.start_controller, controller.number)
@@ -463,46 +450,6 @@ class World:
             if controller.is_leading and not controller.process.dead
         ]
         return max(leading, key=lambda controller: controller.epoch, default=None)
-
-    def move(self, part: Part, target: NodeId) -> None:
-        """Reassign a partition to one broker, dead or alive; if it is there already, cancel its
-        move.
-        """
-        self.trace("move", part, target)
-        topic = self.metadata.image.topics.by_name(part[0])
-        is_back = (
-            topic is not None
-            and part[1] < len(topic.partitions)
-            and topic.partitions[part[1]].replicas[0] == target
-        )
-        wanted = PartitionTarget(
-            topic=part[0], partition=part[1], replicas=None if is_back else [target]
-        )
-
-        async def ask() -> None:
-            with suppress(TimeoutError, ControllerError):
-                await self._admin.alter_reassignments(
-                    AlterReassignments(partitions=[wanted]), timeout_s=10
-                )
-
-        self.loop.call_soon(
-            lambda: self.loop.create_task(ask()), context=self._admin_process.context()
-        )
-
-    def unregister(self, node_id: NodeId) -> None:
-        """Remove a broker, dead or alive, as soon as the controller agrees; give up after 10 s."""
-
-        async def ask() -> None:
-            for _ in range(20):
-                with suppress(TimeoutError, ControllerError):
-                    await self._admin.remove_broker(RemoveBroker(node_id=node_id), timeout_s=5)
-                    self.trace("unregistered", node_id)
-                    return
-                await asyncio.sleep(0.5)
-
-        self.loop.call_soon(
-            lambda: self.loop.create_task(ask()), context=self._admin_process.context()
-        )
 
     # --- the run ----------------------------------------------------------------------------------
 
@@ -529,7 +476,7 @@ class World:
         )
 
     async def _main(self) -> None:
-        life = self.loop.create_task(self._live())
+        life = self.loop.create_task(Run(self).live())
         await asyncio.wait(
             (life, self._violation),
             timeout=self.chaos_s + _PEACE_LIMIT_S,
@@ -541,272 +488,6 @@ class World:
             self._violation.result()
         life.result()
 
-    async def _live(self) -> None:
-        for number in range(self.limits.controllers):
-            self.start_controller(number)
-        for node_id in range(1, self.limits.brokers + 1):
-            self.start_broker(node_id)
-        watching = self.loop.create_task(self._watch())
-        self._watch_as_observer()
-        await self._create_topic()
-        self.phase("ready")
-        stop = asyncio.Event()
-        producers = [
-            Producer(self, number, idempotent=number > 0)
-            for number in range(self.limits.producers + 1)
-        ]
-        consumers = [Consumer(self, number) for number in range(2)]
-        pipelined = [
-            PipelinedProducer(self, number)
-            for number in range(2 if self.scenario in scenarios.PIPELINED else 0)
-        ]
-        writing = [
-            self.loop.create_task(producer.run(stop)) for producer in (*producers, *pipelined)
-        ]
-        reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
-        transactions = Transactions(self)
-        transacting = [self.loop.create_task(work) for work in transactions.run(stop)]
-        offsets = Offsets(self)
-        asking = [self.loop.create_task(work) for work in offsets.run(stop)]
-        reading += lease_readers(self, stop)
-        groups = Groups(self, is_on=self.scenario in scenarios.GROUPED)
-        consumer_groups = ConsumerGroups(self)
-        share_clients, share_members = ShareClients(self), ShareMembers(self)
-        topics = TopicClients(self)
-        asking += [
-            self.loop.create_task(work)
-            for work in (*groups.run(stop), *consumer_groups.run(stop), *topics.run(stop))
-        ]
-        for ready in (groups.ready, share_clients.ready, self.share_consumers.ready):
-            await self._within(_QUIET_LIMIT_S, "not every group can be used", ready())
-        clients = (share_clients, share_members, self.share_consumers)
-        asking += [self.loop.create_task(work) for some in clients for work in some.run(stop)]
-        if self.lost_slots is not None:
-            reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
-        if self.compacted is not None:
-            await self._within(
-                _QUIET_LIMIT_S, "not every compacted log is writable", self.compacted.ready()
-            )
-            asking += [self.loop.create_task(work) for work in self.compacted.run(stop)]
-        asking += [self.loop.create_task(work) for work in self.acl_admins.run(stop)]
-        if self.forks is not None:
-            asking += [self.loop.create_task(work) for work in self.forks.run(stop)]
-        if self.scenario in scenarios.ROLLED_BACK:
-            self._new_process("wanderer").context().run(lambda: self.loop.create_task(wander(self)))
-        await _CHAOS.get(self.scenario, Chaos)(
-            self, scenarios.weights_of(self.scenario, self.seed)
-        ).run(self.chaos_s)
-        self._calm_down()
-        self.phase("calm")
-        stop.set()
-        # A fork waits until its source is uploaded, which takes long with the smallest limits.
-        await self._within(
-            _QUIET_LIMIT_S * (1 if self.forks is None else 2),
-            "clients got no answer",
-            asyncio.gather(*writing, *reading, *transacting, *asking),
-        )
-        self.phase("answered")
-        await self._within(
-            _QUIET_LIMIT_S, "not every partition is writable", producers[-1].write(self.parts)
-        )
-        self.phase("written")
-        await self._within(_QUIET_LIMIT_S, "not everything can be read", self._read_all(9))
-        await self._within(
-            _QUIET_LIMIT_S, "not every transaction is over and can be read", transactions.check()
-        )
-        await self._within(
-            _QUIET_LIMIT_S, "not every group can be read and committed to", groups.check()
-        )
-        await self._within(
-            _QUIET_LIMIT_S, "not every consumer group settles", consumer_groups.check()
-        )
-        await self._within(
-            _QUIET_LIMIT_S, "not every share state can be read", share_clients.check()
-        )
-        await self._within(
-            _QUIET_LIMIT_S, "not every record is worked off", self.share_consumers.check()
-        )
-        await self._within(_QUIET_LIMIT_S, "not every share group settles", share_members.check())
-        await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
-        await self._within(_QUIET_LIMIT_S, "not every broker has the ACLs", self.acl_admins.check())
-        if self.compacted is not None:
-            await self._within(
-                _QUIET_LIMIT_S, "not every compacted log can be read", self.compacted.check()
-            )
-        if self.forks is not None:
-            await self._within(_QUIET_LIMIT_S, "not every fork can be read", self.forks.check())
-        await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
-        await self._within(_QUIET_LIMIT_S, "not every log can be read", offsets.check())
-        self.phase("cleaning")
-        await self._clean()
-        if self.scenario in LEAKING:
-            # The janitor looks at 20 WALs a round, and broker starts of an hour are a thousand.
-            await check_leaks(self, max(_QUIET_LIMIT_S, self.chaos_s / 4))
-        self.phase("end")
-        watching.cancel()
-        self.checker.check_metadata()
-        await self._within(
-            _QUIET_LIMIT_S, "not everything can be read after the clean-up", self._read_all(10)
-        )
-        await self._within(
-            _QUIET_LIMIT_S, "not every topic is clean and can be read", topics.check_cleaned()
-        )
-        if self.compacted is not None:
-            await self._within(
-                2 * _QUIET_LIMIT_S,
-                "not every compacted log can be read after the clean-up",
-                self.compacted.check_cleaned(),
-            )
-        if self.forks is not None:
-            await self._within(_QUIET_LIMIT_S, "not every fork can be read", self.forks.check())
-        for producer in pipelined:
-            producer.check_order()
-
-    async def _create_topic(self) -> None:
-        configs = {} if self.log_starts is None else self.log_starts.configs
-        topics = [NewTopic(name=TOPIC, partitions=self.limits.partitions, configs=configs)]
-        if self.txn_parts:
-            topics.append(NewTopic(name=TXN_TOPIC, partitions=PARTITIONS))
-        if self.compacted is not None:
-            parts = len(self.compacted.parts)
-            topics.append(
-                NewTopic(name=COMPACT_TOPIC, partitions=parts, configs=self.compacted.configs)
-            )
-        request = CreateTopics(topics=topics)
-
-        async def create() -> None:
-            while self.metadata.image.topics.by_name(TOPIC) is None:
-                with suppress(TimeoutError, ControllerError):
-                    await self._admin.create_topics(request, timeout_s=60)
-                await asyncio.sleep(0.2)
-
-        while not self.metadata.image.nodes:  # noqa: ASYNC110 - virtual time is free
-            await asyncio.sleep(0.1)
-        await self.loop.create_task(create(), context=self._admin_process.context())
-
-    def _watch_as_observer(self) -> None:
-        """Follow the committed records without a session, from any controller that serves them, and
-        read the state.
-        """
-        process = self._new_process("observer")
-
-        async def follow() -> None:
-            rng = Random(f"{self.seed}/observer")
-            client = ControllerClient(
-                rng.sample(addresses(self.limits.controllers), self.limits.controllers), rng=rng
-            )
-            await MetadataFollower(client, None, rng=rng).start(_QUIET_LIMIT_S)
-            if self.scenario in scenarios.READING:
-                await self._write_and_read(rng)
-
-        process.context().run(lambda: self.loop.create_task(follow()))
-
-    async def _write_and_read(self, rng: Random) -> None:
-        """Write and read: the writer asks any broker for the leader, the reader a known one."""
-        known = addresses(self.limits.controllers)
-        writer, reader = ControllerClient(known, rng=rng), ControllerClient(known, rng=rng)
-        while not self._over:
-            writer.redirect(rng.choice(known))
-            with suppress(TimeoutError, ControllerError):
-                await writer.put_key_value(PutKeyValue(key="k", value=b"v"), timeout_s=1)
-            with suppress(TimeoutError, ControllerError):
-                await reader.get_key_value(GetKeyValue(key="k"), timeout_s=1)
-            await asyncio.sleep(rng.uniform(0.1, 0.8))
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(1)
-            try:
-                self.checker.check_metadata()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
-                self.fail(f"the metadata is broken: {error}")
-
-    def suspect(self, peer: BrokerIncarnation, is_gone: bool) -> None:
-        """Tell all other brokers that this one is gone, or that it is not."""
-        (self.suspected.add if is_gone else self.suspected.discard)(peer)
-        for _, other in sorted(self.brokers.items()):
-            if other.serving and other.me != peer:
-                other.deliver(other.partitions.on_gone, peer)
-
-    def _calm_down(self) -> None:
-        """End the faults: resume what is paused and start what is dead."""
-        self.trace("calm")
-        self.calm = True
-        for peer in sorted(self.suspected):
-            self.suspect(peer, False)
-        self.weather.faults = self.weather.down = False
-        self.weather.slow_factor = 1.0
-        self.network.lossy = 0.0
-        self.network.links.mend_all()
-        for disk in self.disks.values():
-            disk.slow_factor, disk.failing = 1.0, False
-        for broker in self.brokers.values():
-            broker.raw_store.slow_factor = 1.0
-        for process in self.processes:
-            process.resume(self.loop)
-
-    async def _within(self, limit_s: float, what: str, work: Any) -> None:
-        # No cancellation: a client that swallows it would keep the run alive.
-        task = asyncio.ensure_future(work)
-        await asyncio.wait((task,), timeout=limit_s)
-        if not task.done():
-            self.fail(f"{what} within {limit_s} s of peace")
-            await asyncio.Event().wait()
-        task.result()
-
-    async def _read_all(self, number: int) -> None:
-        """Read every partition from the beginning to the end with a new consumer."""
-        acked = {part: self.checker.acked(part) for part in self.parts}
-        consumer = Consumer(self, number)
-        while not all(consumer.has_read(part) for part in self.parts):
-            await consumer.poll(10, exact=True)
-            await asyncio.sleep(0.05)
-        for part in self.parts:
-            self.checker.check_all_read(
-                part, consumer.starts[part], consumer.watermarks[part], acked[part]
-            )
-
-    async def _clean(self) -> None:
-        """Wait until unreferenced objects are gone. What was never committed goes so late that only
-        every twentieth run waits for it.
-        """
-        is_patient = self.rng.random() < 0.05 or self.scenario in LEAKING
-        await asyncio.sleep(self._grace_s() if is_patient else 1)
-        # With tiny limits, compaction rewrites hundreds of slots, one stream after the other.
-        end = self.loop.time() + 5 * _QUIET_LIMIT_S
-        while (orphans := self.checker.orphans(prepared=is_patient)) and self.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
-            await asyncio.sleep(0.5)
-        if orphans:
-            self.fail(f"objects are left over: {orphans[:5]}")
-
-    async def _moves_end(self) -> None:
-        while any(  # noqa: ASYNC110
-            record.move is not None and record.target_replicas is not None
-            for record in self._partitions()
-        ):
-            await asyncio.sleep(0.5)
-
-    def _partitions(self) -> list[PartitionRecord]:
-        topics = [self.metadata.image.topics.by_name(name) for name in (TOPIC, *self.life.names)]
-        return [record for topic in topics if topic is not None for record in topic.partitions]
-
-    def _grace_s(self) -> float:
-        stream, config = self.limits.stream, self.limits.controller
-        graces_ms = (
-            stream.block_age_max_ms
-            + stream.wal_delete_grace_ms
-            + 3 * config.read_grace_ms
-            + 4 * config.janitor_interval_ms
-        )
-        graces_ms += 2 * self.limits.skew_ms
-        return (
-            PREPARED_TTL_MS
-            + LATE_PUT_GRACE_MS
-            + graces_ms
-            + 4 * config.maintenance_interval_ms
-            + 20 * self.limits.store_p99_ms
-        ) / 1000 + 10
-
     def _on_loop_error(self, _: Any, context: dict[str, Any]) -> None:
         self.fail(f"the loop reports: {context.get('message')} {context.get('exception')!r}")
 
@@ -814,7 +495,7 @@ class World:
         """End every task in order, also those of dead processes: nothing of this run may reach into
         the next one.
         """
-        self._over = True
+        self.is_over = True
         with warnings.catch_warnings():
             # A task that is cancelled before its first step leaves the coroutine that was handed to
             # it unawaited.
