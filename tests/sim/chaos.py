@@ -44,7 +44,7 @@ class Chaos:
     def __init__(self, world: "World", weights: Mapping[str, int]) -> None:
         self._world = world
         self._rng = world.rng
-        self._weights = {name: weight for name, weight in weights.items() if hasattr(self, name)}
+        self._weights = weights
 
     async def run(self, duration_s: float) -> None:
         loop = self._world.loop

@@ -14,7 +14,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "calm": {"nothing": 5, "trim": 1, "move": 1},
     "crash": {"crash": 5, "slow_store": 1, "nothing": 2, "trim": 1},
     "zombie": {"pause": 4, "replace": 3, "cut": 2, "crash": 1, "slow_store": 1},
-    "move": {"move": 8, "ping_pong": 4, "leave": 1, "trim": 1, "compaction": 1, "pause": 1},
+    "move": {"move": 8, "ping_pong": 4, "leave": 1, "trim": 1, "pause": 1},
     "store": {"slow_store": 3, "store_down": 3, "crash": 1, "move": 1},
     "suspicion": {"suspect": 8, "crash": 2, "replace": 1, "cut": 1, "move": 2, "slow_store": 1},
     "controller": {
