@@ -25,32 +25,34 @@ import structlog
 
 from base.clock import WallClock
 from base.ids import Offset, StreamId
+from base.shared_backoff import SharedBackoff
 from broker.partition.byte_limiter import ByteLimiter
 from broker.partition.committed import CommittedPartition, CommittedReads, committed_partition
 from broker.partition.counts import OperationCounts, PartitionStates, Traffic
+from broker.partition.hosted import HostedPartition, OpenCallback
 from broker.partition.leaders import Gone, is_next_leader
 from broker.partition.load_meter import AppendTimes
 from broker.partition.log import LogConfig
-from broker.partition.move_notice import MoveNotice, MoveNoticeConfig
-from broker.partition.opener import OpenPartition, PartitionOpener, Steps
+from broker.partition.move_notice import MoveNoticeConfig
+from broker.partition.moves import Moves
+from broker.partition.opener import BATCH_COUNT_MAX, OpenPartition, PartitionOpener
 from broker.partition.partition import Partition
 from broker.partition.refused import RefusedBatches
 from broker.partition.validation import TopicRules
 from broker.wire.error_codes import ErrorCode
-from controller.api.load_messages import ERROR_CHARS_MAX, FailingPartition
+from controller.api.load_messages import FailingPartition
 from controller.api.messages import MoveTiming
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import PartitionKey, is_moving
+from controller.metadata.topics import PartitionKey
 from stream.errors import StreamError
 from stream.ports import BrokerIncarnation
 from stream.storage import Storage
 
 _log = structlog.get_logger(__name__)
 
-OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
 Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
 """Called when its task begins, so that a task cancelled earlier leaves no coroutine that was never
 awaited.
@@ -58,10 +60,6 @@ awaited.
 
 Subscribe: TypeAlias = Callable[[Callable[[MetadataDelta, MetadataImage], None]], None]
 
-BATCH_COUNT_MAX: Final = 500
-"""Partitions opened or closed with one RPC. Each has three streams, and a request may name
-2,000.
-"""
 COLD_BYTES_MAX: Final = 128 * 1024 * 1024
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
@@ -76,46 +74,6 @@ LeaderChangeListener: TypeAlias = Callable[[str, int, bool], None]
 """Called on the loop with (topic name, partition, opened). `opened` is False when this broker stops
 leading the partition. Must not block.
 """
-
-
-class HostedPartition:
-    """A partition that is open here or will be. `busy` is True while an operation runs for it."""
-
-    __slots__ = (
-        "attempts_count",
-        "busy",
-        "error",
-        "failing_since",
-        "key",
-        "notice",
-        "open_partition",
-        "waiting",
-    )
-
-    def __init__(self, key: PartitionKey) -> None:
-        self.key = key
-        self.open_partition: OpenPartition | None = None
-        self.busy = False
-        self.attempts_count = 0
-        """Consecutive failed attempts."""
-        self.failing_since = 0.0
-        self.error: Exception | None = None
-        """`failing_since` is the time of the first failure, `error` is the last one."""
-        self.notice: MoveNotice | None = None
-        self.waiting: list[OpenCallback] = []
-
-    @property
-    def is_open(self) -> bool:
-        return self.partition is not None
-
-    @property
-    def partition(self) -> Partition | None:
-        return self.open_partition.partition if self.open_partition is not None else None
-
-    @property
-    def is_failing(self) -> bool:
-        """Return True if the partition fails to open, also while the next attempt runs."""
-        return self.attempts_count > 0 and not self.is_open
 
 
 class PartitionManager:
@@ -150,11 +108,12 @@ class PartitionManager:
         self.append_times = AppendTimes()
         self.refused = RefusedBatches()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._retries: dict[float, set[PartitionKey]] = {}
-        self._timers: dict[float, asyncio.TimerHandle] = {}
-        self._notice_config = notice or MoveNoticeConfig()
-        self._notices: set[MoveNotice] = set()
-        self._report = report or _ignore_timings
+        self._retries = SharedBackoff[PartitionKey](
+            _RETRY_FIRST_S, _RETRY_MAX_S, lambda due: self._reconcile(set(due))
+        )
+        self._moves = Moves(
+            image, notice or MoveNoticeConfig(), report or _ignore_timings, self._reconcile
+        )
         self._gone = gone
         self.opens = OperationCounts()
         self.closes = OperationCounts()
@@ -209,13 +168,7 @@ class PartitionManager:
         if found != ErrorCode.LEADER_NOT_AVAILABLE or hosted is None:
             callback(found)
             return _nothing_to_cancel
-        hosted.waiting.append(callback)
-
-        def cancel() -> None:
-            if callback in hosted.waiting:
-                hosted.waiting.remove(callback)
-
-        return cancel
+        return hosted.park(callback)
 
     async def wait_open(
         self, topic_name: str, index: int, deadline: float
@@ -262,25 +215,15 @@ class PartitionManager:
 
     def states(self) -> PartitionStates:
         """Count the partitions by state. O(partitions)."""
-        found: Counter[str] = Counter(map(_state_of, self._hosted.values()))
+        found: Counter[str] = Counter(hosted.state for hosted in self._hosted.values())
         return PartitionStates(**found)
 
     def failing(self) -> list[FailingPartition]:
         """Return the partitions that fail to open, the longest failing ones first.
         O(partitions).
         """
-        now = asyncio.get_running_loop().time()
-        found = [
-            FailingPartition(
-                topic_id=hosted.key.topic_id,
-                partition=hosted.key.partition,
-                tries=hosted.attempts_count,
-                for_ms=round((now - hosted.failing_since) * 1_000),
-                error=f"{type(hosted.error).__name__}: {hosted.error}"[:ERROR_CHARS_MAX],
-            )
-            for hosted in self._hosted.values()
-            if hosted.is_failing
-        ]
+        now_s = asyncio.get_running_loop().time()
+        found = [hosted.failure(now_s) for hosted in self._hosted.values() if hosted.is_failing]
         return sorted(found, key=lambda item: -item.for_ms)
 
     def add_leader_change_listener(self, listener: LeaderChangeListener) -> None:
@@ -327,10 +270,8 @@ class PartitionManager:
         `close`.
         """
         self._is_over = True
-        for timer in self._timers.values():
-            timer.cancel()
-        for notice in self._notices:
-            notice.cancel()
+        self._retries.cancel()
+        self._moves.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -424,7 +365,7 @@ class PartitionManager:
         """
         to_open: list[tuple[HostedPartition, PartitionRecord]] = []
         to_close: list[HostedPartition] = []
-        for key in self._start_notices(keys):
+        for key in keys if self._is_closing else self._moves.begin_notices(keys, self._hosted):
             record = self._desired(key)
             hosted = self._update_hosted(key, record)
             if hosted is None:
@@ -443,70 +384,6 @@ class PartitionManager:
             opening = to_open[at : at + BATCH_COUNT_MAX]
             self._start_operation(partial(self._open, opening), [hosted for hosted, _ in opening])
 
-    def _start_notices(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
-        """Start the move notices that are due. Returns the partitions that need no notice, or none
-        any more.
-        """
-        to_notify: list[HostedPartition] = []
-        rest: list[PartitionKey] = []
-        for key in keys:
-            hosted = self._hosted.get(key)
-            if hosted is None or not self._may_start_notice(hosted):
-                rest.append(key)
-            elif hosted.notice is None:
-                to_notify.append(hosted)
-        for at in range(0, len(to_notify), BATCH_COUNT_MAX):
-            self._start_notice(to_notify[at : at + BATCH_COUNT_MAX])
-        return rest
-
-    def _may_start_notice(self, hosted: HostedPartition) -> bool:
-        """Return True if the partition moves away by plan and its streams are still owned here. It
-        accepts records until its producers know the target.
-        """
-        open_partition, notice = hosted.open_partition, hosted.notice
-        if (
-            open_partition is None
-            or open_partition.partition is None
-            or hosted.busy
-            or self._is_closing
-            or not self._notice_config.longest_ms
-        ):
-            return False
-        if (
-            (notice is not None and notice.is_over)
-            or not open_partition.partition.accepts_records
-            or not open_partition.partition.log.is_dirty
-            or not self._has_its_name(open_partition.partition)
-        ):
-            return False
-        record = self._image().topics.partition(hosted.key)
-        return (
-            record is not None
-            and is_moving(record)
-            and record.leader_epoch == open_partition.record.leader_epoch
-        )
-
-    def _has_its_name(self, partition: Partition) -> bool:
-        """Return False if the topic was deleted and came back under another name: what clients
-        send under the old one is not for it.
-        """
-        topic = self._image().topics.by_id(partition.record.topic_id)
-        return topic is not None and topic.name == partition.topic_name
-
-    def _start_notice(self, batch: list[HostedPartition]) -> None:
-        def on_over() -> None:
-            self._notices.discard(notice)
-            self._reconcile([hosted.key for hosted in batch])
-
-        notice = MoveNotice(
-            [hosted.partition for hosted in batch if hosted.partition is not None],
-            self._notice_config,
-            on_over,
-        )
-        self._notices.add(notice)
-        for hosted in batch:
-            hosted.notice = notice
-
     def _update_hosted(
         self, key: PartitionKey, record: PartitionRecord | None
     ) -> HostedPartition | None:
@@ -518,7 +395,7 @@ class PartitionManager:
             if hosted is None:
                 hosted = self._hosted[key] = HostedPartition(key)
         elif hosted is not None:
-            self._call_waiting(hosted)
+            self._call_parked(hosted)
             if not hosted.busy and hosted.open_partition is None:
                 self._forget(hosted)
                 return None
@@ -538,13 +415,13 @@ class PartitionManager:
         del self._hosted[hosted.key]
         self._released.set()
 
-    def _call_waiting(self, hosted: HostedPartition) -> None:
+    def _call_parked(self, hosted: HostedPartition) -> None:
         """Answer the parked requests of this partition."""
-        waiting, hosted.waiting = hosted.waiting, []
-        if not waiting:
+        parked = hosted.take_parked()
+        if not parked:
             return
         topic = self._image().topics.by_id(hosted.key.topic_id)
-        for callback in waiting:
+        for callback in parked:
             callback(
                 self.get(topic.name, hosted.key.partition)
                 if topic is not None
@@ -571,7 +448,7 @@ class PartitionManager:
         began = asyncio.get_running_loop().time()
         await self._opener.open([(record, hosted.open_partition) for hosted, record in batch], done)
         self.opens.latencies.observe((asyncio.get_running_loop().time() - began) * 1_000)
-        self._report_moves(
+        self._moves.report(
             (hosted.open_partition.record, hosted.open_partition.steps)
             for hosted, _ in batch
             if hosted.open_partition is not None and hosted.open_partition.partition is not None
@@ -587,7 +464,7 @@ class PartitionManager:
         hosted.attempts_count = 0
         self.opens.partitions += 1
         self._served[topic.name, partition.index] = partition
-        self._call_waiting(hosted)
+        self._call_parked(hosted)
         for listener in self._listeners:
             listener(topic.name, partition.index, True)
 
@@ -609,7 +486,7 @@ class PartitionManager:
         closed = [hosted.open_partition for hosted in batch if hosted.open_partition is not None]
         try:
             steps = await self._opener.close(closed)
-            self._report_moves(((item.record, steps) for item in closed), gave_up=True)
+            self._moves.report(((item.record, steps) for item in closed), gave_up=True)
         except StreamError:
             # Only a WAL that has failed for good refuses a close. The next owner gets the durable
             # records by recovery.
@@ -624,37 +501,13 @@ class PartitionManager:
         self._reconcile([hosted.key for hosted in batch])
         self._released.set()
 
-    def _report_moves(
-        self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False
-    ) -> None:
-        """Report the times of planned moves. `record` is the one under which the partition was
-        opened.
-        """
-        timings: list[MoveTiming] = []
-        for record, steps in steps_of:
-            now = self._image().topics.partition(PartitionKey(record.topic_id, record.partition))
-            if now is not None and now.move is not None:
-                timing = MoveTiming(
-                    topic_id=record.topic_id,
-                    partition=record.partition,
-                    leader_epoch=record.leader_epoch,
-                    gave_up=gave_up,
-                    steps=steps,
-                )
-                timings.append(timing)
-        if timings:
-            self._report(timings)
-
     def _retry(self, hosted: HostedPartition, error: Exception | None) -> None:
         """Check the partition again after a pause, together with others that failed as often.
         Repeats while the image assigns it here.
         """
-        if not hosted.attempts_count:
-            hosted.failing_since = asyncio.get_running_loop().time()
-        hosted.attempts_count += 1
-        hosted.error = error
+        hosted.failed(error, asyncio.get_running_loop().time())
         (self.closes if hosted.is_open else self.opens).failures += 1
-        delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(hosted.attempts_count - 1, 10))
+        delay_s = self._retries.add(hosted.key, hosted.attempts_count - 1)
         _log.warning(
             "partition_operation_failed",
             topic_id=str(hosted.key.topic_id),
@@ -664,18 +517,6 @@ class PartitionManager:
             error=str(error),
             kind=type(error).__name__,
         )
-        keys = self._retries.get(delay_s)
-        if keys is None:
-            self._retries[delay_s] = {hosted.key}
-            self._timers[delay_s] = asyncio.get_running_loop().call_later(
-                delay_s, self._retry_batch, delay_s
-            )
-        else:
-            keys.add(hosted.key)
-
-    def _retry_batch(self, delay_s: float) -> None:
-        del self._timers[delay_s]
-        self._reconcile(self._retries.pop(delay_s))
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -725,15 +566,6 @@ class PartitionManager:
                 if is_full_round
                 else self._opener.due_checkpoints(served)
             )
-
-
-def _state_of(hosted: HostedPartition) -> str:
-    """Return the state as a field of `PartitionStates`."""
-    if hosted.is_failing:
-        return "failing"
-    if hosted.busy:
-        return "closing" if hosted.is_open else "opening"
-    return "serving" if hosted.is_open else "awaited"
 
 
 def _ignore_timings(_: list[MoveTiming]) -> None:

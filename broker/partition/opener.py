@@ -31,6 +31,10 @@ Steps: TypeAlias = dict[str, float]
 
 _log = structlog.get_logger(__name__)
 
+BATCH_COUNT_MAX: Final = 500
+"""Partitions opened or closed with one RPC. Each has three streams, and a request may name
+2,000.
+"""
 _RESTORES_AT_ONCE_COUNT: Final = 32
 """Concurrent reads of meta streams. After a clean close of many partitions, one cached block
 answers most of them.

@@ -1,0 +1,50 @@
+"""Retry many things with exponential backoff and few timers: what failed equally often, and about
+the same time, is due together.
+
+Why: when a broker or the controller is away, thousands of things fail together. The next attempt
+takes few requests if they are tried again together.
+Invariant: an item waits for its own pause at most, because it may join others that wait already.
+Limit: one timer for each pause that the backoff has.
+Must not: decide whether an item is retried.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class SharedBackoff(Generic[T]):
+    """The items that wait for their next attempt. Call all methods on the event loop."""
+
+    def __init__(
+        self, first_s: float, max_s: float, on_due: Callable[[Collection[T]], None]
+    ) -> None:
+        """The pause doubles from `first_s` to `max_s`. on_due: called on the loop with the items
+        that are due, in the order in which they were added.
+        """
+        self._first_s = first_s
+        self._max_s = max_s
+        self._on_due = on_due
+        self._waiting: dict[float, tuple[asyncio.TimerHandle, dict[T, None]]] = {}
+
+    def add(self, item: T, failed_count: int) -> float:
+        """Let the item wait after so many earlier failures. Returns its pause in seconds. An item
+        that waits with the same pause already is due once.
+        """
+        pause_s = min(self._max_s, self._first_s * 2.0 ** min(failed_count, 10))
+        if pause_s not in self._waiting:
+            timer = asyncio.get_running_loop().call_later(pause_s, self._end_pause, pause_s)
+            self._waiting[pause_s] = (timer, {})
+        self._waiting[pause_s][1][item] = None
+        return pause_s
+
+    def _end_pause(self, pause_s: float) -> None:
+        _, due = self._waiting.pop(pause_s)
+        self._on_due(due.keys())
+
+    def cancel(self) -> None:
+        """Cancel all timers. Nothing becomes due any more."""
+        for timer, _ in self._waiting.values():
+            timer.cancel()

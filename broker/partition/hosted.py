@@ -1,0 +1,101 @@
+"""One partition that this broker serves or will serve: how far it is, why it fails to open, and the
+requests that are parked for it.
+
+Must not: decide whether it is opened or closed, or answer requests.
+Source: Kafka `HostedPartition`.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from broker.partition.move_notice import MoveNotice
+from broker.partition.opener import OpenPartition
+from broker.partition.partition import Partition
+from broker.wire.error_codes import ErrorCode
+from controller.api.load_messages import ERROR_CHARS_MAX, FailingPartition
+from controller.metadata.topics import PartitionKey
+
+OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
+
+
+class HostedPartition:
+    """A partition that is open here or will be. `busy` is True while an operation runs for it."""
+
+    __slots__ = (
+        "_error",
+        "_failing_since",
+        "_parked",
+        "attempts_count",
+        "busy",
+        "key",
+        "notice",
+        "open_partition",
+    )
+
+    def __init__(self, key: PartitionKey) -> None:
+        self.key = key
+        self.open_partition: OpenPartition | None = None
+        self.busy = False
+        self.attempts_count = 0
+        """Consecutive failed attempts."""
+        self._failing_since = 0.0
+        self._error: Exception | None = None
+        """`_failing_since` is the time of the first failure, `_error` is the last one."""
+        self.notice: MoveNotice | None = None
+        self._parked: list[OpenCallback] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.partition is not None
+
+    @property
+    def partition(self) -> Partition | None:
+        return self.open_partition.partition if self.open_partition is not None else None
+
+    @property
+    def is_failing(self) -> bool:
+        """Return True if the partition fails to open, also while the next attempt runs."""
+        return self.attempts_count > 0 and not self.is_open
+
+    @property
+    def state(self) -> str:
+        """Return the state as a field of `PartitionStates`."""
+        if self.is_failing:
+            return "failing"
+        if self.busy:
+            return "closing" if self.is_open else "opening"
+        return "serving" if self.is_open else "awaited"
+
+    def failed(self, error: Exception | None, now_s: float) -> None:
+        """Count a failed attempt. now_s: of the same monotonic clock as in `failure`."""
+        if not self.attempts_count:
+            self._failing_since = now_s
+        self.attempts_count += 1
+        self._error = error
+
+    def failure(self, now_s: float) -> FailingPartition:
+        """Return how long and why the partition fails to open. Call it only if `is_failing`."""
+        return FailingPartition(
+            topic_id=self.key.topic_id,
+            partition=self.key.partition,
+            tries=self.attempts_count,
+            for_ms=round((now_s - self._failing_since) * 1_000),
+            error=f"{type(self._error).__name__}: {self._error}"[:ERROR_CHARS_MAX],
+        )
+
+    def park(self, callback: OpenCallback) -> Callable[[], None]:
+        """Keep the callback of a request behind the earlier ones. Returns a function that drops
+        it.
+        """
+        self._parked.append(callback)
+
+        def cancel() -> None:
+            if callback in self._parked:
+                self._parked.remove(callback)
+
+        return cancel
+
+    def take_parked(self) -> list[OpenCallback]:
+        """Return the parked callbacks in the order of arrival. None is left."""
+        parked, self._parked = self._parked, []
+        return parked

@@ -1,0 +1,128 @@
+"""The moves of partitions away from this broker and to it: begin the notices, and report the times.
+
+Invariants: a partition gets one notice for a move. It is held open until that is over, and is not
+checked by `PartitionManager` meanwhile. Partitions that begin to move together share a notice, and
+are closed together.
+Must not: decide what moves (the controller does), or close a partition.
+Source: KIP-951.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from broker.partition.hosted import HostedPartition
+from broker.partition.move_notice import MoveNotice, MoveNoticeConfig
+from broker.partition.opener import BATCH_COUNT_MAX, Steps
+from broker.partition.partition import Partition
+from controller.api.messages import MoveTiming
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import PartitionRecord
+from controller.metadata.topics import PartitionKey, is_moving
+
+
+class Moves:
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        config: MoveNoticeConfig,
+        report: Callable[[list[MoveTiming]], None],
+        on_over: Callable[[list[PartitionKey]], None],
+    ) -> None:
+        """report: receives the step times of moves. on_over: called with the partitions of a notice
+        that is over. Both must not block or raise.
+        """
+        self._image = image
+        self._config = config
+        self._report = report
+        self._on_over = on_over
+        self._notices: set[MoveNotice] = set()
+
+    def begin_notices(
+        self, keys: Iterable[PartitionKey], hosted: Mapping[PartitionKey, HostedPartition]
+    ) -> list[PartitionKey]:
+        """Begin the notices that are due. Returns the partitions that need no notice, or none any
+        more.
+        """
+        to_notify: list[HostedPartition] = []
+        rest: list[PartitionKey] = []
+        for key in keys:
+            found = hosted.get(key)
+            if found is None or not self._needs_notice(found):
+                rest.append(key)
+            elif found.notice is None:
+                to_notify.append(found)
+        for at in range(0, len(to_notify), BATCH_COUNT_MAX):
+            self._begin_notice(to_notify[at : at + BATCH_COUNT_MAX])
+        return rest
+
+    def _needs_notice(self, hosted: HostedPartition) -> bool:
+        """Return True if the partition moves away by plan and its streams are still owned here. It
+        accepts records until its producers know the target.
+        """
+        open_partition, notice = hosted.open_partition, hosted.notice
+        if (
+            open_partition is None
+            or open_partition.partition is None
+            or hosted.busy
+            or not self._config.longest_ms
+        ):
+            return False
+        if (
+            (notice is not None and notice.is_over)
+            or not open_partition.partition.accepts_records
+            or not open_partition.partition.log.is_dirty
+            or not self._has_its_name(open_partition.partition)
+        ):
+            return False
+        record = self._image().topics.partition(hosted.key)
+        return (
+            record is not None
+            and is_moving(record)
+            and record.leader_epoch == open_partition.record.leader_epoch
+        )
+
+    def _has_its_name(self, partition: Partition) -> bool:
+        """Return False if the topic was deleted and came back under another name: what clients
+        send under the old one is not for it.
+        """
+        topic = self._image().topics.by_id(partition.record.topic_id)
+        return topic is not None and topic.name == partition.topic_name
+
+    def _begin_notice(self, batch: list[HostedPartition]) -> None:
+        def on_over() -> None:
+            self._notices.discard(notice)
+            self._on_over([hosted.key for hosted in batch])
+
+        notice = MoveNotice(
+            [hosted.partition for hosted in batch if hosted.partition is not None],
+            self._config,
+            on_over,
+        )
+        self._notices.add(notice)
+        for hosted in batch:
+            hosted.notice = notice
+
+    def cancel(self) -> None:
+        """Cancel all notices. `on_over` is not called for them."""
+        for notice in self._notices:
+            notice.cancel()
+
+    def report(
+        self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False
+    ) -> None:
+        """Report the times of those that move. `record` is the one under which the partition was
+        opened. gave_up: this broker is the source.
+        """
+        timings: list[MoveTiming] = []
+        for record, steps in steps_of:
+            now = self._image().topics.partition(PartitionKey(record.topic_id, record.partition))
+            if now is not None and now.move is not None:
+                timing = MoveTiming(
+                    topic_id=record.topic_id,
+                    partition=record.partition,
+                    leader_epoch=record.leader_epoch,
+                    gave_up=gave_up,
+                    steps=steps,
+                )
+                timings.append(timing)
+        if timings:
+            self._report(timings)
