@@ -21,6 +21,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from base.ids import NodeId
+from base.shared_backoff import SharedBackoff
 from broker.transactions.model import TopicPartition
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
@@ -88,7 +89,7 @@ class MarkerSender:
         self._write = write
         self._jobs: dict[int, set[_Job]] = {}
         self._queues: dict[NodeId, _Queue] = {}
-        self._retries: dict[float, tuple[asyncio.TimerHandle, list[Target]]] = {}
+        self._retries = SharedBackoff[Target](_RETRY_FIRST_S, _RETRY_MAX_S, self._route)
 
     def send(
         self,
@@ -114,8 +115,7 @@ class MarkerSender:
     def close(self) -> None:
         for partition in list(self._jobs):
             self.forget(partition)
-        for timer, _ in self._retries.values():
-            timer.cancel()
+        self._retries.cancel()
         for queue in self._queues.values():
             if queue.sender is not None:
                 queue.sender.cancel()
@@ -190,18 +190,8 @@ class MarkerSender:
 
     def _retry(self, targets: Sequence[Target]) -> None:
         for target in targets:
-            delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(target.attempts_count, 10))
+            self._retries.add(target, target.attempts_count)
             target.attempts_count += 1
-            if delay_s not in self._retries:
-                self._retries[delay_s] = (
-                    asyncio.get_running_loop().call_later(delay_s, self._route_again, delay_s),
-                    [],
-                )
-            self._retries[delay_s][1].append(target)
-
-    def _route_again(self, delay_s: float) -> None:
-        _, targets = self._retries.pop(delay_s)
-        self._route(targets)
 
     # --- completion -------------------------------------------------------------------------------
 
