@@ -103,7 +103,7 @@ def start_marker(
 
 
 class LedMarkers:
-    """Implements `broker.transactions.coordinator.LocalMarkers`."""
+    """Implements `broker.transactions.states.LocalMarkers`."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -8,7 +8,7 @@ import broker.transactions.coordinator as transactions
 from broker.coordination.connection_order import ConnectionOrder
 from broker.partition.append import PartitionAppend
 from broker.partition.producer_state import ProducerState
-from broker.transactions.coordinator import TransactionCoordinator
+from broker.transactions.states import TransactionStates
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from tests.sim.transactional import Instance
@@ -35,14 +35,14 @@ def _late_markers_settle_offsets() -> list[Patch]:
 
 def _serials_begin_anew() -> list[Patch]:
     """Each transaction has the serial of the first one."""
-    real = TransactionCoordinator._send_markers
+    real = TransactionStates._send_markers
 
     def run(
-        self: TransactionCoordinator, state: Any, transaction: Any, effect: Any, _serial: int
+        self: TransactionStates, state: Any, transaction: Any, effect: Any, _serial: int
     ) -> None:
         real(self, state, transaction, effect, 0)
 
-    return [(TransactionCoordinator, "_send_markers", run)]
+    return [(TransactionStates, "_send_markers", run)]
 
 
 class _AnyOrder(ConnectionOrder):

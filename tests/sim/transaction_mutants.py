@@ -12,10 +12,10 @@ from broker.groups.offsets import GroupOffsets
 from broker.handlers import txn_markers, verification
 from broker.handlers.txn_markers import LedMarkers
 from broker.partition.partition import Partition
-from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.machine import Transaction
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import PREPARED, Persist, TransactionState
+from broker.transactions.states import TransactionStates
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from stream.batch.header import parse_header
@@ -24,18 +24,18 @@ Patch = tuple[Any, str, Any]
 
 
 def _end_answered_before_it_is_durable() -> list[Patch]:
-    real = TransactionCoordinator._persist
+    real = TransactionStates.persist
 
     async def persist(
-        self: TransactionCoordinator, state: Any, transaction: Transaction, wanted: Any
+        self: TransactionStates, state: Any, transaction: Transaction, wanted: Any
     ) -> ErrorCode:
         if wanted.metadata.state not in PREPARED:
             return await real(self, state, transaction, wanted)
-        self._append(state, transaction, wanted, lambda _: None)
+        self.append(state, transaction, wanted, lambda _: None)
         await asyncio.sleep(0)
         return wanted.answer
 
-    return [(TransactionCoordinator, "_persist", persist)]
+    return [(TransactionStates, "persist", persist)]
 
 
 def _complete_before_the_markers() -> list[Patch]:
@@ -60,22 +60,22 @@ def _refused_markers_count() -> list[Patch]:
 
 
 def _decided_transactions_not_resumed() -> list[Patch]:
-    return [(TransactionCoordinator, "_resume", lambda _self, _state: None)]
+    return [(TransactionStates, "_resume", lambda _self, _state: None)]
 
 
 def _open_transactions_not_loaded() -> list[Patch]:
-    real = TransactionCoordinator._replay
+    real = TransactionStates._replay
 
-    def replay(self: TransactionCoordinator, state: Any, key: bytes, value: bytes | None) -> None:
+    def replay(self: TransactionStates, state: Any, key: bytes, value: bytes | None) -> None:
         real(self, state, key, value)
         for name, transaction in state.transactions.items():
             if transaction.current.state is TransactionState.ONGOING:
                 settled = replace(
                     transaction.current, state=TransactionState.EMPTY, partitions=frozenset()
                 )
-                state.transactions[name] = Transaction(settled, self._limits)
+                state.transactions[name] = Transaction(settled, self.limits)
 
-    return [(TransactionCoordinator, "_replay", replay)]
+    return [(TransactionStates, "_replay", replay)]
 
 
 def _first_batch_of_each_piece_is_loaded() -> list[Patch]:
@@ -146,10 +146,10 @@ def _offsets_count_before_the_marker() -> list[Patch]:
 
 
 def _markers_sent_before_the_decision_is_durable() -> list[Patch]:
-    real = TransactionCoordinator._append
+    real = TransactionStates.append
 
     def append(
-        self: TransactionCoordinator,
+        self: TransactionStates,
         state: Any,
         transaction: Transaction,
         persist: Any,
@@ -169,7 +169,7 @@ def _markers_sent_before_the_decision_is_durable() -> list[Patch]:
                 state.index, early, metadata.partitions, lambda: None, metadata.client_version
             )
 
-    return [(TransactionCoordinator, "_append", append)]
+    return [(TransactionStates, "append", append)]
 
 
 def _epoch_kept_by_the_end() -> list[Patch]:

@@ -1,0 +1,345 @@
+"""The transactions that one broker coordinates: load them, make their changes durable in
+`__transaction_state`, and finish those that are decided.
+
+Becoming leader of a partition loads it, and continues with decided but unfinished transactions.
+Where this broker leads all partitions of a transaction, its end is one group of the storage: the
+markers and the record of the completed transaction (ADR 0061). Otherwise the outcome is recorded
+first, and the markers are sent.
+Invariants: a change is answered and markers are sent only when its record is durable. Records of an
+id are appended one after the other. Markers carry the leader epoch of the partition, so that those
+of an earlier coordinator are refused, and the serial of their transaction, so that a late copy does
+not end the next one. The serial is the end of the partition's log when the outcome was appended, or
+when it was loaded: it grows from transaction to transaction, regardless of clocks.
+Limit: `TransactionLimits.transactions_max` transactions of a partition.
+Must not: decide what a request changes (`Transaction` does), or how markers are sent.
+Source: Kafka TransactionStateManager.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from broker.coordination.compaction import CompactionLimits, Live
+from broker.coordination.log import CoordinatorLog, KeyValue, MarkerParts
+from broker.coordination.shards import CoordinatorShards
+from broker.transactions.machine import Transaction, new_transaction
+from broker.transactions.markers import MarkerSender
+from broker.transactions.model import (
+    PREPARED,
+    Persist,
+    TopicPartition,
+    TransactionLimits,
+    TransactionMetadata,
+    TransactionState,
+    WriteMarkers,
+)
+from broker.transactions.records import (
+    MalformedTransactionRecord,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from broker.wire.error_codes import ErrorCode
+from stream.batch.control import Marker
+
+log = structlog.get_logger(__name__)
+
+COMPLETE_RETRY_S: Final = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class LoadedPartition:
+    """A partition of `__transaction_state` that is loaded here."""
+
+    index: int
+    epoch: int
+    loaded_end_offset: int
+    """End of the log when it was loaded: the serial of transactions that were decided earlier."""
+    transactions: dict[str, Transaction] = field(default_factory=dict[str, Transaction])
+    waiting: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+    """By transactional id: requests that wait until a record of it is durable, or failed."""
+
+    async def until_changed(self, transactional_id: str, deadline: float) -> bool:
+        """Wait for a change of the id. Returns False at the deadline (`loop.time()`)."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.waiting.setdefault(transactional_id, asyncio.Event()).wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def wake_waiting(self, transactional_id: str) -> None:
+        """End the waits for a change of the id."""
+        changed = self.waiting.pop(transactional_id, None)
+        if changed is not None:
+            changed.set()
+
+
+class LocalMarkers(Protocol):
+    """Writes markers to partitions that this broker leads."""
+
+    def parts(
+        self, marker: Marker, partitions: Iterable[TopicPartition], version: int
+    ) -> MarkerParts | None:
+        """Return what to append, or None unless this broker leads all partitions and none of them
+        has a marker like this one or a later one. version: of the transaction.
+        """
+        ...
+
+    def written(self, marker: Marker, parts: MarkerParts) -> None:
+        """Apply or drop the transaction's offsets: its markers are durable."""
+        ...
+
+
+class TransactionStates:
+    """The transactions of the partitions that are loaded here. Call all methods on the event loop.
+
+    now_ms, record_version, local: as in `TransactionCoordinator`. limits: may be replaced.
+    """
+
+    def __init__(
+        self,
+        transactions_log: CoordinatorLog,
+        markers: MarkerSender,
+        limits: TransactionLimits,
+        *,
+        now_ms: Callable[[], int],
+        record_version: Callable[[], int],
+        compaction: CompactionLimits | None,
+        local: LocalMarkers | None,
+    ) -> None:
+        self._log = transactions_log
+        self._markers = markers
+        self.limits = limits
+        self._now_ms = now_ms
+        self._record_version = record_version
+        self._local = local
+        self.shards: CoordinatorShards[LoadedPartition] = CoordinatorShards(
+            transactions_log,
+            self._load,
+            self._unload,
+            lambda state: _LiveTransactions(state, record_version),
+            compaction,
+        )
+        """Finds the partition of an id."""
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    async def _load(self, partition: int) -> LoadedPartition:
+        state = LoadedPartition(
+            partition, self._log.leader_epoch(partition), self._log.end_offset(partition)
+        )
+        malformed_count = 0
+        async for batch in self.shards.read(partition):
+            for key, value in batch.records:
+                try:
+                    self._replay(state, key, value)
+                except MalformedTransactionRecord:
+                    malformed_count += 1
+        # Resume decided transactions only when this state can be found, because `done` looks for
+        # it.
+        asyncio.get_running_loop().call_soon(self._resume, state)
+        log.info(
+            "transactions_loaded",
+            partition=partition,
+            transactions=len(state.transactions),
+            malformed=malformed_count,
+        )
+        return state
+
+    def _replay(self, state: LoadedPartition, key: bytes, value: bytes | None) -> None:
+        transactional_id = decode_key(key)
+        if transactional_id is None:
+            return
+        if value is None:
+            state.transactions.pop(transactional_id, None)
+        else:
+            state.transactions[transactional_id] = Transaction(
+                decode_value(transactional_id, value), self.limits, loaded_ms=self._now_ms()
+            )
+
+    def _resume(self, state: LoadedPartition) -> None:
+        for transaction in state.transactions.values():
+            self._send_markers(state, transaction, transaction.resume(), state.loaded_end_offset)
+
+    def _unload(self, state: LoadedPartition) -> None:
+        self._markers.forget(state.index)
+        for transactional_id in list(state.waiting):
+            state.wake_waiting(transactional_id)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def transaction(
+        self, state: LoadedPartition, transactional_id: str, *, create: bool
+    ) -> Transaction | ErrorCode:
+        """Return the transaction of the id. create: a new one, if the id is unknown."""
+        transaction = state.transactions.get(transactional_id)
+        if transaction is not None:
+            return transaction
+        if not create:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if len(state.transactions) >= self.limits.transactions_max:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        transaction = state.transactions[transactional_id] = new_transaction(
+            transactional_id, self.limits
+        )
+        return transaction
+
+    async def persist(
+        self, state: LoadedPartition, transaction: Transaction, persist: Persist
+    ) -> ErrorCode:
+        """Write the change, and return what its request gets once it is durable, or refused."""
+        future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def answer(code: ErrorCode) -> None:
+            if not future.done():
+                future.set_result(code)
+
+        self.append(state, transaction, persist, answer)
+        return await future
+
+    def append(
+        self,
+        state: LoadedPartition,
+        transaction: Transaction,
+        persist: Persist,
+        answer: Callable[[ErrorCode], None],
+    ) -> None:
+        """Write the change. `answer` is called as `persist` returns, maybe before this returns. The
+        markers of an outcome are written with it, or sent when it is durable.
+        """
+        if persist.metadata.state in PREPARED and self._end_at_once(
+            state, transaction, persist, answer
+        ):
+            return
+        metadata = persist.metadata
+        serial = self._log.end_offset(state.index)
+
+        def done(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self._send_markers(state, transaction, transaction.persisted(), serial)
+            else:
+                transaction.not_persisted()
+            if transaction.is_new or transaction.current.state is TransactionState.DEAD:
+                state.transactions.pop(metadata.transactional_id, None)
+            state.wake_waiting(metadata.transactional_id)
+            answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
+
+        self.shards.append(state.index, [self._record(metadata)], done)
+
+    def _record(self, metadata: TransactionMetadata) -> KeyValue:
+        is_dead = metadata.state is TransactionState.DEAD
+        value = None if is_dead else encode_value(metadata, self._record_version())
+        return encode_key(metadata.transactional_id), value
+
+    def _end_at_once(
+        self,
+        state: LoadedPartition,
+        transaction: Transaction,
+        persist: Persist,
+        answer: Callable[[ErrorCode], None],
+    ) -> bool:
+        """Append the markers with the record of the completed transaction. Returns False if nothing
+        was appended, because they need another broker or were refused.
+        """
+        outcome = persist.metadata
+        marker = _marker(state, outcome, self._log.end_offset(state.index))
+        local = self._local
+        if local is None:
+            return False
+        parts = local.parts(marker, outcome.partitions, outcome.client_version)
+        if parts is None:
+            return False
+        completed = transaction.complete_at_once(outcome, self._now_ms())
+        has_returned = was_refused = False
+
+        def done(code: ErrorCode) -> None:
+            nonlocal was_refused
+            if code is not ErrorCode.NONE and not has_returned:
+                was_refused = True
+                transaction.complete_later(outcome)
+                return
+            if code is ErrorCode.NONE:
+                transaction.persisted()
+                local.written(marker, parts)
+            else:
+                transaction.not_persisted()
+            state.wake_waiting(outcome.transactional_id)
+            answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
+
+        self.shards.append(state.index, [self._record(completed)], done, markers=parts)
+        has_returned = True
+        return not was_refused
+
+    # --- finishing decided transactions -----------------------------------------------------------
+
+    def _send_markers(
+        self,
+        state: LoadedPartition,
+        transaction: Transaction,
+        effect: WriteMarkers | None,
+        serial: int,
+    ) -> None:
+        if effect is None or self.shards.get(state.index) is not state:
+            return
+        metadata = effect.metadata
+        self._markers.send(
+            state.index,
+            _marker(state, metadata, serial),
+            metadata.partitions,
+            lambda: self._complete(state, transaction),
+            metadata.client_version,
+        )
+
+    def _complete(self, state: LoadedPartition, transaction: Transaction) -> None:
+        """Record that all markers are written. Retries until that is durable, because the next
+        transaction of the id waits for it.
+        """
+        if self.shards.get(state.index) is not state:
+            return
+
+        def answer(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
+                asyncio.get_running_loop().call_later(
+                    COMPLETE_RETRY_S, self._complete, state, transaction
+                )
+
+        self.append(state, transaction, transaction.markers_written(self._now_ms()), answer)
+
+
+class _LiveTransactions:
+    """Implements `LiveKeys`."""
+
+    def __init__(self, state: LoadedPartition, record_version: Callable[[], int]) -> None:
+        self._transactions = state.transactions
+        self._record_version = record_version
+
+    def keys(self) -> Iterator[bytes]:
+        return map(encode_key, list(self._transactions))
+
+    def get(self, key: bytes) -> Live | None:
+        transaction = self._transactions.get(decode_key(key) or "")
+        if (
+            transaction is None
+            or transaction.is_new
+            or transaction.current.state is TransactionState.DEAD
+        ):
+            return None
+        return Live(encode_value(transaction.current, self._record_version()))
+
+
+def _marker(state: LoadedPartition, outcome: TransactionMetadata, serial: int) -> Marker:
+    is_commit = outcome.state is TransactionState.PREPARE_COMMIT
+    return Marker(outcome.producer_id, outcome.producer_epoch, is_commit, state.epoch, serial)
+
+
+def _for_clients(code: ErrorCode) -> ErrorCode:
+    return (
+        ErrorCode.INVALID_REQUEST
+        if code in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+        else code
+    )
