@@ -132,11 +132,12 @@ class ClassicGroup:
         member = self.members[request.member_id]
         unchanged = member.protocols == request.protocols
         if self.state is GroupState.COMPLETING_REBALANCE and unchanged:
-            return [*self._supersede_join(member), CompleteJoin(token, self._join_answer(member))]
+            return [CompleteJoin(token, self._join_answer(member))]
         if self.state is GroupState.STABLE and unchanged and member.member_id != self.leader:
             self._touch(member, now_ms)
             return [CompleteJoin(token, self._join_answer(member))]
-        effects = self._supersede_join(member)
+        # A client that sends a second JoinGroup has given up the first one.
+        effects = self._fail_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._update(member, request)
         member.join_token = token
         return effects + self._rebalance(now_ms)
@@ -181,20 +182,9 @@ class ClassicGroup:
         assert request.instance_id is not None
         old = self.members.pop(self.static_members[request.instance_id])
         member_id = self._new_member_id(request.instance_id)
-        effects: list[Effect] = []
-        if old.join_token is not None:
-            effects.append(
-                CompleteJoin(
-                    old.join_token,
-                    JoinResult(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id),
-                )
-            )
-        if old.sync_token is not None:
-            effects.append(
-                CompleteSync(old.sync_token, SyncResult(error=ErrorCode.FENCED_INSTANCE_ID))
-            )
+        effects = self._fail_parked(old, ErrorCode.FENCED_INSTANCE_ID)
         unchanged = old.protocols == request.protocols
-        old.member_id, old.join_token, old.sync_token = member_id, None, None
+        old.member_id = member_id
         self._update(old, request)
         self._touch(old, now_ms)
         self.members[member_id] = old
@@ -219,18 +209,23 @@ class ClassicGroup:
         member.client_id = request.client_id
         member.client_host = request.client_host
 
-    def _supersede_join(self, member: Member) -> list[Effect]:
-        """Answer the earlier JoinGroup of a client that sent a second one, so that it does not stay
-        parked forever.
-        """
+    def _fail_parked(self, member: Member, error: ErrorCode) -> list[Effect]:
+        """Answer the parked requests of the member with an error."""
+        return self._fail_join(member, error) + self._fail_sync(member, error)
+
+    @staticmethod
+    def _fail_join(member: Member, error: ErrorCode) -> list[Effect]:
         if member.join_token is None:
             return []
         token, member.join_token = member.join_token, None
-        return [
-            CompleteJoin(
-                token, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.member_id)
-            )
-        ]
+        return [CompleteJoin(token, JoinResult(error=error, member_id=member.member_id))]
+
+    @staticmethod
+    def _fail_sync(member: Member, error: ErrorCode) -> list[Effect]:
+        if member.sync_token is None:
+            return []
+        token, member.sync_token = member.sync_token, None
+        return [CompleteSync(token, SyncResult(error=error))]
 
     # --- rebalancing ------------------------------------------------------------------------------
 
@@ -339,11 +334,7 @@ class ClassicGroup:
         self._touch(member, now_ms)
         if self.state is GroupState.STABLE:
             return [CompleteSync(token, self._sync_answer(member))]
-        effects: list[Effect] = []
-        if member.sync_token is not None:
-            effects.append(
-                CompleteSync(member.sync_token, SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
-            )
+        effects = self._fail_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_token = token
         if member.member_id == self.leader and self._persisting is None:
             self._persisting = {
@@ -407,9 +398,7 @@ class ClassicGroup:
         effects: list[Effect] = []
         for member in self.members.values():
             member.assignment = b""
-            if member.sync_token is not None:
-                effects.append(CompleteSync(member.sync_token, SyncResult(error=error)))
-                member.sync_token = None
+            effects += self._fail_sync(member, error)
         return effects
 
     # --- staying and leaving ----------------------------------------------------------------------
@@ -472,18 +461,7 @@ class ClassicGroup:
         return ErrorCode.NONE, self._remove(self.members[member_id], now_ms)
 
     def _remove(self, member: Member, now_ms: int) -> list[Effect]:
-        effects: list[Effect] = []
-        if member.join_token is not None:
-            effects.append(
-                CompleteJoin(
-                    member.join_token,
-                    JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.member_id),
-                )
-            )
-        if member.sync_token is not None:
-            effects.append(
-                CompleteSync(member.sync_token, SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
-            )
+        effects = self._fail_parked(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._drop(member)
         if self.state in {GroupState.STABLE, GroupState.COMPLETING_REBALANCE}:
             return effects + self._rebalance(now_ms)
@@ -610,16 +588,7 @@ class ClassicGroup:
         self.state = GroupState.DEAD
         effects: list[Effect] = []
         for member in self.members.values():
-            if member.join_token is not None:
-                effects.append(
-                    CompleteJoin(
-                        member.join_token,
-                        JoinResult(error=error, member_id=member.member_id),
-                    )
-                )
-            if member.sync_token is not None:
-                effects.append(CompleteSync(member.sync_token, SyncResult(error=error)))
-            member.join_token = member.sync_token = None
+            effects += self._fail_parked(member, error)
         effects += [CompleteJoin(token, JoinResult(error=error)) for _, token, _ in self._replacing]
         self._replacing.clear()
         return effects
