@@ -94,11 +94,15 @@ _Item = TypeVar("_Item", bound=_Named)
 
 
 def _one_by_one(
-    mover: Mover, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]
-) -> ItemResults:
+    mover: Mover, name: str, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]
+) -> Result[ItemResults]:
     """Return a result per partition. One that is refused, or named twice, does not affect the
-    others.
+    others. Refuse all if they are more than `MOVES_MAX`. name: of the list in the request.
     """
+    try:
+        check_count(name, len(wanted), MOVES_MAX)
+    except Refused as refused:
+        return refused.result()
     counts = Counter((item.topic, item.partition) for item in wanted)
     items: list[ItemResult] = []
     for item in wanted:
@@ -108,7 +112,7 @@ def _one_by_one(
             items.append(ItemResult())
         except Refused as refused:
             items.append(ItemResult(status=refused.status, detail=refused.detail))
-    return ItemResults(items=items)
+    return Result(mover.records, value=ItemResults(items=items))
 
 
 def alter_reassignments(
@@ -122,13 +126,9 @@ def alter_reassignments(
     """Change candidates. The leader moves only if it is not one of them. A repeat succeeds without
     records.
     """
-    try:
-        check_count("partitions", len(request.partitions), MOVES_MAX)
-    except Refused as refused:
-        return refused.result()
-    mover = Mover(image, live, now_ms, timeout_ms)
     alter = partial(_alter, may_resize=request.may_resize)
-    return Result(mover.records, value=_one_by_one(mover, request.partitions, alter))
+    mover = Mover(image, live, now_ms, timeout_ms)
+    return _one_by_one(mover, "partitions", request.partitions, alter)
 
 
 def elect_preferred(
@@ -142,12 +142,8 @@ def elect_preferred(
     """Move partitions to their first candidates. ELECTION_NOT_NEEDED if that one leads, or is
     already the target.
     """
-    try:
-        check_count("partitions", len(request.partitions), MOVES_MAX)
-    except Refused as refused:
-        return refused.result()
     mover = Mover(image, live, now_ms, timeout_ms)
-    return Result(mover.records, value=_one_by_one(mover, request.partitions, _prefer))
+    return _one_by_one(mover, "partitions", request.partitions, _prefer)
 
 
 def drain_broker(
@@ -209,12 +205,8 @@ def move_leaders(
     """Make the moves of a balancing plan, if the partition is still as in the plan; moves under way
     are not changed.
     """
-    try:
-        check_count("moves", len(request.moves), MOVES_MAX)
-    except Refused as refused:
-        return refused.result()
     mover = Mover(image, live, now_ms, timeout_ms)
-    return Result(mover.records, value=_one_by_one(mover, request.moves, _lead))
+    return _one_by_one(mover, "moves", request.moves, _lead)
 
 
 class MoveUnderWay(NamedTuple):
