@@ -9,21 +9,18 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from base.acls import Operation, ResourceType
+from base.acls import Operation
 from broker.groups.consumer.model import Assignment, ConsumerMember, HeartbeatRequest
 from broker.groups.consumer_coordinator import ConsumerGroupDescription
 from broker.handlers.authorization import (
-    allows_group,
     allows_topic,
     check_group,
     check_topics,
-    find_denied_topics,
-    operations,
 )
 from broker.handlers.dispatch import encode_response
+from broker.handlers.group_descriptions import describe_groups
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.slices import each_once
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import consumer_group_describe as describing
@@ -34,9 +31,6 @@ _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 """The types of members, by the protocol that they use (KIP-1099)."""
 _NO_TOPIC: Final = UUID(int=0)
-HIDDEN_TOPICS: Final = (
-    "The group has described topic(s) that the client is not authorized to describe."
-)
 
 
 async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
@@ -111,59 +105,38 @@ def _assigned(assignment: Assignment) -> heartbeats.Assignment:
 async def handle_consumer_group_describe(node: Node, ctx: RequestContext) -> Response:
     """ConsumerGroupDescribe (69)."""
     request = decoded(ctx, describing.decode_request)
-    groups: list[describing.DescribedGroup] = []
     if not _is_on(node):
         groups = [
             describing.DescribedGroup(ErrorCode.UNSUPPORTED_VERSION, None, group_id)
             for group_id in request.group_ids
         ]
         return encode_response(ctx, describing.ConsumerGroupDescribeResponse(groups=groups))
-    async for group_id in each_once(request.group_ids):
-        if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
-            groups.append(
-                describing.DescribedGroup(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id)
-            )
-            continue
-        await node.groups.ready(group_id)
+
+    async def describe(group_id: str) -> describing.DescribedGroup | ErrorCode:
         found = await node.groups.consumers.describe(group_id)
-        if isinstance(found, ErrorCode):
-            groups.append(_refused(node, group_id, found))
-            continue
-        group = _described(node, found)
-        if request.include_authorized_operations:
-            group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
-        groups.append(await _without_hidden_topics(node, ctx, group))
+        return found if isinstance(found, ErrorCode) else _described(node, found)
+
+    groups = await describe_groups(
+        node,
+        ctx,
+        request.group_ids,
+        describe,
+        kind="consumer group",
+        refused=describing.DescribedGroup,
+        topic_names=_topic_names,
+        with_operations=request.include_authorized_operations,
+    )
     return encode_response(ctx, describing.ConsumerGroupDescribeResponse(groups=groups))
 
 
-async def _without_hidden_topics(
-    node: Node, ctx: RequestContext, group: describing.DescribedGroup
-) -> describing.DescribedGroup:
-    """Return the group, or an error if it has topics that the client may not describe."""
+def _topic_names(group: describing.DescribedGroup) -> set[str]:
     names: set[str] = set()
     for member in group.members:
         names.update(member.subscribed_topic_names)
         for assignment in (member.assignment, member.target_assignment):
             if assignment is not None:
                 names.update(topic.topic_name for topic in assignment.topic_partitions)
-    if await find_denied_topics(node, ctx, Operation.DESCRIBE, names):
-        group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        group.error_message = HIDDEN_TOPICS
-        group.members = []
-    return group
-
-
-def _refused(node: Node, group_id: str, code: ErrorCode) -> describing.DescribedGroup:
-    message = refusal(node, group_id, code, "consumer group")
-    return describing.DescribedGroup(error_code=code, error_message=message, group_id=group_id)
-
-
-def refusal(node: Node, group_id: str, code: ErrorCode, kind: str) -> str:
-    """Return why a group of this kind cannot be described."""
-    if code is not ErrorCode.GROUP_ID_NOT_FOUND:
-        return code.message
-    is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)
-    return f"Group {group_id} is not a {kind}." if is_known else f"Group {group_id} not found."
+    return names
 
 
 def _described(node: Node, group: ConsumerGroupDescription) -> describing.DescribedGroup:

@@ -4,24 +4,20 @@ rules.
 Source: Kafka `KafkaApis`; KIP-932.
 """
 
-from base.acls import Operation, ResourceType
+from base.acls import Operation
 from broker.groups.consumer.model import Assignment
 from broker.groups.share.assignor import SIMPLE
 from broker.groups.share.model import ShareHeartbeatRequest, ShareMember
 from broker.groups.share_groups import ShareGroupDescription
 from broker.handlers.authorization import (
-    allows_group,
     check_group,
     check_topics,
-    find_denied_topics,
-    operations,
 )
-from broker.handlers.consumer_groups import HIDDEN_TOPICS, refusal
 from broker.handlers.dispatch import encode_response
+from broker.handlers.group_descriptions import describe_groups
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.share_requests import are_shares_on
-from broker.handlers.slices import each_once
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import share_group_describe as describing
@@ -83,44 +79,31 @@ async def handle_share_group_describe(node: Node, ctx: RequestContext) -> Respon
             for group_id in request.group_ids
         ]
         return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
-    groups = list[describing.DescribedGroup]()
-    async for group_id in each_once(request.group_ids):
-        if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
-            groups.append(
-                describing.DescribedGroup(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id)
-            )
-            continue
-        await node.groups.ready(group_id)
+
+    async def describe(group_id: str) -> describing.DescribedGroup | ErrorCode:
         found = await node.groups.shares.describe(group_id)
-        if isinstance(found, ErrorCode):
-            groups.append(_refused(node, group_id, found))
-            continue
-        group = _described(node, found)
-        if request.include_authorized_operations:
-            group.authorized_operations = operations(node, ctx, ResourceType.GROUP, group_id)
-        groups.append(await _without_hidden_topics(node, ctx, group))
+        return found if isinstance(found, ErrorCode) else _described(node, found)
+
+    groups = await describe_groups(
+        node,
+        ctx,
+        request.group_ids,
+        describe,
+        kind="share group",
+        refused=describing.DescribedGroup,
+        topic_names=_topic_names,
+        with_operations=request.include_authorized_operations,
+    )
     return encode_response(ctx, describing.ShareGroupDescribeResponse(groups=groups))
 
 
-async def _without_hidden_topics(
-    node: Node, ctx: RequestContext, group: describing.DescribedGroup
-) -> describing.DescribedGroup:
-    """Return the group, or an error if it has topics that the client may not describe."""
+def _topic_names(group: describing.DescribedGroup) -> set[str]:
     names: set[str] = set()
     for member in group.members:
         names.update(member.subscribed_topic_names)
         if member.assignment is not None:
             names.update(topic.topic_name for topic in member.assignment.topic_partitions)
-    if await find_denied_topics(node, ctx, Operation.DESCRIBE, names):
-        group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        group.error_message = HIDDEN_TOPICS
-        group.members = []
-    return group
-
-
-def _refused(node: Node, group_id: str, code: ErrorCode) -> describing.DescribedGroup:
-    message = refusal(node, group_id, code, "share group")
-    return describing.DescribedGroup(error_code=code, error_message=message, group_id=group_id)
+    return names
 
 
 def _described(node: Node, group: ShareGroupDescription) -> describing.DescribedGroup:
