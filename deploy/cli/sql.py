@@ -1,8 +1,6 @@
 """Run `penstock sql`: query topics with SQL, once or at a prompt."""
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from base.collector import resume_collector
-from base.extras import install_hint
+from deploy.cli.lake_errors import one_line_errors
 from deploy.cli.option_groups import with_option_groups
-from deploy.errors import DeployError, UsageError
+from deploy.errors import UsageError
 
 if TYPE_CHECKING:
     from lake.sql.session import SessionOptions
@@ -159,7 +157,7 @@ def sql(
     """
     if sum((form.as_csv, form.as_json, form.parquet is not None)) > 1:
         raise UsageError("give one of --csv, --json and --parquet")
-    with _one_line_errors():
+    with one_line_errors("sql"):
         _hide_pandas()
         from deploy.clients.target import find_store
         from deploy.sql.command import Command, Output
@@ -214,25 +212,3 @@ def _pair(flag: str, item: str) -> tuple[str, str]:
     if not separator or not topic or not value:
         raise UsageError(f"{flag} {item!r}: give TOPIC and a value, separated by =")
     return topic, value
-
-
-@contextmanager
-def _one_line_errors() -> Generator[None, None, None]:
-    """Raise DeployError, which prints one line, for errors that a user can act on."""
-    try:
-        from deploy.node.logs import to_stderr
-        from lake.sql.errors import SqlError
-        from lake.table.errors import InvalidSchema, InvalidTable
-        from objectstore.errors import InvalidStoreUrl, ObjectStoreError
-        from stream.errors import StreamError
-    except ImportError as error:
-        raise DeployError(f"the package {error.name} is missing: {install_hint('sql')}") from None
-    to_stderr("warning")
-    try:
-        yield
-    except ImportError as error:
-        raise DeployError(f"the package {error.name} is missing: {install_hint('sql')}") from None
-    except (InvalidSchema, InvalidTable, InvalidStoreUrl) as error:
-        raise UsageError(str(error)) from None
-    except (SqlError, StreamError, ObjectStoreError) as error:
-        raise DeployError(str(error)) from None

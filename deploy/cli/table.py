@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from base.extras import install_hint
+from deploy.cli.lake_errors import one_line_errors
 from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import Output
-from deploy.errors import DeployError, UsageError
+from deploy.errors import UsageError
 from deploy.output import Format, say
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def sync(
 
     For example: penstock table sync flights --warehouse ./warehouse --format json --once
     """
-    with one_line_errors():
+    with one_line_errors("table"):
         from deploy.output import Progress
         from lake.arrow.cluster import StoreCluster
         from lake.table.model import Layout
@@ -307,7 +307,7 @@ def compact(
 
     For example: penstock table compact flights --warehouse ./warehouse
     """
-    with one_line_errors():
+    with one_line_errors("table"):
         from deploy.output import Progress, print_document
         from lake.table.compact import compact as join
 
@@ -339,7 +339,7 @@ def query(
 
     For example: penstock table query 'SELECT carrier, avg(delay) FROM flights GROUP BY 1'
     """
-    with one_line_errors():
+    with one_line_errors("table"):
         from deploy.output import print_document, print_table
         from lake.table.query import query as ask
 
@@ -351,27 +351,6 @@ def query(
     print_table("", found.column_names, [list(row.values()) for row in rows])
     if found.num_rows > max_rows:
         say(f"{found.num_rows - max_rows:,} more rows; use --max-rows to show them")
-
-
-@contextmanager
-def one_line_errors() -> Generator[None, None, None]:
-    """Raise DeployError, which prints one line, for errors that a user can act on."""
-    try:
-        from deploy.node.logs import to_stderr
-        from lake.table.errors import InvalidSchema, InvalidTable
-        from objectstore.errors import InvalidStoreUrl, ObjectStoreError
-        from stream.errors import StreamError
-    except ImportError as error:
-        raise DeployError(f"the package {error.name} is missing: {install_hint('table')}") from None
-    to_stderr("warning")
-    try:
-        yield
-    except ImportError as error:
-        raise DeployError(f"the package {error.name} is missing: {install_hint('table')}") from None
-    except (InvalidSchema, InvalidTable, InvalidStoreUrl) as error:
-        raise UsageError(str(error)) from None
-    except (StreamError, ObjectStoreError) as error:
-        raise DeployError(str(error)) from None
 
 
 def _choice(flag: str, given: str, *allowed: str) -> str:

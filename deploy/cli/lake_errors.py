@@ -1,0 +1,35 @@
+"""Turn the errors of commands that read the store without brokers into one line for the user."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from base.extras import install_hint
+from deploy.errors import DeployError, UsageError
+
+
+@contextmanager
+def one_line_errors(extra: str) -> Generator[None, None, None]:
+    """Raise DeployError, which prints one line, for errors that a user can act on. extra: the extra
+    of the base install whose packages the command needs.
+    """
+    try:
+        from deploy.node.logs import to_stderr
+        from lake.sql.errors import SqlError
+        from lake.table.errors import InvalidSchema, InvalidTable
+        from objectstore.errors import InvalidStoreUrl, ObjectStoreError
+        from stream.errors import StreamError
+    except ImportError as error:
+        raise _missing(error, extra) from None
+    to_stderr("warning")
+    try:
+        yield
+    except ImportError as error:
+        raise _missing(error, extra) from None
+    except (InvalidSchema, InvalidTable, InvalidStoreUrl) as error:
+        raise UsageError(str(error)) from None
+    except (SqlError, StreamError, ObjectStoreError) as error:
+        raise DeployError(str(error)) from None
+
+
+def _missing(error: ImportError, extra: str) -> DeployError:
+    return DeployError(f"the package {error.name} is missing: {install_hint(extra)}")
