@@ -1,6 +1,4 @@
-"""Attack a broker: each function gets the port of a listener, and goes on until its process
-ends.
-"""
+"""Attack a broker: each function gets the port of a listener, and attacks until it is killed."""
 
 import asyncio
 import contextlib

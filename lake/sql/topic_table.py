@@ -117,7 +117,7 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
         columns = _Columns(self._name, self._topic_schema, schema, statement)
         part = scan.narrowed(offsets, columns.sources, times, config=columns.config)
         statement.plan(sum(end - start for start, end in offsets.values()))
-        with closing(columns), closing(_ahead(part.batches())) as batches:
+        with closing(columns), closing(read_ahead(part.batches())) as batches:
             for batch in batches:
                 statement.advance(batch.num_rows)
                 yield from columns.of(batch)
@@ -227,7 +227,7 @@ class _Columns:
         )
 
 
-def _ahead(batches: Generator[RecordBatch, None, None]) -> Generator[RecordBatch, None, None]:
+def read_ahead(batches: Generator[RecordBatch, None, None]) -> Generator[RecordBatch, None, None]:
     """Yield the batches. From the second one on, read each in a thread while the statement works
     on the one before; a statement that needs only the first reads no more.
     """

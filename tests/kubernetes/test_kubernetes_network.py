@@ -127,7 +127,7 @@ class Release:
         wait_until(is_ready, 120)
 
     def run_test(self) -> str:
-        """Return what `helm test --logs` prints. Its pod is a process in the network, too."""
+        """Return what `helm test --logs` prints. Its pod is a process in the network as well."""
         name = "penstock-test"
         (test,) = of_kind(self._objects, "Pod")
         with ThreadPoolExecutor(1) as thread:

@@ -26,3 +26,14 @@ def test_types_are_known_before_values_are_parsed() -> None:
         for values in given:
             found = decoder.parse(pa.array(values, pa.string_view()))
             assert [array.type for array in found.arrays] == [arrow_type(kind) for kind in KINDS]
+
+
+def test_rows_of_a_slice_of_views_that_do_not_fit_are_found() -> None:
+    """Views are filtered as bytes: short values lie in the view itself, long ones elsewhere."""
+    long = "x" * 100
+    values = ["{}", '{"a": 1}', None, '{"a": "no"}', "{}", f'{{"a": "{long}"}}', "[]", '{"a": 2}']
+    sliced = pa.array(values, pa.string_view()).slice(1)
+    with closing(JsonDecoder([JsonColumn("a", "a", "BIGINT")])) as decoder:
+        found = decoder.parse(sliced)
+    assert found.arrays[0].to_pylist() == [1, None, None, None, None, None, 2]
+    assert {item.column: list(item.rows) for item in found.misfits} == {"a": [2, 4], "_value": [5]}
