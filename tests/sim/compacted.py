@@ -42,6 +42,8 @@ _KEYS: Final = 24
 """Most records have one of the first few keys; the last ones are rarely written again."""
 _READERS: Final = 4
 """Of each partition: a deletion is missed only by one that rests while a pass drops it."""
+_RESTS: Final = (0, 0.6)
+"""How long readers rest on the way, in parts of `delete.retention.ms`."""
 _GUEST_KEY: Final = b"guest"
 _OWN_IDS: Final = 2_000_000
 """Controllers give producer ids from 1,000 on to transactional producers."""
@@ -160,7 +162,7 @@ class CompactedTopic:
         offset = end = 0
         max_bytes = rng.choice((1, 300, 1 << 20))
         pause_s = rng.choice((0, 0, 0.1))
-        rests_at, rest_ms = end_min * rng.random(), rng.choice((0, 0.6)) * self.tombstones_kept_ms
+        rests_at, rest_ms = end_min * rng.random(), rng.choice(_RESTS) * self.tombstones_kept_ms
         while offset < max(end, end_min, 1):
             broker, epoch = world.leader(part, rng, exact=True)
             found = (

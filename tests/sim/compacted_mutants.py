@@ -17,7 +17,7 @@ from stream.batch.control import decode_marker
 from stream.cleaning.cleaner import LogCleaner, _Rewriter
 from stream.cleaning.key_map import KeyMap
 from stream.cleaning.transactions import CleanedTransactions
-from tests.sim import compacted_transactions
+from tests.sim import compacted, compacted_transactions
 from tests.sim.compacted_transactions import KeyedInstance
 from tests.sim.ledger import Entry
 
@@ -25,13 +25,17 @@ Patch = tuple[Any, str, Any]
 
 
 def _tombstones_dropped_at_once() -> list[Patch]:
-    """A reader that has read the value never learns that it was deleted."""
+    """A reader that has read the value never learns that it was deleted.
+
+    Planted with more readers, which all rest on their way: a pass must clean the value and its
+    tombstone while one rests between the two.
+    """
     real = _Rewriter._kept
 
     async def kept(self: _Rewriter, plain: bytes, header: Any) -> Any:
         return [span for span in await real(self, plain, header) if not span.is_tombstone]
 
-    return [(_Rewriter, "_kept", kept)]
+    return [(_Rewriter, "_kept", kept), (compacted, "_READERS", 16), (compacted, "_RESTS", (0.6,))]
 
 
 def _full_map_ignored() -> list[Patch]:
