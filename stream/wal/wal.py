@@ -194,7 +194,7 @@ class Wal:
             self._written[sequence] = DurableBulk(
                 sequence, key, built.size_bytes, built.ranges, runs, bulk.groups
             )
-            for acknowledged in self._core.put_succeeded(sequence):
+            for acknowledged in self._core.put_succeeded(sequence, self._clock()):
                 self._on_durable(self._written.pop(acknowledged.sequence))
         except StreamError as error:
             _trace_failed(trace, error)

@@ -57,7 +57,7 @@ class WalMachine(RuleBasedStateMachine):
         sequence = data.draw(st.sampled_from(sorted(self.in_flight)))
         del self.in_flight[sequence]
         self.durable_slots.add(sequence)
-        for bulk in self.core.put_succeeded(sequence):
+        for bulk in self.core.put_succeeded(sequence, self.now):
             assert self.failed_groups is None
             assert all(slot in self.durable_slots for slot in range(bulk.sequence + 1)), (
                 "acknowledged although an earlier slot is not durable"

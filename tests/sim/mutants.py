@@ -72,7 +72,7 @@ def _ack_before_durable() -> list[Patch]:
 
 
 def _ack_out_of_order() -> list[Patch]:
-    def put_succeeded(self: Any, sequence: WalSequence) -> list[Any]:
+    def put_succeeded(self: Any, sequence: WalSequence, now: float) -> list[Any]:
         bulk = next(bulk for bulk in self._started if bulk.sequence == sequence)
         self._started.remove(bulk)
         self._in_flight_count -= 1

@@ -43,9 +43,10 @@ def test_below_the_rate_a_second_slot_waits_for_the_short_linger_or_the_first_pu
     assert core.wake_at(10.030) == pytest.approx(10.041)
     assert groups(started(core, 10.0411)) == [["b", "c"]]
     core.append("d", 100, 10.065)
-    core.put_succeeded(first.sequence)
-    core.put_succeeded(WalSequence(1))
-    assert groups(started(core, 10.066)) == [["d"]]
+    core.put_succeeded(first.sequence, 10.065)
+    core.put_succeeded(WalSequence(1), 10.065)
+    assert started(core, 10.066) == [], "those that were acknowledged may share its PUT"
+    assert groups(started(core, 10.0701)) == [["d"]]
 
 
 def test_a_fast_store_is_not_sent_one_small_put_after_the_other() -> None:
@@ -55,7 +56,7 @@ def test_a_fast_store_is_not_sent_one_small_put_after_the_other() -> None:
         now = 10.0 + step * 0.001
         core.append(str(step), 100, now)
         for bulk in started(core, now):
-            core.put_succeeded(bulk.sequence)
+            core.put_succeeded(bulk.sequence, now)
             puts += 1
     assert puts <= 1_000 / CONFIG.wal_put_interval_ms + 1
     assert core.flush() == puts + 1, "a flush waits for nothing"
@@ -69,10 +70,57 @@ def test_over_a_local_store_requests_share_the_put_behind_the_one_in_flight() ->
     core.append("b", 100, 10.0001)
     core.append("c", 100, 10.0009)
     assert started(core, 10.001) == []
-    core.put_succeeded(first.sequence)
-    assert groups(started(core, 10.001)) == [["b", "c"]], "a PUT every millisecond"
+    core.put_succeeded(first.sequence, 10.001)
+    core.append("a again", 100, 10.0012)
+    assert groups(started(core, 10.0012)) == [["b", "c", "a again"]], "a PUT every millisecond"
     core.append("d", 100, 10.002)
     assert groups(started(core, 10.0071)) == [["d"]], "a slow PUT is not waited for"
+
+
+def test_clients_that_wait_for_each_answer_share_each_put() -> None:
+    """Without a wait for those that were just acknowledged, PUTs of 1 and 7 requests alternate."""
+    core: WalCore[str] = WalCore(LOCAL)
+    now, sizes = 10.0, list[int]()
+    waiting = [f"client {number}" for number in range(8)]
+    for _ in range(20):
+        for client in waiting:
+            core.append(client, 100, now)
+            now += 0.000_02
+            for bulk in started(core, now):
+                sizes.append(len(bulk.groups))
+        now += 0.001
+        waiting = [client for bulk in core._started for client in bulk.groups]
+        for bulk in list(core._started):
+            core.put_succeeded(bulk.sequence, now)
+    assert sizes[:2] == [1, 8]
+    assert set(sizes[2:]) == {8}
+
+
+def test_a_client_that_stays_away_is_waited_for_once_and_for_a_millisecond() -> None:
+    core: WalCore[str] = WalCore(LOCAL)
+    for name in "abc":
+        core.append(name, 100, 10.0)
+    (first,) = started(core, 10.0)
+    core.put_succeeded(first.sequence, 10.002)
+    core.append("a", 100, 10.0022)
+    core.append("b", 100, 10.0023)
+    assert started(core, 10.0029) == []
+    assert core.wake_at(10.0029) == pytest.approx(10.003)
+    (second,) = started(core, 10.0031)
+    core.put_succeeded(second.sequence, 10.005)
+    core.append("a", 100, 10.0051)
+    core.append("b", 100, 10.0052)
+    assert groups(started(core, 10.0052)) == [["a", "b"]]
+
+
+def test_large_bulks_wait_for_none_of_their_clients() -> None:
+    core: WalCore[str] = WalCore(LOCAL)
+    for name in "ab":
+        core.append(name, 100_000, 10.0)
+    (first,) = started(core, 10.0)
+    core.put_succeeded(first.sequence, 10.002)
+    core.append("a", 100_000, 10.0021)
+    assert groups(started(core, 10.0021)) == [["a"]]
 
 
 def test_over_a_local_store_at_a_high_rate_a_bulk_waits_only_for_the_put_in_flight() -> None:
@@ -82,7 +130,7 @@ def test_over_a_local_store_at_a_high_rate_a_bulk_waits_only_for_the_put_in_flig
         core.append(str(step), 100_000, now)
         (bulk,) = started(core, now)
         assert bulk.groups == [str(step)]
-        core.put_succeeded(bulk.sequence)
+        core.put_succeeded(bulk.sequence, now)
 
 
 def test_full_bulks_do_not_wait_for_the_interval() -> None:
@@ -99,7 +147,7 @@ def test_above_the_rate_slots_are_filled_for_the_long_linger() -> None:
         now = 10.0 + step * 0.005
         core.append(str(step), 100_000, now)
         for bulk in started(core, now):
-            core.put_succeeded(bulk.sequence)
+            core.put_succeeded(bulk.sequence, now)
             puts += step >= 200
     assert puts / 100 < 0.5  # per MB
 
@@ -131,10 +179,10 @@ def test_acknowledgements_are_in_slot_order_whatever_the_store_does() -> None:
         core.append(name, 8 * MIB, 10.0)
     bulks = started(core, 10.0)
     assert [bulk.sequence for bulk in bulks] == [0, 1, 2]
-    assert core.put_succeeded(WalSequence(2)) == []
-    assert core.put_succeeded(WalSequence(1)) == []
+    assert core.put_succeeded(WalSequence(2), 10.1) == []
+    assert core.put_succeeded(WalSequence(1), 10.1) == []
     core.check_invariants()
-    assert groups(core.put_succeeded(WalSequence(0))) == [["a"], ["b"], ["c"]]
+    assert groups(core.put_succeeded(WalSequence(0), 10.1)) == [["a"], ["b"], ["c"]]
     assert core.unacknowledged_bytes == 0
     assert core.acknowledged_end == 3
 
@@ -148,7 +196,7 @@ def test_only_so_many_puts_are_in_flight_and_the_open_slot_fills_meanwhile() -> 
         core.append(name, 10, 10.0)
     assert started(core, 99.0) == []
     assert core.wake_at(99.0) is None
-    core.put_succeeded(WalSequence(1))
+    core.put_succeeded(WalSequence(1), 99.0)
     assert groups(started(core, 99.0)) == [["c", "d", "e"]]
 
 
@@ -169,10 +217,10 @@ def test_after_a_failure_nothing_is_acknowledged() -> None:
         core.append(name, 8 * MIB, 10.0)
     started(core, 10.0)
     core.append("d", 10, 10.0)
-    core.put_succeeded(WalSequence(1))
+    core.put_succeeded(WalSequence(1), 10.1)
     assert groups(core.fail()) == [["a"], ["b"], ["c"], ["d"]]
     core.check_invariants()
-    assert core.put_succeeded(WalSequence(0)) == []
+    assert core.put_succeeded(WalSequence(0), 10.1) == []
     assert core.next_bulk(11.0) is None
     with pytest.raises(WalClosed):
         core.append("e", 1, 11.0)
