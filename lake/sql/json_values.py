@@ -28,9 +28,6 @@ _VIEW_BYTES: Final = 16
 Layout").
 """
 
-_PIECES: Final = 4
-"""Pieces of a batch that DuckDB parses in parallel."""
-
 
 class JsonColumn(NamedTuple):
     """A column: its name, the name of the field, and its type."""
@@ -75,19 +72,24 @@ class ParsedTable:
 
 
 class JsonDecoder:
-    """A parser for chosen columns. Serves one thread at a time; `close` it."""
+    """A parser for chosen columns. `close` it."""
 
     def __init__(self, columns: Sequence[JsonColumn]) -> None:
         self._columns = columns
         self._groups = _groups(columns)
-        self._connection: Any = duckdb.connect()
-        self._connection.execute("SET TimeZone = 'UTC'")
+        self._database: Any = duckdb.connect(config={"threads": 1})
+        self._idle: list[Any] = []
+        """Connections that no thread uses. A thread that parses runs DuckDB by itself."""
 
     def close(self) -> None:
-        self._connection.close()
+        """Close it. No thread may parse any more."""
+        for connection in (*self._idle, self._database):
+            connection.close()
 
     def parse(self, values: Array) -> ParsedTable:
-        """Parse a batch of `string_view` values; a null gives nulls."""
+        """Parse a batch of `string_view` values; a null gives nulls. Any number of threads may
+        parse.
+        """
         misfits: list[MisfitRows] = []
         source, table = values, self._select(values)
         if table is None:
@@ -123,12 +125,20 @@ class JsonDecoder:
 
     def _run(self, sql: str, values: Array) -> Table:
         """Run SQL on the values `v` of the table `batch`."""
-        rows = len(values)
-        step = max(1, -(-rows // _PIECES))
-        batch = pa.record_batch({"v": values})
-        pieces = [batch.slice(at, step) for at in range(0, rows, step)]
-        self._connection.register("batch", pa.Table.from_batches(pieces, batch.schema))
-        return self._connection.sql(sql).to_arrow_table()
+        try:
+            connection = self._idle.pop()
+        except IndexError:  # all are in use
+            connection = self._connect()
+        try:
+            connection.register("batch", pa.table({"v": values}))
+            return connection.sql(sql).to_arrow_table()
+        finally:
+            self._idle.append(connection)
+
+    def _connect(self) -> Any:  # noqa: ANN401 - DuckDB's connection
+        connection = self._database.cursor()
+        connection.execute("SET TimeZone = 'UTC'")
+        return connection
 
     def _column(self, sql: str, values: Array) -> Array:
         return _one(self._run(sql, values).column(0))

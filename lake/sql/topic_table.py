@@ -7,9 +7,10 @@ Filters are applied to all rows, pruned or not. Memory: about three batches, bes
 scan.
 """
 
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Lock
 from typing import Any, Final
 
 from lake.arrow.pyarrow_untyped import (
@@ -26,6 +27,7 @@ from lake.arrow.topic_scan import Scan
 from lake.fetch.limits import ReadConfig
 from lake.fetch.times import ALL_TIMES
 from lake.sql.json_values import JsonColumn, JsonDecoder
+from lake.sql.parse_ahead import parse_ahead
 from lake.sql.pruning import PARTITION, prune_offsets, prune_times
 from lake.sql.pyarrow_untyped import Expression, ds
 from lake.sql.statement import MisfitReport, Statement
@@ -34,9 +36,13 @@ from lake.table.values import ValueDecoder
 
 ROWS_MAX: Final = 65_536
 BATCH_BYTES_MAX: Final = 16 << 20
-"""Enough for DuckDB to parse one batch with several threads, and to make little of the 2 to 4 ms of
-CPU that each of the two statements for a batch costs. Half of it takes a quarter more CPU for all
-rows, and 70 ms less for `SELECT * LIMIT 1`; twice as much saves nothing.
+"""Enough to make little of the 2 to 4 ms of CPU that each of the two statements for a batch costs.
+Half of it takes a quarter more CPU for all rows, and 70 ms less for `SELECT * LIMIT 1`; twice as
+much saves nothing.
+"""
+
+PARSERS: Final = min(4, len(os.sched_getaffinity(0)))
+"""Threads that parse a batch each. A thread that reads needs a third of a core beside two of them.
 """
 
 COUNTED_PARTITIONS_MAX: Final = 256
@@ -117,14 +123,15 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
         columns = _Columns(self._name, self._topic_schema, schema, statement)
         part = scan.narrowed(offsets, columns.sources, times, config=columns.config)
         statement.plan(sum(end - start for start, end in offsets.values()))
-        with closing(columns), closing(read_ahead(part.batches())) as batches:
-            for batch in batches:
+        parsed = parse_ahead(part.batches(), columns.of, PARSERS)
+        with closing(columns), closing(parsed):
+            for batch in parsed:
                 statement.advance(batch.num_rows)
-                yield from columns.of(batch)
+                yield batch
 
 
 class _Columns:
-    """Makes the columns of a table from batches of the scan."""
+    """Makes the columns of a table from batches of the scan, in any number of threads."""
 
     def __init__(
         self, topic: str, topic_schema: TopicSchema, schema: Schema, statement: Statement
@@ -139,6 +146,7 @@ class _Columns:
             name for name in schema.names if name not in SOURCES and name not in topic_schema.json
         ]
         self._decoder = ValueDecoder(topic_schema.value_format) if others else None
+        self._decoding = Lock()
         self._parser = JsonDecoder(self._json) if self._json else None
         needs_value = bool(self._json or others)
         sources = ["partition", "offset", *(["value"] if needs_value else [])]
@@ -155,13 +163,14 @@ class _Columns:
         if self._parser is not None:
             self._parser.close()
 
-    def of(self, batch: RecordBatch) -> Iterator[RecordBatch]:
-        """Yield the rows of a batch of the scan."""
+    def of(self, batch: RecordBatch) -> RecordBatch:
+        """Return the rows of a batch of the scan."""
         arrays: dict[str, Array] = {}
         if self._parser is not None:
             arrays |= self._parsed(self._parser, batch)
         if self._decoder is not None:
-            arrays |= self._decoded(self._decoder, batch)
+            with self._decoding:
+                arrays |= self._decoded(self._decoder, batch)
         for field in self._schema:
             if field.name in SOURCES:
                 array = batch.column(SOURCES[field.name])
@@ -170,7 +179,7 @@ class _Columns:
                     if (field.type == _TEXT and array.type == _BINARY)
                     else array
                 )
-        yield pa.RecordBatch.from_arrays(
+        return pa.RecordBatch.from_arrays(
             [arrays[field.name] for field in self._schema], schema=self._schema
         )
 
@@ -225,21 +234,6 @@ class _Columns:
         self._statement.report(
             MisfitReport(self._topic, column, kind, len(rows), (partition, offset), reason)
         )
-
-
-def read_ahead(batches: Generator[RecordBatch, None, None]) -> Generator[RecordBatch, None, None]:
-    """Yield the batches. From the second one on, read each in a thread while the statement works
-    on the one before; a statement that needs only the first reads no more.
-    """
-    with closing(batches):
-        if (first := next(batches, None)) is None:
-            return
-        yield first
-        with ThreadPoolExecutor(1, thread_name_prefix="penstock-sql-scan") as thread:
-            coming = thread.submit(next, batches, None)
-            while (batch := coming.result()) is not None:
-                coming = thread.submit(next, batches, None)
-                yield batch
 
 
 def _counted(scan: Scan, schema: Schema) -> Iterator[RecordBatch]:

@@ -1,0 +1,46 @@
+"""Read and parse the batches of a scan ahead of the statement that takes them.
+
+Invariant: results come in the order of the batches, and an error comes behind the results before
+it. Memory: the batch that was taken, and one more than there are parsers.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import TypeVar
+
+_Batch = TypeVar("_Batch")
+_Parsed = TypeVar("_Parsed")
+
+
+def parse_ahead(
+    batches: Generator[_Batch, None, None], parse: Callable[[_Batch], _Parsed], parsers: int
+) -> Generator[_Parsed, None, None]:
+    """Yield `parse(batch)` for each batch.
+
+    The first one is read and parsed by the caller's thread: a statement that needs no more reads no
+    more. Behind it one thread reads, and as many as `parsers` parse at the same time.
+    """
+    with closing(batches):
+        if (first := next(batches, None)) is None:
+            return
+        yield parse(first)
+        del first
+        with (
+            ThreadPoolExecutor(parsers, thread_name_prefix="penstock-sql-parse") as pool,
+            ThreadPoolExecutor(1, thread_name_prefix="penstock-sql-scan") as thread,
+        ):
+
+            def read() -> Future[_Parsed] | None:
+                batch = next(batches, None)
+                return None if batch is None else pool.submit(parse, batch)
+
+            coming = deque(thread.submit(read) for _ in range(parsers + 1))
+            try:
+                while (parsed := coming.popleft().result()) is not None:
+                    yield parsed.result()
+                    coming.append(thread.submit(read))
+            finally:
+                for each in coming:
+                    each.cancel()
