@@ -60,7 +60,19 @@ async def wait_led(
     """Return a partition whose end is certain. Waits until `deadline` (`loop.time()`) for one that
     is being opened here.
     """
-    found = await node.partitions.wait_open(topic_name, index, deadline)
+    found = led_now(node, topic_name, index)
+    if found is None:
+        found = _if_certain(node, await node.partitions.wait_open(topic_name, index, deadline))
+    return found
+
+
+def led_now(node: Node, topic_name: str, index: int) -> Partition | ErrorCode | None:
+    """Return what `wait_led` does, or None if it would wait."""
+    found = node.partitions.get(topic_name, index)
+    return None if found is ErrorCode.LEADER_NOT_AVAILABLE else _if_certain(node, found)
+
+
+def _if_certain(node: Node, found: Partition | ErrorCode) -> Partition | ErrorCode:
     if found is ErrorCode.LEADER_NOT_AVAILABLE or (
         isinstance(found, Partition) and not node.leads_alone()
     ):

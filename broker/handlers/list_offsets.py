@@ -32,10 +32,10 @@ from broker.handlers.authorization import check_cluster, undescribed_topics
 from broker.handlers.dispatch import encode_response
 from broker.handlers.fetch_target import check_leader_epoch
 from broker.handlers.forks import answer_fork_points, asks_for_fork_points
-from broker.handlers.lease import still_leads, wait_led
+from broker.handlers.lease import led_now, still_leads, wait_led
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.slices import gathered
+from broker.handlers.slices import gathered, listed
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
 from broker.wire.gen.list_offsets import (
@@ -53,6 +53,8 @@ _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
 _EARLIEST_PENDING_UPLOAD: Final = -6
+_NOT_TIERED: Final = (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD)
+"""Offsets that only tiered storage has."""
 _FIRST_VERSIONS: Final = {
     _LATEST: 1,
     _EARLIEST: 1,
@@ -85,35 +87,49 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     if request.timeout_ms > 0:
         timeout_s = min(timeout_s, request.timeout_ms / 1_000)
 
-    async def answer(
-        topic_name: str, wanted: Sequence[ListOffsetsPartition]
-    ) -> ListOffsetsPartitionResponse:
-        if topic_name in denied:
+    by_topic = _by_partition(request.topics)
+    wanted = [
+        (name, items) for name, partitions in by_topic.items() for items in partitions.values()
+    ]
+
+    def answered_now(
+        name: str, items: Sequence[ListOffsetsPartition]
+    ) -> ListOffsetsPartitionResponse | None:
+        if name in denied:
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return ListOffsetsPartitionResponse(wanted[0].partition_index, code)
-        if error := _problem(wanted, ctx.api_version):
-            return ListOffsetsPartitionResponse(wanted[0].partition_index, error)
+            return ListOffsetsPartitionResponse(items[0].partition_index, code)
+        if error := _problem(items, ctx.api_version):
+            return ListOffsetsPartitionResponse(items[0].partition_index, error)
+        partition = led_now(node, name, items[0].partition_index)
+        if partition is None:
+            return None
+        return _without_search(partition, items[0], committed=committed)
+
+    async def answered_later(
+        name: str, items: Sequence[ListOffsetsPartition]
+    ) -> ListOffsetsPartitionResponse:
         async with limit:
             return await _answer(
                 node,
                 ctx.received_at + _WAIT_OPEN_S,
-                topic_name,
-                wanted[0],
+                name,
+                items[0],
                 committed=committed,
                 timeout_s=timeout_s,
             )
 
-    wanted = _by_partition(request.topics)
-    found = iter(
+    at_once = await listed(answered_now(name, items) for name, items in wanted)
+    later = iter(
         await gathered(
-            answer(name, items)
-            for name, partitions in wanted.items()
-            for items in partitions.values()
+            answered_later(name, items)
+            for (name, items), found in zip(wanted, at_once, strict=True)
+            if found is None
         )
     )
+    answers = (next(later) if found is None else found for found in at_once)
     topics = [
-        ListOffsetsTopicResponse(name, list(islice(found, len(partitions))))
-        for name, partitions in wanted.items()
+        ListOffsetsTopicResponse(name, list(islice(answers, len(partitions))))
+        for name, partitions in by_topic.items()
     ]
     return encode_response(ctx, ListOffsetsResponse(topics=topics))
 
@@ -150,22 +166,15 @@ async def _answer(
     committed: bool,
     timeout_s: float,
 ) -> ListOffsetsPartitionResponse:
-    response = ListOffsetsPartitionResponse(wanted.partition_index)
     partition = await wait_led(node, topic_name, wanted.partition_index, deadline)
-    if not isinstance(partition, Partition):
-        response.error_code = partition
+    response = _without_search(partition, wanted, committed=committed)
+    if response is not None:
         return response
-    response.error_code = check_leader_epoch(partition.leader_epoch, wanted.current_leader_epoch)
-    if response.error_code != ErrorCode.NONE:
-        return response
+    assert isinstance(partition, Partition), "only partitions are searched"
+    response = ListOffsetsPartitionResponse(wanted.partition_index)
     try:
         async with asyncio.timeout(timeout_s):
-            found = await _find(
-                node,
-                partition,
-                wanted.timestamp,
-                partition.last_stable_offset if committed else partition.high_watermark,
-            )
+            found = await _search(node, partition, wanted.timestamp, _end(partition, committed))
     except Exception as error:  # noqa: BLE001 - report the error of one partition, answer the others
         response.error_code = code_of(error)
         return response
@@ -177,18 +186,36 @@ async def _answer(
     return response
 
 
-async def _find(
+def _without_search(
+    partition: Partition | ErrorCode, wanted: ListOffsetsPartition, *, committed: bool
+) -> ListOffsetsPartitionResponse | None:
+    """Return an error or one of the ends of a partition; None if records have to be searched."""
+    response = ListOffsetsPartitionResponse(wanted.partition_index)
+    if not isinstance(partition, Partition):
+        response.error_code = partition
+        return response
+    response.error_code = check_leader_epoch(partition.leader_epoch, wanted.current_leader_epoch)
+    if response.error_code != ErrorCode.NONE or wanted.timestamp in _NOT_TIERED:
+        return response
+    if wanted.timestamp == _LATEST:
+        offset = _end(partition, committed)
+    elif wanted.timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+        offset = partition.log_start_offset
+    else:
+        return None
+    response.offset, response.leader_epoch = offset, partition.log.epochs.epoch_at(offset)
+    return response
+
+
+def _end(partition: Partition, committed: bool) -> Offset:
+    return partition.last_stable_offset if committed else partition.high_watermark
+
+
+async def _search(
     node: Node, partition: Partition, timestamp_ms: int, end_offset: Offset
 ) -> tuple[Offset, int] | None:
-    """Return (offset, timestamp or -1) of a record below `end_offset`; None if there is none."""
-    if timestamp_ms == _LATEST:
-        return end_offset, -1
-    if timestamp_ms in (_EARLIEST, _EARLIEST_LOCAL):
-        return partition.log_start_offset, -1
-    if timestamp_ms in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
-        return None
+    """Return (offset, timestamp) of a record below `end_offset`; None if there is none."""
+    stream_id = partition.log.data.stream_id
     if timestamp_ms == _MAX_TIMESTAMP:
-        return await node.storage.newest_timestamp(partition.log.data.stream_id, end_offset)
-    return await node.storage.offset_for_timestamp(
-        partition.log.data.stream_id, timestamp_ms, end_offset
-    )
+        return await node.storage.newest_timestamp(stream_id, end_offset)
+    return await node.storage.offset_for_timestamp(stream_id, timestamp_ms, end_offset)
