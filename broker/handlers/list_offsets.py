@@ -21,8 +21,7 @@ Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734, KIP-405, KIP-1005, 
 """
 
 import asyncio
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from base.acls import Operation
@@ -35,7 +34,7 @@ from broker.handlers.forks import answer_fork_points, asks_for_fork_points
 from broker.handlers.lease import led_now, still_leads, wait_led
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.slices import gathered, listed
+from broker.handlers.slices import gathered, sliced
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
 from broker.wire.gen.list_offsets import (
@@ -87,124 +86,110 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     if request.timeout_ms > 0:
         timeout_s = min(timeout_s, request.timeout_ms / 1_000)
 
-    by_topic = _by_partition(request.topics)
-    wanted = [
-        (name, items) for name, partitions in by_topic.items() for items in partitions.values()
-    ]
-
-    def answered_now(
-        name: str, items: Sequence[ListOffsetsPartition]
-    ) -> ListOffsetsPartitionResponse | None:
+    answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {
+        topic.name: {} for topic in request.topics
+    }
+    unanswered: dict[tuple[str, int], ListOffsetsPartition] = {}
+    async for name, wanted in sliced(_wanted(request.topics)):
+        index, of_topic = wanted.partition_index, answers[name]
+        if index in of_topic:
+            of_topic[index] = ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST)
+            unanswered.pop((name, index), None)
+            continue
+        of_topic[index] = response = ListOffsetsPartitionResponse(index)
         if name in denied:
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            return ListOffsetsPartitionResponse(items[0].partition_index, code)
-        if error := _problem(items, ctx.api_version):
-            return ListOffsetsPartitionResponse(items[0].partition_index, error)
-        partition = led_now(node, name, items[0].partition_index)
-        if partition is None:
-            return None
-        return _without_search(partition, items[0], committed=committed)
+            response.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif not _has_timestamp(ctx.api_version, wanted.timestamp):
+            response.error_code = ErrorCode.UNSUPPORTED_VERSION
+        else:
+            partition = led_now(node, name, index)
+            if partition is None or not _fill_in(response, partition, wanted, committed=committed):
+                unanswered[name, index] = wanted
 
-    async def answered_later(
-        name: str, items: Sequence[ListOffsetsPartition]
-    ) -> ListOffsetsPartitionResponse:
+    async def look_up(name: str, wanted: ListOffsetsPartition) -> None:
         async with limit:
-            return await _answer(
+            await _look_up(
                 node,
-                ctx.received_at + _WAIT_OPEN_S,
                 name,
-                items[0],
+                wanted,
+                answers[name][wanted.partition_index],
                 committed=committed,
+                open_deadline=ctx.received_at + _WAIT_OPEN_S,
                 timeout_s=timeout_s,
             )
 
-    at_once = await listed(answered_now(name, items) for name, items in wanted)
-    later = iter(
-        await gathered(
-            answered_later(name, items)
-            for (name, items), found in zip(wanted, at_once, strict=True)
-            if found is None
-        )
-    )
-    answers = (next(later) if found is None else found for found in at_once)
+    await gathered(look_up(name, wanted) for (name, _), wanted in unanswered.items())
     topics = [
-        ListOffsetsTopicResponse(name, list(islice(answers, len(partitions))))
-        for name, partitions in by_topic.items()
+        ListOffsetsTopicResponse(name, list(of_topic.values()))
+        for name, of_topic in answers.items()
     ]
     return encode_response(ctx, ListOffsetsResponse(topics=topics))
 
 
-def _by_partition(
-    topics: Sequence[ListOffsetsTopic],
-) -> dict[str, dict[int, list[ListOffsetsPartition]]]:
-    """Return what is wanted by topic and partition, in the order of the request."""
-    found: dict[str, dict[int, list[ListOffsetsPartition]]] = {}
-    for topic in topics:
-        partitions = found.setdefault(topic.name, {})
-        for item in topic.partitions:
-            partitions.setdefault(item.partition_index, []).append(item)
-    return found
+def _wanted(topics: Sequence[ListOffsetsTopic]) -> Iterator[tuple[str, ListOffsetsPartition]]:
+    return ((topic.name, wanted) for topic in topics for wanted in topic.partitions)
 
 
-def _problem(wanted: Sequence[ListOffsetsPartition], version: int) -> ErrorCode | None:
-    """Return why a partition gets no answer, whatever its leader knows."""
-    if len(wanted) > 1:
-        return ErrorCode.INVALID_REQUEST
-    timestamp = wanted[0].timestamp
+def _has_timestamp(version: int, timestamp: int) -> bool:
+    """Return whether this version of the request may ask for the timestamp."""
+    if timestamp >= 0:
+        return True
     first = _FIRST_VERSIONS.get(timestamp)
-    if timestamp < 0 and (first is None or version < first):
-        return ErrorCode.UNSUPPORTED_VERSION
-    return None
+    return first is not None and version >= first
 
 
-async def _answer(
+async def _look_up(
     node: Node,
-    deadline: float,
     topic_name: str,
     wanted: ListOffsetsPartition,
+    response: ListOffsetsPartitionResponse,
     *,
     committed: bool,
+    open_deadline: float,
     timeout_s: float,
-) -> ListOffsetsPartitionResponse:
-    partition = await wait_led(node, topic_name, wanted.partition_index, deadline)
-    response = _without_search(partition, wanted, committed=committed)
-    if response is not None:
-        return response
+) -> None:
+    """Wait for a partition, search its records if necessary, and fill in the response."""
+    partition = await wait_led(node, topic_name, wanted.partition_index, open_deadline)
+    if _fill_in(response, partition, wanted, committed=committed):
+        return
     assert isinstance(partition, Partition), "only partitions are searched"
-    response = ListOffsetsPartitionResponse(wanted.partition_index)
     try:
         async with asyncio.timeout(timeout_s):
             found = await _search(node, partition, wanted.timestamp, _end(partition, committed))
     except Exception as error:  # noqa: BLE001 - report the error of one partition, answer the others
         response.error_code = code_of(error)
-        return response
+        return
     if not still_leads(node, partition):
         response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     elif found is not None:
         response.offset, response.timestamp = found
         response.leader_epoch = partition.log.epochs.epoch_at(found[0])
-    return response
 
 
-def _without_search(
-    partition: Partition | ErrorCode, wanted: ListOffsetsPartition, *, committed: bool
-) -> ListOffsetsPartitionResponse | None:
-    """Return an error or one of the ends of a partition; None if records have to be searched."""
-    response = ListOffsetsPartitionResponse(wanted.partition_index)
+def _fill_in(
+    response: ListOffsetsPartitionResponse,
+    partition: Partition | ErrorCode,
+    wanted: ListOffsetsPartition,
+    *,
+    committed: bool,
+) -> bool:
+    """Fill in an error or one of the ends of a partition. Return False if records have to be
+    searched.
+    """
     if not isinstance(partition, Partition):
         response.error_code = partition
-        return response
+        return True
     response.error_code = check_leader_epoch(partition.leader_epoch, wanted.current_leader_epoch)
     if response.error_code != ErrorCode.NONE or wanted.timestamp in _NOT_TIERED:
-        return response
+        return True
     if wanted.timestamp == _LATEST:
         offset = _end(partition, committed)
     elif wanted.timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         offset = partition.log_start_offset
     else:
-        return None
+        return False
     response.offset, response.leader_epoch = offset, partition.log.epochs.epoch_at(offset)
-    return response
+    return True
 
 
 def _end(partition: Partition, committed: bool) -> Offset:
