@@ -310,7 +310,7 @@ def _partition_count(topic: messages.NewTopic) -> int:
 
 
 def _too_many(topic: messages.NewTopic) -> _Created:
-    return _Created(topic.name, error_code=ErrorCode.INVALID_PARTITIONS, error_message=_TOO_MANY)
+    return _Created(topic.name, error_code=ErrorCode.POLICY_VIOLATION, error_message=_TOO_MANY)
 
 
 async def _create_chunk(
@@ -571,7 +571,7 @@ def _too_many_added(
     topic: messages.NewPartitions,
 ) -> create_partitions.CreatePartitionsTopicResult:
     return create_partitions.CreatePartitionsTopicResult(
-        topic.name, ErrorCode.INVALID_PARTITIONS, _TOO_MANY
+        topic.name, ErrorCode.POLICY_VIOLATION, _TOO_MANY
     )
 
 

@@ -25,7 +25,7 @@ from controller.metadata.topic_configs import FORK_SOURCE
 from stream.format.manifest.model import in_snapshot, split_name
 
 SNAPSHOT_PARTITIONS_MAX: Final = 100_000
-"""Partitions in all snapshots of a cluster. More are refused with INVALID_PARTITIONS."""
+"""Partitions in all snapshots of a cluster. More are refused with PARTITION_LIMIT_REACHED."""
 GROUP_OFFSETS_BYTES_MAX: Final = 512 << 10
 """Encoded offsets of groups for one topic, which are in one record: 40,000 offsets or more. Beyond
 that the snapshot is refused with INVALID_REQUEST.
@@ -84,7 +84,7 @@ def plan_snapshot_topics(image: MetadataImage, topics: Sequence[NewTopic]) -> li
             f"snapshots have {kept} partitions, {added} more are too many: at most"
             f" {SNAPSHOT_PARTITIONS_MAX} are allowed; delete snapshots that are not needed any more"
         )
-        raise Refused(Status.INVALID_PARTITIONS, detail)
+        raise Refused(Status.PARTITION_LIMIT_REACHED, detail)
     return plans
 
 

@@ -100,7 +100,7 @@ class _Maker:
                 f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: make several"
                 " requests"
             )
-            raise Refused(Status.INVALID_PARTITIONS, detail)
+            raise Refused(Status.PARTITION_LIMIT_REACHED, detail)
         self.partition_count += count
 
     def count(self, added: int, *, is_internal: bool = False) -> None:
@@ -327,15 +327,14 @@ def _rows(topic: NewTopic, maker: _Maker, defaults: TopicDefaults) -> list[tuple
         if topic.partitions != -1 or topic.replication_factor != -1:
             detail = "with an explicit assignment, partitions and replication factor must be -1"
             raise Refused(Status.INVALID_REQUEST, detail)
-        if not 1 <= len(topic.assignment) <= PARTITIONS_PER_TOPIC_MAX:
-            raise Refused(
-                Status.INVALID_PARTITIONS, f"1 to {PARTITIONS_PER_TOPIC_MAX} partitions are allowed"
-            )
+        if not topic.assignment:
+            detail = f"1 to {PARTITIONS_PER_TOPIC_MAX} partitions are allowed"
+            raise Refused(Status.INVALID_PARTITIONS, detail)
         rows = maker.placement.check(topic.assignment)
         maker.reserve(len(rows))
         return rows
     count = defaults.partitions if topic.partitions == -1 else topic.partitions
-    if not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
+    if count < 1:
         detail = (
             f"{topic.partitions} partitions are not allowed: 1 to {PARTITIONS_PER_TOPIC_MAX}, or -1"
             " for the default"
@@ -363,7 +362,10 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
             f"topic {request.name!r} has {present} partitions; the new total must be higher, and at"
             f" most {PARTITIONS_PER_TOPIC_MAX}"
         )
-        raise Refused(Status.INVALID_PARTITIONS, detail)
+        is_few = added <= 0
+        raise Refused(
+            Status.INVALID_PARTITIONS if is_few else Status.PARTITION_LIMIT_REACHED, detail
+        )
     if request.assignment is not None and len(request.assignment) != added:
         detail = f"{added} partitions are added, the assignment is for {len(request.assignment)}"
         raise Refused(Status.INVALID_REPLICA_ASSIGNMENT, detail)

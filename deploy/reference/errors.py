@@ -90,7 +90,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.INVALID_CONFIG: "Correct the topic config that the message names; see [Configuration](configuration.md#topics).",
     ErrorCode.NOT_CONTROLLER: "The controllers elect a leader. Try again.",
     ErrorCode.INVALID_REQUEST: "The request contradicts itself; the message says how.",
-    ErrorCode.POLICY_VIOLATION: "CreateTopics, CreatePartitions, Metadata: the cluster has as many partitions as `max.partitions` of its controllers allows; delete topics or snapshots, or raise it. DeleteRecords: the topic has `cleanup.policy=compact`; add `delete` to the policy if its records may be deleted. Produce: only a [mirror](../how-to/mirror-clusters.md) writes to the topic, until `penstock mirror finish`.",
+    ErrorCode.POLICY_VIOLATION: "CreateTopics, CreatePartitions, Metadata: the cluster has as many partitions as `max.partitions` of its controllers allows; delete topics or snapshots, or raise it; or one request has more than 10,000 partitions: make several. DeleteRecords: the topic has `cleanup.policy=compact`; add `delete` to the policy if its records may be deleted. Produce: only a [mirror](../how-to/mirror-clusters.md) writes to the topic, until `penstock mirror finish`.",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (
         "Records between this batch and the one before were not written. Clients send them again in order; "
         "if they cannot, close the producer and open another one."

@@ -199,7 +199,7 @@ async def test_long_requests_reach_the_controller_in_chunks(
     results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
     assert [result.name for result in results] == [*names, "large"]
     assert {result.error_code for result in results[:-1]} == {ErrorCode.NONE}
-    assert results[-1].error_code == ErrorCode.INVALID_PARTITIONS
+    assert results[-1].error_code == ErrorCode.POLICY_VIOLATION
     assert "make several requests" in results[-1].error_message
     assert sum(most) == len(names)
     assert max(most) <= CHUNK_PARTITIONS
@@ -212,7 +212,7 @@ async def test_long_requests_reach_the_controller_in_chunks(
     answers = (await attacker.ask(apis.CREATE_PARTITIONS, 3, added)).results
     codes = {answer.name: answer.error_code for answer in answers}
     assert codes.pop("unknown") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert codes.pop("orders") == ErrorCode.INVALID_PARTITIONS
+    assert codes.pop("orders") == ErrorCode.POLICY_VIOLATION
     assert "make several requests" in answers[-1].error_message
     assert set(codes.values()) == {ErrorCode.NONE}
     assert sum(most) == len(names)

@@ -202,7 +202,7 @@ def test_partitions_of_snapshots_are_limited(
     monkeypatch.setattr(snapshots, "SNAPSHOT_PARTITIONS_MAX", 2)
     cluster.snapshot("t@a")
     (first, second) = cluster.create_all(cluster.request("t@b"), cluster.request("u@b"))
-    assert (first.status, second.status) == (Status.INVALID_PARTITIONS,) * 2
+    assert (first.status, second.status) == (Status.PARTITION_LIMIT_REACHED,) * 2
     assert "delete snapshots" in first.detail
     cluster.snapshot("t@b")
 

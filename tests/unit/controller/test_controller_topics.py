@@ -89,9 +89,17 @@ class TestCreate:
             Status.INVALID_REPLICATION_FACTOR,
         )
 
-    @pytest.mark.parametrize("count", [0, -2, 10_001])
-    def test_partition_counts(self, cluster: ManagersCluster, count: int) -> None:
-        cluster.create(NewTopic(name="t", partitions=count), Status.INVALID_PARTITIONS)
+    @pytest.mark.parametrize(
+        ("count", "status"),
+        [
+            (0, Status.INVALID_PARTITIONS),
+            (-2, Status.INVALID_PARTITIONS),
+            (10_001, Status.PARTITION_LIMIT_REACHED),
+        ],
+    )
+    def test_partition_counts(self, cluster: ManagersCluster, count: int, status: Status) -> None:
+        """Kafka 4.2 answers POLICY_VIOLATION to more than 10,000 partitions in a request."""
+        cluster.create(NewTopic(name="t", partitions=count), status)
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250, "a/b", "a\n"])
     def test_names_that_are_not_allowed(self, cluster: ManagersCluster, name: str) -> None:
@@ -180,7 +188,7 @@ class TestGrowAndDelete:
         wrong = [
             (NewPartitions(name="u", total=4), Status.UNKNOWN_TOPIC),
             (NewPartitions(name="t", total=2), Status.INVALID_PARTITIONS),
-            (NewPartitions(name="t", total=10_001), Status.INVALID_PARTITIONS),
+            (NewPartitions(name="t", total=10_001), Status.PARTITION_LIMIT_REACHED),
             (NewPartitions(name="t", total=4, assignment=one), Status.INVALID_REPLICA_ASSIGNMENT),
             (
                 NewPartitions(name="t", total=3, assignment=[[NodeId(9)]]),
