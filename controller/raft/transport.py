@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from logging import ERROR, INFO, WARNING
-from typing import NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 import msgspec
 import structlog
@@ -37,9 +37,11 @@ _log = structlog.get_logger(__name__)
 
 BACKOFF_S = 0.1
 REFUSED_BACKOFF_S = 1.0
-"""Pause before dialing a controller that refuses (another cluster, another disk); longer than for
-one that may be starting.
+"""Pause before dialing a controller that refuses (another cluster, another disk) or whose name has
+no address; longer than for one that may be starting. Each look-up of a name opens several sockets.
 """
+_UNRESOLVED: Final = ("errors resolving", "DNS resolution failed")
+"""What gRPC says of a name without address."""
 
 WRITE_TIMEOUT_S = 2.0
 """Longest time of a write; then the stream is dialed again."""
@@ -333,7 +335,7 @@ class _Sender:
                 is_refused = isinstance(error, RpcFailed) and error.code() in _REFUSALS
                 if isinstance(error, RpcFailed) and error.code() is StatusCode.DATA_LOSS:
                     self._answered(self._node_id, error.details() or "")
-                backoff_s = REFUSED_BACKOFF_S if is_refused or trouble else BACKOFF_S
+                backoff_s = REFUSED_BACKOFF_S if trouble else pause_after(error)
                 if (
                     (self._connected and not is_refused)
                     or logged is None
@@ -411,6 +413,14 @@ class _Sender:
     async def _end_of(self, call: StreamCall) -> None:
         while await call.read() is not END_OF_STREAM:
             self._answered(self._node_id, "")
+
+
+def pause_after(error: BaseException) -> float:
+    """Return the seconds until the next attempt to reach a controller."""
+    if not isinstance(error, RpcFailed):
+        return BACKOFF_S
+    is_unresolved = any(words in (error.details() or "") for words in _UNRESOLVED)
+    return REFUSED_BACKOFF_S if error.code() in _REFUSALS or is_unresolved else BACKOFF_S
 
 
 def _detail(error: BaseException) -> str:
