@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
+from broker.errors import ErrorCode
 from broker.wire import apis
 from broker.wire.codecs import CODECS
 from broker.wire.framing import encode_request_frame, parse_response_header
@@ -25,6 +26,15 @@ HEARTBEAT_MS: Final = 1_000
 _GROUP: Final = "large"
 _DEADLINE_S: Final = 60.0
 _SIZE: Final = struct.Struct(">i")
+_LOADING: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+
+class CoordinatorLoads(Exception):
+    """Raised when the coordinator of the group does not answer for it yet."""
 
 
 @dataclass
@@ -41,7 +51,17 @@ class _Member:
     revoked_count: int = 0
 
     async def join(self) -> None:
-        await self._beat(is_first=True)
+        """Join, as soon as the coordinator has loaded the group: Kafka names it before that."""
+        ends_at = time.perf_counter() + _DEADLINE_S
+        while True:
+            try:
+                await self._beat(is_first=True)
+            except CoordinatorLoads:
+                if time.perf_counter() > ends_at:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                return
 
     async def live(self) -> None:
         """Heartbeat forever."""
@@ -64,8 +84,10 @@ class _Member:
         answer: consumer_group_heartbeat.ConsumerGroupHeartbeatResponse = await ask(
             self.reader, self.writer, apis.CONSUMER_GROUP_HEARTBEAT, request
         )
+        if answer.error_code in _LOADING:
+            raise CoordinatorLoads(f"{self.member_id}: {ErrorCode(answer.error_code).name}")
         if answer.error_code:
-            raise RuntimeError(f"{self.member_id}: {answer.error_message}")
+            raise RuntimeError(f"{self.member_id}: {answer.error_code} {answer.error_message}")
         self.epoch = answer.member_epoch
         if answer.assignment is None:
             return False
