@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, TypeAlias
 
 from base.acls import Operation, ResourceType
-from base.regular_expressions import RegexInvalid, check_regex, matching
+from base.regular_expressions import RegexInvalid, compiled
 from broker.coordination.connection_order import LateRequest
 from broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
 from broker.coordination.log import TransactionalProducer
@@ -474,7 +474,7 @@ def _described(
     )
 
 
-def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
+async def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
     """ListTransactions (66): return the ids that this broker coordinates. Clients send it to every
     broker.
     """
@@ -482,26 +482,22 @@ def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
     labels = {state.label for state in TransactionState}
     pattern = request.transactional_id_pattern or ""
     try:
-        check_regex(pattern)
+        expression = compiled(pattern) if pattern else None
     except RegexInvalid:
         code = ErrorCode.INVALID_REGULAR_EXPRESSION
         return encode_response(ctx, list_transactions.ListTransactionsResponse(error_code=code))
-    found = list(_filtered(request, node.transactions.listed(), node.now_ms()))
-    if pattern:
-        ids = matching(pattern, (item.transactional_id for item in found))
-        found = [item for item in found if item.transactional_id in ids]
-    found = [
-        item
-        for item in found
-        if allows(
+    found: list[TransactionMetadata] = []
+    async for item in sliced(list(_filtered(request, node.transactions.listed(), node.now_ms()))):
+        transactional_id = item.transactional_id
+        if (expression is None or expression.fullmatch(transactional_id)) and allows(
             node,
             ctx,
             Operation.DESCRIBE,
             ResourceType.TRANSACTIONAL_ID,
-            item.transactional_id,
+            transactional_id,
             logs=False,
-        )
-    ]
+        ):
+            found.append(item)
     response = list_transactions.ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in labels],
         transaction_states=[

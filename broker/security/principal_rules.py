@@ -77,7 +77,7 @@ class PrincipalRules:
                 rules.append(_Rule(None, "", ""))
                 continue
             try:
-                pattern = compiled(found["pattern"])
+                pattern = compiled(found["pattern"], has_groups=True)
             except RegexInvalid as error:
                 raise ValueError(f"{found['pattern']!r} is not a pattern: {error}") from None
             rules.append(_Rule(pattern, found["replacement"], found["case"]))

@@ -146,7 +146,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.STALE_MEMBER_EPOCH: "The group has moved on. Clients repeat the commit after their next heartbeat.",
     ErrorCode.FENCED_STATE_EPOCH: "Nothing: the share group was altered, and the broker that leads the share partition reads its state again.",
     ErrorCode.INVALID_REGULAR_EXPRESSION: (
-        "Correct the regular expression of the subscription. The syntax is that of RE2, without look-ahead and back-references."
+        "Correct the regular expression of the subscription. The syntax is that of RE2, without look-ahead and back-references; at most 4,096 characters and as many instructions."
     ),
     ErrorCode.ELECTION_NOT_NEEDED: "Nothing: the preferred leader leads already.",
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing: there is no move to cancel.",

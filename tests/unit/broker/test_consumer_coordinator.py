@@ -15,7 +15,6 @@ import pytest
 from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from broker.coordination.compaction import CompactionLimits
 from broker.coordination.log import TransactionalProducer
-from broker.groups.consumer.matched_topics import NAMES_PER_SLICE_COUNT
 from broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, HeartbeatResult
 from broker.groups.consumer.records import (
     ConsumerRecordKey,
@@ -551,7 +550,7 @@ async def test_matching_thousands_of_topics_lets_others_run() -> None:
     """Each turn of the event loop matches one slice; without slices it would take one turn."""
     coordinator = coordinator_on(MemoryLog(1))
     image = image_with(1)
-    for number in range(5 * NAMES_PER_SLICE_COUNT):
+    for number in range(5_000):
         image.topics.create(TopicRecord(topic_id=UUID(int=number + 1_000), name=f"x-{number}"))
     coordinator.topics.reset(image)
     await coordinator.ready("g")
@@ -568,7 +567,7 @@ async def test_matching_thousands_of_topics_lets_others_run() -> None:
     assert isinstance(group, Group)
     assert group.consumer is not None
     found = group.consumer.regexes["x-1.*|t"].topics
-    assert len(found) == 1 + sum(str(n).startswith("1") for n in range(5 * NAMES_PER_SLICE_COUNT))
+    assert len(found) == 1 + sum(str(n).startswith("1") for n in range(5_000))
     coordinator.close()
 
 

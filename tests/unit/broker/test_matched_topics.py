@@ -4,11 +4,13 @@ import random
 
 import pytest
 
-from base.regular_expressions import RegexInvalid, matching
+from base.regular_expressions import INSTRUCTIONS_MAX, RegexInvalid, match_steps, matching
 from broker.groups.consumer import matched_topics
-from broker.groups.consumer.matched_topics import EXPRESSIONS_MAX, MatchedTopics
-
-SLICE = matched_topics.NAMES_PER_SLICE_COUNT
+from broker.groups.consumer.matched_topics import (
+    EXPRESSIONS_MAX,
+    STEPS_PER_SLICE,
+    MatchedTopics,
+)
 
 
 def test_results_follow_the_topics() -> None:
@@ -31,12 +33,14 @@ def test_results_follow_the_topics() -> None:
 
 
 def test_the_work_of_one_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = dict.fromkeys(f"orders-{number}" for number in range(5 * SLICE))
-    matched = 0
+    names = dict.fromkeys(f"orders-{number}" for number in range(5_000))
+    matched = steps = 0
+    most = match_steps("orders-1.*", "orders-1000")
 
     def counted(expression: str, some: list[str]) -> frozenset[str]:
-        nonlocal matched
+        nonlocal matched, steps
         matched += len(some)
+        steps += sum(match_steps(expression, name) for name in some)
         return matching(expression, some)
 
     monkeypatch.setattr(matched_topics, "matching", counted)
@@ -44,8 +48,8 @@ def test_the_work_of_one_slice_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     slices = 0
     while matches.work(["orders-1.*", "orders-2.*"]):
         slices += 1
-        assert matched <= SLICE * slices
-    assert slices <= matches.slices_max(2)
+        assert steps <= (STEPS_PER_SLICE + most) * slices
+    assert 5 < slices <= matches.slices_max(2)
     assert matches.of("orders-1.*") == {name for name in names if name.startswith("orders-1")}
     assert matched == 2 * len(names), "each name once"
     names["orders-1x"] = None
@@ -59,7 +63,7 @@ def test_memory_is_bounded() -> None:
     matches = MatchedTopics(names.keys())
     for number in range(EXPRESSIONS_MAX + 50):
         matches.of(f"a{number}")
-    for _ in range(SLICE + 50):
+    for _ in range(1_050):
         matches.changed("a")
     assert matches.of("a") == {"a"}
     assert matches.of("a1") == frozenset()
@@ -71,3 +75,14 @@ def test_a_bad_expression_is_refused_without_topics() -> None:
         matches.of("(")
     with pytest.raises(RegexInvalid):
         matches.work(["a", "("])
+
+
+def test_a_costly_expression_matches_few_names_in_a_slice() -> None:
+    """Each name takes up to 5 ms, a thousand times as long as with a usual expression."""
+    names = dict.fromkeys("ab" * 100 + str(number) for number in range(50))
+    matches, slices = MatchedTopics(names.keys()), 1
+    costly = "(?:a?b?)" * 500
+    assert 1_000 < match_steps(costly, "") < INSTRUCTIONS_MAX
+    while matches.work([costly]):
+        slices += 1
+    assert slices >= len(names) / 2

@@ -1,0 +1,52 @@
+"""What expressions of clients may cost."""
+
+import pytest
+
+from base.regular_expressions import (
+    CHARACTERS_MAX,
+    INSTRUCTIONS_MAX,
+    RegexInvalid,
+    check_regex,
+    compiled,
+    match_steps,
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("a" * (CHARACTERS_MAX + 1), "it has 4097 characters, at most 4096 are allowed"),
+        ("(?:a?b?){1000}|" * 2, "takes"),
+        (r"(?i)[\pL]{50}", "at most 4096 are allowed: repeat less"),
+        (r"(\pL{1,100}){1,10}", "pattern too large"),
+        ("(((a{100}){100}){100}){100}", "invalid repetition size"),
+    ],
+)
+def test_what_is_refused(expression: str, reason: str) -> None:
+    with pytest.raises(RegexInvalid, match=reason):
+        check_regex(expression)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "flights-.*",
+        r"(eu|us)\.(orders|payments)\..*",
+        "[a-z]{1000}",
+        r"\pL+[0-9]{1,4}",
+        "|".join(f"topic-{number}" for number in range(300)),
+    ],
+)
+def test_what_is_allowed(expression: str) -> None:
+    assert match_steps(expression, "") <= INSTRUCTIONS_MAX
+
+
+def test_groups_of_clients_keep_no_memory() -> None:
+    """A match that remembers 1,000 groups needs 16 MB, and one with 8,000 took 1 GB."""
+    assert compiled("(a?)" * 1_000).fullmatch("a" * 1_000) is not None
+    match = compiled("(a)(b)", has_groups=True).fullmatch("ab")
+    assert match is not None
+    assert match.groups() == ("a", "b")
+    match = compiled("(a)(b)").fullmatch("ab")
+    assert match is not None
+    assert match.groups() == ()
