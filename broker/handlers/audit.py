@@ -72,18 +72,19 @@ class AuditLog:
             suppressed_count=suppressed,
         )
 
-    def changed(self, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
-        """Log what a client has changed, for example `acls_added`, with all its resources."""
-        for at in range(0, len(resources), RESOURCES_PER_LINE_MAX):
-            log.info(
-                "admin_change",
-                change=change,
-                principal=shown(str(ctx.connection.principal)),
-                host=ctx.connection.peer_host,
-                api=apis.APIS[ctx.api_key].name,
-                resources=[shown(text) for text in resources[at : at + RESOURCES_PER_LINE_MAX]],
-                client_id=shown(ctx.client_id or ""),
-            )
+
+def log_change(ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
+    """Log what a client has changed, for example `acls_added`, with all its resources."""
+    for at in range(0, len(resources), RESOURCES_PER_LINE_MAX):
+        log.info(
+            "admin_change",
+            change=change,
+            principal=shown(str(ctx.connection.principal)),
+            host=ctx.connection.peer_host,
+            api=apis.APIS[ctx.api_key].name,
+            resources=[shown(text) for text in resources[at : at + RESOURCES_PER_LINE_MAX]],
+            client_id=shown(ctx.client_id or ""),
+        )
 
 
 def acl_text(acl: AclEntry) -> str:

@@ -9,7 +9,9 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from base.acls import CLUSTER_NAME, Operation, ResourceType
+from base.principal import ANONYMOUS
 from broker.errors import ErrorCode, kafka_error
+from broker.handlers.audit import log_change
 from broker.handlers.node import Node
 from broker.handlers.slices import each_once
 from broker.network.request import RequestContext
@@ -162,6 +164,9 @@ async def undescribed_topics(
 
 
 def note_change(node: Node, ctx: RequestContext, change: str, resources: Sequence[str]) -> None:
-    """Report what the client has changed, if there is an authorizer."""
-    if node.authorizer is not None and resources:
-        node.authorizer.audit.changed(ctx, change, resources)
+    """Log what the client has changed, where clients are known: it has authenticated, or there is
+    an authorizer.
+    """
+    is_known = node.authorizer is not None or ctx.connection.principal != ANONYMOUS
+    if is_known and resources:
+        log_change(ctx, change, resources)

@@ -6,7 +6,7 @@ Source: KIP-496; Kafka `KafkaApis.handleOffsetDeleteRequest`.
 
 from base.acls import Operation
 from broker.groups.offsets import TopicPartition
-from broker.handlers.authorization import check_group, find_denied_topics
+from broker.handlers.authorization import check_group, find_denied_topics, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
@@ -32,6 +32,8 @@ async def handle_offset_delete(node: Node, ctx: RequestContext) -> Response:
     results = await node.groups.delete_offsets(request.group_id, wanted)
     if isinstance(results, ErrorCode):
         return encode_response(ctx, OffsetDeleteResponse(error_code=results))
+    deleted = [f"{name}-{index}" for (name, index), code in results.items() if not code]
+    note_change(node, ctx, "offsets_deleted", [f"{request.group_id}: {item}" for item in deleted])
     topics = [
         OffsetDeleteResponseTopic(
             topic.name,

@@ -219,6 +219,12 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     else:
         problems = await _elect_preferred(node, names, _deadline(request.timeout_ms))
     wants_all = request.topic_partitions is None
+    elected = [
+        f"{name.topic}-{name.partition}"
+        for name, (code, _) in zip(names, problems, strict=True)
+        if code is ErrorCode.NONE
+    ]
+    note_change(node, ctx, "leaders_elected", elected)
     results: dict[str, list[elect.PartitionResult]] = {}
     async for name, (code, message) in sliced(zip(names, problems, strict=True)):
         if not (wants_all and code is ErrorCode.ELECTION_NOT_NEEDED):

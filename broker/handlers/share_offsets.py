@@ -16,6 +16,7 @@ from broker.handlers.authorization import (
     allows_group,
     check_group,
     find_denied_topics,
+    note_change,
 )
 from broker.handlers.dispatch import encode_response
 from broker.handlers.end_offsets import end_offsets
@@ -206,6 +207,12 @@ async def handle_alter_share_group_offsets(node: Node, ctx: RequestContext) -> R
             error_code=result.error, error_message=result.message
         )
         return encode_response(ctx, response)
+    altered = [
+        f"{request.group_id}: {chosen[topic_id][0]}-{index} to {offsets[topic_id, index]}"
+        for (topic_id, index), code in codes.items()
+        if not code
+    ]
+    note_change(node, ctx, "share_offsets_altered", altered)
     responses = [
         _denied_change(topic)
         if topic.topic_name in denied
@@ -280,6 +287,12 @@ async def handle_delete_share_group_offsets(node: Node, ctx: RequestContext) -> 
             error_code=result.error, error_message=result.message
         )
         return encode_response(ctx, response)
+    deleted = [
+        f"{request.group_id}: {name}"
+        for name, topic_id in known.items()
+        if topic_id is not None and codes.get(topic_id) is ErrorCode.NONE
+    ]
+    note_change(node, ctx, "share_offsets_deleted", deleted)
     responses = await listed(
         _refused_topic(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if name in denied

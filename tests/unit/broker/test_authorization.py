@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
-from base.principal import USER, Principal
+from base.principal import ANONYMOUS, USER, Principal
 from base.settings import SettingInvalid
 from broker.errors import ErrorCode
 from broker.handlers import audit
@@ -314,6 +314,22 @@ async def test_changes_are_logged_with_all_their_resources(fixture: Fixture) -> 
     changes = [entry for entry in logs if entry["event"] == "admin_change"]
     assert [entry["change"] for entry in changes] == ["topics_created"] * 2
     assert [name for entry in changes for name in entry["resources"]] == names
+
+
+async def test_changes_of_known_clients_are_logged_without_an_authorizer(fixture: Fixture) -> None:
+    async def create_really(name: str) -> None:
+        topic = create_topics.CreatableTopic(name, 1, 1)
+        await fixture.ask(apis.CREATE_TOPICS, 7, create_topics.CreateTopicsRequest([topic]))
+
+    with capture_logs() as logs:
+        fixture.connection.principal = ALICE
+        await create_really("t")
+        fixture.connection.principal = ANONYMOUS
+        await create_really("u")
+    changes = [entry for entry in logs if entry["event"] == "admin_change"]
+    assert [(entry["principal"], entry["resources"]) for entry in changes] == [
+        ("User:alice", ["t"])
+    ]
 
 
 def test_texts_of_clients_cannot_pass_for_other_lines() -> None:

@@ -1,0 +1,111 @@
+"""Clients that change something leave a line each in the audit log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.errors import ErrorCode
+from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from broker.wire import apis
+from broker.wire.gen import alter_share_group_offsets as altering
+from broker.wire.gen import delete_share_group_offsets as deleting
+from broker.wire.gen import elect_leaders, find_coordinator, offset_commit, offset_delete
+from controller.api.messages import CreateTopics, NewTopic
+from tests.support.attacker import Attacker
+from tests.support.clients import TIMEOUT_S
+from tests.support.cluster import Cluster
+
+_UNREADY = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+}
+SECURITY = SecurityConfig(authorizer=STANDARD_AUTHORIZER, super_users="User:ANONYMOUS")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, security=SECURITY) as cluster:
+        topics = [NewTopic(name="orders", partitions=2)]
+        await cluster.broker.client.create_topics(CreateTopics(topics=topics))
+        await cluster.until_served("orders", 1)
+        yield cluster
+
+
+async def _changes(
+    client: Attacker, api: apis.ApiSpec, version: int, request: object
+) -> tuple[Any, list[tuple[str, list[str]]]]:
+    """Return the answer, and what the audit log has of it. Repeat the request while the topic of a
+    coordinator is being created.
+    """
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            with capture_logs() as logs:
+                answer = await client.ask(api, version, request)
+            if not _UNREADY & _codes(answer):
+                break
+            await asyncio.sleep(0.05)
+    lines = [line for line in logs if line["event"] == "admin_change"]
+    assert {line["principal"] for line in lines} <= {"User:ANONYMOUS"}
+    return answer, [(line["change"], line["resources"]) for line in lines]
+
+
+def _codes(answer: Any) -> set[int]:
+    """Return the error codes in an answer, at any depth."""
+    found = {getattr(answer, "error_code", 0)}
+    for name in ("coordinators", "topics", "partitions", "responses"):
+        for item in getattr(answer, name, ()):
+            found |= _codes(item)
+    return found
+
+
+async def test_offsets_and_elections_are_changes(cluster: Cluster) -> None:
+    async with Attacker.connected(cluster.broker.port) as client:
+        find = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", "s"])
+        await _changes(client, apis.FIND_COORDINATOR, 4, find)
+        commit = offset_commit.OffsetCommitRequest(
+            "g",
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(
+                    name="orders", partitions=[offset_commit.OffsetCommitRequestPartition(1)]
+                )
+            ],
+        )
+        answer, found = await _changes(client, apis.OFFSET_COMMIT, 8, commit)
+        assert answer.topics[0].partitions[0].error_code == 0
+        assert found == [], "consumers do that all the time"
+        delete = offset_delete.OffsetDeleteRequest(
+            "g",
+            [
+                offset_delete.OffsetDeleteRequestTopic(
+                    "orders", [offset_delete.OffsetDeleteRequestPartition(1)]
+                )
+            ],
+        )
+        answer, found = await _changes(client, apis.OFFSET_DELETE, 0, delete)
+        assert answer.topics[0].partitions[0].error_code == 0
+        assert found == [("offsets_deleted", ["g: orders-1"])]
+        alter = altering.AlterShareGroupOffsetsRequest(
+            "s",
+            [
+                altering.AlterShareGroupOffsetsRequestTopic(
+                    "orders", [altering.AlterShareGroupOffsetsRequestPartition(0, 0)]
+                )
+            ],
+        )
+        answer, found = await _changes(client, apis.ALTER_SHARE_GROUP_OFFSETS, 0, alter)
+        assert answer.responses[0].partitions[0].error_code == 0, answer
+        assert found == [("share_offsets_altered", ["s: orders-0 to 0"])]
+        remove = deleting.DeleteShareGroupOffsetsRequest(
+            "s", [deleting.DeleteShareGroupOffsetsRequestTopic("orders")]
+        )
+        answer, found = await _changes(client, apis.DELETE_SHARE_GROUP_OFFSETS, 0, remove)
+        assert answer.responses[0].error_code == 0, answer
+        assert found == [("share_offsets_deleted", ["s: orders"])]
+        elect = elect_leaders.ElectLeadersRequest(0, None, 10_000)
+        answer, found = await _changes(client, apis.ELECT_LEADERS, 2, elect)
+        assert (answer.error_code, found) == (0, []), "each leader is the preferred one"
