@@ -24,7 +24,7 @@ from broker.wire.errors import WireError
 from broker.wire.framing import decode_body, parse_header, parse_response_header
 from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from broker.wire.produce import decode_produce_request
-from controller.api import load_messages, rewrite_messages
+from controller.api import load_messages, quota_messages, rewrite_messages, scram_messages
 from controller.api import messages as api_messages
 from controller.api.errors import BackupCorrupt, JournalCorrupt, JournalForgot, SnapshotCorrupt
 from controller.backup.layout import unpack
@@ -207,7 +207,13 @@ def _journal(data: bytes) -> None:
 def _messages() -> tuple[type[api_messages.Message], ...]:
     found = (
         kind
-        for module in (api_messages, load_messages, rewrite_messages)
+        for module in (
+            api_messages,
+            load_messages,
+            quota_messages,
+            rewrite_messages,
+            scram_messages,
+        )
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, api_messages.Message)
     )

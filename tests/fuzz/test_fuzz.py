@@ -4,10 +4,11 @@ from random import Random
 
 import pytest
 
+from controller.api.callers import EXCHANGE, FOLLOW, METHODS
 from tests.fuzz.examine import examine
 from tests.fuzz.mutations import mutated
 from tests.fuzz.seeds import corpora, seeds_of
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import MESSAGES, TARGETS
 
 MUTATIONS = 200
 
@@ -30,3 +31,8 @@ def test_corpora_are_what_their_script_makes() -> None:
         seeds = seeds_of(TARGETS[name])
         for seed, data in made:
             assert seeds[seed.replace(" ", "-")] == data
+
+
+def test_the_requests_of_all_methods_of_controllers_are_fuzzed() -> None:
+    """Streams have messages of their own."""
+    assert set(METHODS) - {kind.__name__ for kind in MESSAGES} == {EXCHANGE, FOLLOW}
