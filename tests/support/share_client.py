@@ -25,6 +25,10 @@ from tests.support.waiting import wait_until
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 GAP = 0
+JOIN_S = 180.0
+"""Kafka creates the 50 partitions of `__share_group_state` for the first group, which took it more
+than 60 s beside a compiler and three other parts of the tests on two cores.
+"""
 _FETCH: dict[str, Any] = {
     "max_wait_ms": 500,
     "min_bytes": 1,
@@ -102,17 +106,22 @@ class ShareMember:
         return self.address == f"{found['host']}:{found['port']}"
 
     def join(self, *topics: str) -> "ShareMember":
-        """Become a member, and wait for all partitions of the topics."""
-        for topic in topics:
-            self.topic_id(topic)
-
-        wait_until(lambda: not self._find_coordinator()["error_code"])
+        """Become a member, and wait for all partitions of the topics. Close the connection if they
+        do not come.
+        """
 
         def is_assigned() -> bool:
             self.beat(*(() if self.is_member else topics))
             return set(self.assigned) == set(topics)
 
-        wait_until(is_assigned)
+        try:
+            for topic in topics:
+                self.topic_id(topic)
+            wait_until(lambda: not self._find_coordinator()["error_code"], JOIN_S)
+            wait_until(is_assigned, JOIN_S)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def leave(self) -> Any:
