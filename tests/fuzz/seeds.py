@@ -21,12 +21,13 @@ from controller.raft.journal import encode_frame
 from controller.raft.messages import Append, Base, Endpoint, Entry, HardState, Members, Vote
 from controller.raft.transport import Hello
 from stream.batch.compression import Compression, compress
+from stream.batch.records import Record, encode_batch
 from stream.errors import StreamError
 from stream.format.manifest.codec import parse_footer, unpack_section
 from stream.format.manifest.model import ManifestRoot
 from tests.formats import batches
 from tests.formats.stores import stores
-from tests.fuzz import consoles, login_seeds, schemas
+from tests.fuzz import arrow_batches, consoles, login_seeds, schemas
 from tests.fuzz.protocol_messages import built_message
 from tests.fuzz.targets import HERE, MESSAGES, TARGETS, Target
 
@@ -195,11 +196,30 @@ def _http() -> Seeds:
     yield "post", b"POST /livez HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
 
 
+def _arrow_batches() -> Seeds:
+    """Batches behind the byte that chooses limits, and some with NULLs, headers and long values."""
+    for number, (name, data) in enumerate(_batches()):
+        yield name, bytes([number % len(arrow_batches.LIMITS)]) + data
+    records = [
+        Record(
+            number,
+            1_700_000_000_000 + number,
+            (None, b"", b"key%d" % number)[number % 3],
+            None if number % 5 == 4 else b"v" * (number * 40),
+            (("h", b"x"), ("n", None)) if number % 4 == 1 else (),
+        )
+        for number in range(12)
+    ]
+    for number in range(len(arrow_batches.LIMITS)):
+        yield f"records-{number}", bytes([number]) + encode_batch(records)
+
+
 def corpora() -> Iterator[tuple[str, Seeds]]:
     """Yield the name of each target that has a corpus of its own, and the inputs."""
     yield "request", _requests()
     yield "response", _responses()
     yield "batch", _batches()
+    yield "arrow-batch", _arrow_batches()
     for codec in Compression:
         if codec != Compression.NONE:
             yield codec.name.lower(), _compressed(codec)

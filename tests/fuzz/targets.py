@@ -52,7 +52,7 @@ from stream.format.manifest.codec import decode_entries, decode_shard
 from stream.format.manifest.lease import Lease
 from stream.format.manifest.model import PageRef, SectionRef
 from stream.format.transaction_log import decode_events
-from tests.fuzz import consoles, logins, schemas, seals
+from tests.fuzz import arrow_batches, consoles, logins, schemas, seals
 from tests.fuzz.parts import JournalParts, answer_of
 
 Function = Callable[[bytes], object]
@@ -314,6 +314,13 @@ TARGETS = MappingProxyType(
             Target("http", _http, ()),
             # Arrow and the threads that read a store reserve address space that they do not use.
             Target("console", consoles.console, (), memory_bytes_max=512 * _MIB),
+            Target(
+                "arrow-batch",
+                arrow_batches.read,
+                (),
+                arrow_batches.seal,
+                memory_bytes_max=512 * _MIB,
+            ),
             *(
                 Target(
                     mechanism.lower(),
