@@ -1,4 +1,4 @@
-"""Run `penstock topics`: create, fork, list, describe, delete and undelete topics; delete
+"""Run `penstock topics`: create, alter, fork, list, describe, delete and undelete topics; delete
 records.
 """
 
@@ -13,7 +13,7 @@ from deploy.cli.asking import confirm
 from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
 from deploy.cli.config_values import parse_pair
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
-from deploy.cli.topics_apply import apply
+from deploy.cli.topics_apply import alter, apply
 from deploy.errors import UsageError
 from deploy.output import Format, iso_time, say
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 app = typer.Typer(
-    help="Create, apply, fork, list, describe, delete and undelete topics; delete records.",
+    help="Create, apply, alter, fork, list, describe, delete and undelete topics; delete records.",
     no_args_is_help=True,
 )
 
 app.command("apply")(apply)
+app.command("alter")(alter)
 
 
 @app.command("create")

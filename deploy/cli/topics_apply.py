@@ -1,4 +1,4 @@
-"""Run `penstock topics apply`: make the topics of a cluster those of a file."""
+"""Run `penstock topics apply` and `alter`: make the topics those of a file, or add partitions."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, TopicName
 from deploy.errors import UsageError
 from deploy.output import say
 
@@ -77,3 +77,25 @@ def _content(file: str) -> bytes:
         return Path(file).read_bytes()
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from None
+
+
+def alter(
+    name: TopicName,
+    *,
+    partitions: Annotated[
+        int,
+        typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow."),
+    ],
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Give a topic more partitions.
+
+    Records that follow may go to other partitions than earlier ones with their key. Nothing is
+    moved. `penstock configs alter` changes the configs of a topic.
+
+    For example: penstock topics alter orders --partitions 12
+    """
+    from deploy.clients.kafka import Kafka
+
+    Kafka(bootstrap).add_partitions(name, partitions)
+    say(f"{name} has {partitions} partitions")

@@ -9,13 +9,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
+from confluent_kafka import TopicPartition
 
 from tests.support.cli import Cli
-from tests.support.clients import create_topic
+from tests.support.clients import confluent_consumer, create_topic
 from tests.support.cluster import Cluster
 
 SHELLS = {"bash": "complete -o default -F", "zsh": "compdef", "fish": "complete --command penstock"}
@@ -66,6 +68,11 @@ class Shell:
         return found.stdout.split()
 
 
+def _commit(bootstrap: str, group: str) -> None:
+    with closing(confluent_consumer(bootstrap, group)) as consumer:
+        consumer.commit(offsets=[TopicPartition("orders", 0, 0)], asynchronous=False)
+
+
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 async def test_bash_completes_names_of_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
     shell = await asyncio.to_thread(Shell, tmp_path, cluster.bootstrap)
@@ -82,6 +89,8 @@ async def test_bash_completes_names_of_the_cluster(cluster: Cluster, tmp_path: P
     await asyncio.to_thread(create_topic, cluster.bootstrap, "ordered")
     # The names are kept for some seconds.
     assert await completed("consume", "ord") == ["orders", "ordinary"]
+    await asyncio.to_thread(_commit, cluster.bootstrap, "workers")
+    assert await completed("groups", "describe", "wor") == ["workers"]
     assert await completed("topics", "describe", "-b", "127.0.0.1:1", "ord") == []
 
 

@@ -1,10 +1,10 @@
-"""Run `penstock topics apply` against a cluster."""
+"""Run `penstock topics apply` and `alter` against a cluster."""
 
 from pathlib import Path
 
 import pytest
 
-from deploy.errors import UsageError
+from deploy.errors import DeployError, UsageError
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 
@@ -38,3 +38,16 @@ async def test_topics_of_a_file_are_made_once(tmp_path: Path) -> None:
         assert "1 of 1 topics need no change" in await cli.run("topics", "apply", second)
         with pytest.raises(UsageError, match="2 is not possible; nothing was changed"):
             await cli.run("topics", "apply", first)
+
+
+async def test_a_topic_gets_more_partitions(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        cli = Cli(cluster, tmp_path)
+        await cli.run("topics", "create", "orders", "--partitions", "2")
+        said = await cli.run("topics", "alter", "orders", "--partitions", "3")
+        assert "orders has 3 partitions" in said
+        await cluster.until_served("orders", 2)
+        with pytest.raises(DeployError, match=r"orders.*the new total must be higher"):
+            await cli.run("topics", "alter", "orders", "-p", "3")
+        with pytest.raises(DeployError, match="no topic 'none'"):
+            await cli.run("topics", "alter", "none", "-p", "3")
