@@ -348,7 +348,9 @@ def _timestamps(
     )
     _refuse(t.BAD_TIMESTAMP, is_bad, row)
     timestamp_ms: _Numbers = base + delta
-    _refuse(t.BAD_TIMESTAMP, np.abs(timestamp_ms) > limit, row)
+    # Not by np.abs: the smallest integer has no positive counterpart.
+    is_too_far = (timestamp_ms > limit) | (timestamp_ms < -limit)
+    _refuse(t.BAD_TIMESTAMP, is_too_far, row)
     return pa.array(timestamp_ms * 1000).cast(_TYPES["timestamp"])
 
 
