@@ -1,8 +1,8 @@
 """Match names against regular expressions of clients and of settings, in linear time.
 
 Linear in the name: each of its characters may visit each instruction of the expression. Without the
-limits below, 8,000 optional groups took 1 GB and a second for one name, and a name costs up to 5 ms
-with them, where usual ones take 4 us.
+limits below, 8,000 optional groups took 1 GB and more than a second for one name; a name costs up
+to 5 ms with them, where usual ones take 4 us.
 Source: Kafka, which uses RE2/J and has no such limits; ADR 0050.
 """
 

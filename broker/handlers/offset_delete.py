@@ -32,8 +32,8 @@ async def handle_offset_delete(node: Node, ctx: RequestContext) -> Response:
     results = await node.groups.delete_offsets(request.group_id, wanted)
     if isinstance(results, ErrorCode):
         return encode_response(ctx, OffsetDeleteResponse(error_code=results))
-    deleted = [f"{name}-{index}" for (name, index), code in results.items() if not code]
-    note_change(node, ctx, "offsets_deleted", [f"{request.group_id}: {item}" for item in deleted])
+    deleted = dict.fromkeys(name for (name, _), code in results.items() if not code)
+    note_change(node, ctx, "offsets_deleted", [f"{request.group_id}: {name}" for name in deleted])
     topics = [
         OffsetDeleteResponseTopic(
             topic.name,

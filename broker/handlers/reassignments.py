@@ -219,18 +219,16 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     else:
         problems = await _elect_preferred(node, names, _deadline(request.timeout_ms))
     wants_all = request.topic_partitions is None
-    elected = [
-        f"{name.topic}-{name.partition}"
-        for name, (code, _) in zip(names, problems, strict=True)
-        if code is ErrorCode.NONE
-    ]
-    note_change(node, ctx, "leaders_elected", elected)
+    elected: list[str] = []
     results: dict[str, list[elect.PartitionResult]] = {}
     async for name, (code, message) in sliced(zip(names, problems, strict=True)):
+        if code is ErrorCode.NONE:
+            elected.append(f"{name.topic}-{name.partition}")
         if not (wants_all and code is ErrorCode.ELECTION_NOT_NEEDED):
             results.setdefault(name.topic, []).append(
                 elect.PartitionResult(name.partition, code, message)
             )
+    note_change(node, ctx, "leaders_elected", elected)
     return encode_response(
         ctx,
         elect.ElectLeadersResponse(

@@ -207,12 +207,12 @@ async def handle_alter_share_group_offsets(node: Node, ctx: RequestContext) -> R
             error_code=result.error, error_message=result.message
         )
         return encode_response(ctx, response)
-    altered = [
-        f"{request.group_id}: {chosen[topic_id][0]}-{index} to {offsets[topic_id, index]}"
-        for (topic_id, index), code in codes.items()
-        if not code
-    ]
-    note_change(node, ctx, "share_offsets_altered", altered)
+    altered = dict.fromkeys(
+        chosen[topic_id][0] for (topic_id, _), code in codes.items() if not code
+    )
+    note_change(
+        node, ctx, "share_offsets_altered", [f"{request.group_id}: {name}" for name in altered]
+    )
     responses = [
         _denied_change(topic)
         if topic.topic_name in denied

@@ -362,10 +362,8 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
             f"topic {request.name!r} has {present} partitions; the new total must be higher, and at"
             f" most {PARTITIONS_PER_TOPIC_MAX}"
         )
-        is_few = added <= 0
-        raise Refused(
-            Status.INVALID_PARTITIONS if is_few else Status.PARTITION_LIMIT_REACHED, detail
-        )
+        status = Status.INVALID_PARTITIONS if added <= 0 else Status.PARTITION_LIMIT_REACHED
+        raise Refused(status, detail)
     if request.assignment is not None and len(request.assignment) != added:
         detail = f"{added} partitions are added, the assignment is for {len(request.assignment)}"
         raise Refused(Status.INVALID_REPLICA_ASSIGNMENT, detail)

@@ -417,10 +417,10 @@ class _Sender:
 
 def pause_after(error: BaseException) -> float:
     """Return the seconds until the next attempt to reach a controller."""
-    if not isinstance(error, RpcFailed):
-        return BACKOFF_S
-    is_unresolved = any(words in (error.details() or "") for words in _UNRESOLVED)
-    return REFUSED_BACKOFF_S if error.code() in _REFUSALS or is_unresolved else BACKOFF_S
+    is_lasting = isinstance(error, RpcFailed) and (
+        error.code() in _REFUSALS or any(words in _detail(error) for words in _UNRESOLVED)
+    )
+    return REFUSED_BACKOFF_S if is_lasting else BACKOFF_S
 
 
 def _detail(error: BaseException) -> str:

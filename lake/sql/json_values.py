@@ -79,7 +79,9 @@ class JsonDecoder:
         self._groups = _groups(columns)
         self._database: Any = duckdb.connect(config={"threads": 1})
         self._idle: list[Any] = []
-        """Connections that no thread uses. A thread that parses runs DuckDB by itself."""
+        """Connections that no thread uses. A thread that parses runs DuckDB by itself. They are not
+        thread-local: one that is destroyed with its thread crashes the process (DuckDB 2.0).
+        """
 
     def close(self) -> None:
         """Close it. No thread may parse any more."""

@@ -3,8 +3,8 @@
 DuckDB asks for columns and passes filters, at each place where a statement names the table.
 Invariants: all readers of one statement see the same offsets. Offsets, partitions and times that
 the filter excludes are not requested from the store; of JSON values, only needed fields are parsed.
-Filters are applied to all rows, pruned or not. Memory: about three batches, besides those of the
-scan.
+Filters are applied to all rows, pruned or not. Memory: two batches more than PARSERS, besides those
+of the scan.
 """
 
 import os
@@ -41,9 +41,8 @@ Half of it takes a quarter more CPU for all rows, and 70 ms less for `SELECT * L
 much saves nothing.
 """
 
-PARSERS: Final = min(4, len(os.sched_getaffinity(0)))
-"""Threads that parse a batch each. A thread that reads needs a third of a core beside two of them.
-"""
+PARSERS: Final = min(4, os.cpu_count() or 1)
+"""Threads that parse a batch each. Beside two of them, the thread that reads needs half a core."""
 
 COUNTED_PARTITIONS_MAX: Final = 256
 """Statements that need no more than the partition of each record take counts from metadata, unless
@@ -147,6 +146,7 @@ class _Columns:
         ]
         self._decoder = ValueDecoder(topic_schema.value_format) if others else None
         self._decoding = Lock()
+        """The decoder of values serves one thread at a time."""
         self._parser = JsonDecoder(self._json) if self._json else None
         needs_value = bool(self._json or others)
         sources = ["partition", "offset", *(["value"] if needs_value else [])]

@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from base.ids import NodeId
+from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from controller.api.messages import CreateTopics, NewTopic
 from deploy.errors import DeployError, KafkaFailed, UsageError
 from tests.support.cli import Cli
@@ -15,7 +17,8 @@ from tests.support.waiting import until
 
 
 async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, brokers=3) as cluster:
+    security = SecurityConfig(authorizer=STANDARD_AUTHORIZER, super_users="User:ANONYMOUS")
+    async with Cluster(tmp_path, brokers=3, security=security) as cluster:
         rows = [[NodeId(0), NodeId(1)]] * 4
         await cluster.broker.client.create_topics(
             CreateTopics(topics=[NewTopic(name="tp_re_01", assignment=rows)])
@@ -61,9 +64,15 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         await cli.run("reassign", "execute", "--reassignment-json-file", rollback, "--additional")
         await until(lambda: {cluster.leader_of("tp_re_01", index) for index in range(4)} == {0, 1})
         one = cli.file("one.json", {"partitions": [{"topic": "tp_re_01", "partition": 2}]})
-        index = next(index for index in range(4) if cluster.leader_of("tp_re_01", index) == 1)
-        out = await cli.run("elect", "--preferred")
+        moved = [index for index in range(4) if cluster.leader_of("tp_re_01", index) == 1]
+        index = moved[0]
+        with capture_logs() as logs:
+            out = await cli.run("elect", "--preferred")
         assert f"tp_re_01-{index}" in out
+        changes = [line for line in logs if line["event"] == "admin_change"]
+        assert [(line["change"], line["resources"]) for line in changes] == [
+            ("leaders_elected", [f"tp_re_01-{number}" for number in moved])
+        ]
         assert {cluster.leader_of("tp_re_01", index) for index in range(4)} == {0}
         out = await cli.run("elect", "--preferred", "--path-to-json-file", one)
         assert out == "Valid replica already elected for partitions tp_re_01-2\n"
