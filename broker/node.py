@@ -14,6 +14,7 @@ Source: Kafka's BrokerServer and BrokerLifecycleManager; KIP-631 (broker session
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
 from random import Random
@@ -22,6 +23,7 @@ from uuid import uuid4
 
 import structlog
 
+from base.audit import ChangeLog
 from base.clock import counting_suspensions, wall_ms
 from base.ids import (
     Millis,
@@ -180,6 +182,7 @@ class Broker:
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self.shares: SharePartitions
         self.authorizer: Authorizer | None = None
+        self.change_log = ChangeLog(time.monotonic)
         self._departed = DepartedBrokers()
         self._cleanup = AsyncExitStack()
         """Cleanup steps, run last in, first out. The listener closes before all of them."""

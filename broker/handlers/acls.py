@@ -13,7 +13,6 @@ from typing import Final
 
 from base.acls import Operation
 from broker.errors import ErrorCode, code_of, code_of_status
-from broker.handlers.audit import acl_text
 from broker.handlers.authorization import allows_cluster, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
@@ -24,7 +23,7 @@ from broker.network.request import RequestContext, Response
 from broker.wire.gen import create_acls, delete_acls, describe_acls
 from controller.api.errors import ControllerError
 from controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status
-from controller.metadata.acls import AclFilter
+from controller.metadata.acls import AclFilter, acl_text
 from controller.metadata.records import AclEntry
 
 _TIMEOUT_S: Final = 30.0

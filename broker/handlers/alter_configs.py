@@ -42,6 +42,7 @@ from controller.metadata.configs import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
+    RESOURCE_NOUNS,
     TOPIC_RESOURCE,
 )
 from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
@@ -58,18 +59,9 @@ _REPEATED: Final = (
     ErrorCode.INVALID_REQUEST,
     "Each resource must appear at most once.",
 )
-_ALTERED: Final = frozenset(
-    {TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE}
-)
+_ALTERED: Final = RESOURCE_NOUNS.keys()
 """What the controller alters."""
-_SHOWN: Final = {
-    TOPIC_RESOURCE: "topic",
-    BROKER_RESOURCE: "broker",
-    CLIENT_METRICS_RESOURCE: "client metrics",
-    GROUP_RESOURCE: "group",
-    LOGGER_RESOURCE: "loggers of broker",
-}
-"""How the audit log names what can be altered."""
+_NOUNS: Final = RESOURCE_NOUNS | {LOGGER_RESOURCE: "loggers of broker"}
 _NO_DEFAULTS: Final = {
     TOPIC_RESOURCE: "there are no configs for all topics: name one",
     CLIENT_METRICS_RESOURCE: "Subscription name can't be empty",
@@ -122,7 +114,7 @@ def _note(
     responses: Sequence[wire.AlterConfigsResourceResponse | replacing.AlterConfigsResourceResponse],
 ) -> None:
     altered = [
-        f"{_SHOWN[item.resource_type]} {item.resource_name}"
+        f"{_NOUNS[item.resource_type]} {item.resource_name}"
         for item in responses
         if not item.error_code
     ]

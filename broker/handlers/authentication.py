@@ -19,11 +19,11 @@ import structlog
 
 from base.clock import wall_ms
 from base.log_levels import AUDIT
+from base.log_limit import LogLimit
 from broker.errors import ErrorCode
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.dispatcher import CannotAnswer, Dispatcher
-from broker.network.log_limit import LogLimit
 from broker.network.request import ConnectionInfo, RequestContext, Respond, Response
 from broker.security.access import ClientAccess
 from broker.security.exchange import (

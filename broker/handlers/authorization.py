@@ -11,11 +11,11 @@ from typing import Final
 from base.acls import CLUSTER_NAME, Operation, ResourceType
 from base.principal import ANONYMOUS
 from broker.errors import ErrorCode, kafka_error
-from broker.handlers.audit import log_change
 from broker.handlers.node import Node
 from broker.handlers.slices import each_once
 from broker.network.request import RequestContext
 from broker.security.acls import SUPPORTED
+from broker.wire import apis
 from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 NOT_REQUESTED: Final = -(2**31)
@@ -169,4 +169,11 @@ def note_change(node: Node, ctx: RequestContext, change: str, resources: Sequenc
     """
     is_known = node.authorizer is not None or ctx.connection.principal != ANONYMOUS
     if is_known and resources:
-        log_change(ctx, change, resources)
+        node.change_log.write(
+            change,
+            resources,
+            principal=str(ctx.connection.principal),
+            host=ctx.connection.peer_host,
+            api=apis.APIS[ctx.api_key].name,
+            client_id=ctx.client_id or "",
+        )

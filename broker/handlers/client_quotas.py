@@ -32,7 +32,7 @@ from broker.wire.gen.describe_client_quotas import (
 from controller.api.errors import ControllerError
 from controller.api.messages import Status
 from controller.api.quota_messages import AlterQuotas, QuotaAlteration, QuotaChange
-from controller.metadata.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, Entity
+from controller.metadata.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, Entity, entity_text
 from controller.metadata.records import QuotaTarget
 
 _TIMEOUT_S: Final = 30.0
@@ -149,7 +149,7 @@ async def handle_alter_client_quotas(node: Node, ctx: RequestContext) -> Respons
         code, detail = code_of(error), str(error)
         results = {item.entity: (code, detail) for item in alterations}
     if not request.validate_only:
-        done = [_shown(entity) for entity, (code, _) in results.items() if not code]
+        done = [entity_text(entity) for entity, (code, _) in results.items() if not code]
         note_change(node, ctx, "quotas_altered", done)
     entries = await listed(
         altering.ResponseEntryData(
@@ -204,7 +204,3 @@ async def _unknown_hosts(alterations: Sequence[QuotaAlteration]) -> dict[Entity,
     }
     found = await resolve(hosts.values())
     return {entity: host for entity, host in hosts.items() if not found[host]}
-
-
-def _shown(entity: Entity) -> str:
-    return ",".join(f"{part.type}={part.name or '<default>'}" for part in entity)

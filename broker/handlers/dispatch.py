@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from base.log_limit import LogLimit
 from broker.errors import ErrorCode, code_of
 from broker.handlers.authorization import is_broker
 from broker.handlers.lease import check_session
@@ -24,7 +25,6 @@ from broker.handlers.limited import RequestLimits, is_of_brokers, work_of
 from broker.handlers.long_requests import Decode, LongRequest, LongRequests
 from broker.handlers.node import Handler, InlineHandler, Node
 from broker.network.dispatcher import CannotAnswer
-from broker.network.log_limit import LogLimit
 from broker.network.request import (
     ConnectionInfo,
     LongAnswer,

@@ -6,6 +6,7 @@ Must not: import a handler, the server, or `broker.node`.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from base.audit import ChangeLog
 from broker.dynamic_settings import BrokerSettings
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorizer import Authorizer
@@ -46,6 +47,11 @@ class Node(LocalBroker, Protocol):
     @property
     def authorizer(self) -> Authorizer | None:
         """Return who decides what clients may do; None: they may do everything."""
+        ...
+
+    @property
+    def change_log(self) -> ChangeLog:
+        """Return the part of the audit log that has what clients change."""
         ...
 
     @property

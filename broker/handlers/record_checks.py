@@ -18,9 +18,9 @@ from typing import Final, TypeAlias
 
 import structlog
 
+from base.log_limit import LogLimit
 from broker.config import BrokerConfig
 from broker.errors import ErrorCode
-from broker.network.log_limit import LogLimit
 from broker.partition.partition import Partition
 from broker.partition.validation import Refusal
 from broker.schemas import messages

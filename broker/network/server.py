@@ -19,6 +19,7 @@ import structlog
 
 from base.listeners import SecurityProtocol
 from base.listening import stop_listening
+from base.log_limit import LogLimit
 from broker.config import BrokerConfig
 from broker.network.admission import Admission, CallLater
 from broker.network.client_connection import Connection
@@ -26,7 +27,6 @@ from broker.network.closing_order import ClosingOrder
 from broker.network.connection import RECEIVE_BYTES
 from broker.network.dispatcher import Dispatcher
 from broker.network.handshake_order import HandshakeOrder
-from broker.network.log_limit import LogLimit
 from broker.network.request_memory import RequestMemory
 from broker.network.request_meter import RequestMeter
 from broker.network.wake_limit import WAKE_BYTES

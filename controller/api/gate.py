@@ -2,7 +2,7 @@
 
 Invariants: with TLS, each call passes the gate, which refuses with UNAUTHENTICATED: to a follower,
 PERMISSION_DENIED means that it is fenced, and its broker would end. Refusals are counted, and
-logged at most once a minute each. Without TLS, all callers may call everything.
+the audit log has each at most once a minute. Without TLS, all callers may call everything.
 
 Must not hold rules: `controller.api.callers` does.
 """
@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from base.clock import MonotonicClock
+from base.log_levels import AUDIT
 from controller.api import callers
 from controller.api.callers import Caller, CallerRole, NameRules
 from controller.api.handshakes import HandshakeCounts
@@ -23,10 +24,11 @@ from controller.api.transport import (
     StreamHandler,
     UnaryContext,
     UnaryHandler,
+    host_of,
     names_in_certificate,
 )
 
-_log = structlog.get_logger(__name__)
+_log = structlog.get_logger(AUDIT)
 
 LOG_INTERVAL_S: Final = 60.0
 _LOGGED_COUNT_MAX: Final = 1_000
@@ -76,7 +78,7 @@ class Gate:
     def check_request(self, request: object, context: CallContext) -> None:
         """Check the id in a request that a node sends for itself. Raises CallerRefused."""
         if self._rules is not None:
-            caller = self._caller(context)
+            caller = self._identified(context)
             self._refuse(
                 callers.request_refusal(caller, request), caller, type(request).__name__, context
             )
@@ -84,19 +86,23 @@ class Gate:
     def check_node(self, method: str, role: CallerRole, node_id: int, context: CallContext) -> None:
         """Check that the caller may act as this node. Raises CallerRefused."""
         if self._rules is not None:
-            caller = self._caller(context)
+            caller = self._identified(context)
             self._refuse(callers.id_refusal(caller, role, node_id), caller, method, context)
+
+    def caller(self, context: CallContext) -> Caller | None:
+        """Return who calls; None without TLS."""
+        return None if self._rules is None else self._identified(context)
 
     async def _pass(self, method: str, context: CallContext) -> None:
         self.handshakes.called(context.peer())
-        caller = self._caller(context)
+        caller = self._identified(context)
         try:
             self._refuse(callers.method_refusal(caller, method), caller, method, context)
         except CallerRefused as error:
             await context.abort(StatusCode.UNAUTHENTICATED, str(error))
             raise
 
-    def _caller(self, context: CallContext) -> Caller:
+    def _identified(self, context: CallContext) -> Caller:
         assert self._rules is not None
         return callers.identify(names_in_certificate(context), self._rules)
 
@@ -109,5 +115,5 @@ class Gate:
             if len(self._logged_at) >= _LOGGED_COUNT_MAX:
                 self._logged_at.clear()
             self._logged_at[key] = now
-            _log.warning("caller_refused", method=method, peer=context.peer(), reason=why)
+            _log.warning("caller_refused", method=method, host=host_of(context), reason=why)
         raise CallerRefused(why)

@@ -11,6 +11,7 @@ Must not know what the messages mean.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -159,6 +160,13 @@ def names_in_certificate(context: CallContext) -> list[str]:
         for kind in _NAMES_IN_CERTIFICATE
         for name in found.get(kind, ())
     ]
+
+
+def host_of(context: CallContext) -> str:
+    """Return the address of the caller, without its port. gRPC writes `ipv4:127.0.0.1:1` and
+    `ipv6:%5B::1%5D:1`.
+    """
+    return unquote(context.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 class Channel:

@@ -48,6 +48,7 @@ from controller.api.transport import (
 from controller.api.version import product_version
 from controller.backup.snapshots import copy_image, encode_copy
 from controller.config import ControllerConfig
+from controller.leader.audit import OperatorLog
 from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.metadata.snapshot import ImageCopy
 from controller.raft.replicated_log import Quorum
@@ -130,6 +131,7 @@ class ControllerService:
         callers; None: all may call everything.
         """
         self._gate = gate = gate or Gate()
+        self._audit = OperatorLog(gate, now)
         self._config = config
         self._quorum = quorum
         self._standby = standby
@@ -237,6 +239,7 @@ class ControllerService:
                     else None
                 )
                 reply = stale or await answer(request, context.time_remaining())
+                self._audit.answered(request, reply, context)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 reply = Reply(
                     status=Status.INVALID_REQUEST,
@@ -300,11 +303,13 @@ class ControllerService:
         self._gate.check_request(request, context)
         request_id = str(metadata.get(REQUEST_ID_KEY, ""))[:64]
         try:
-            return await lead.methods[name](
+            reply = await lead.methods[name](
                 request, context.time_remaining(), len(data), request_id
             )
         except NotLeader as error:
             return self._not_leader(error.leader)
+        self._audit.answered(request, reply, context)
+        return reply
 
     def _of_another_epoch(
         self, metadata: Mapping[str, object], epoch: ControllerEpoch

@@ -15,6 +15,15 @@ from controller.metadata.errors import broken
 from controller.metadata.records import AclEntry, AclRecord, AclRemoved
 
 
+def acl_text(acl: AclEntry) -> str:
+    """Describe an ACL in one line, as a person would say it."""
+    return (
+        f"{Permission(acl.permission).name} {acl.principal} {Operation(acl.operation).name}"
+        f" from {acl.host} on {ResourceType(acl.resource_type).name}"
+        f" {PatternType(acl.pattern_type).name} {acl.resource_name}"
+    )
+
+
 class AclFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Select ACLs. None, and ANY, stand for all values of a field.
 

@@ -5,6 +5,7 @@ Source: KRaft `ConfigurationsImage`.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from controller.metadata.records import ConfigRecord
 
@@ -18,6 +19,14 @@ CLIENT_METRICS_RESOURCE = 16
 """A subscription to metrics of clients."""
 
 GROUP_RESOURCE = 32
+
+RESOURCE_NOUNS: Final = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    CLIENT_METRICS_RESOURCE: "client metrics",
+    GROUP_RESOURCE: "group",
+}
+"""How the audit log names what has configs."""
 
 _NOTHING: Mapping[str, str] = {}
 

@@ -36,6 +36,11 @@ Entity: TypeAlias = tuple[QuotaTarget, ...]
 _NOTHING: Mapping[str, float] = {}
 
 
+def entity_text(entity: Entity) -> str:
+    """Describe an entity in one line, for example `user=alice,client-id=<default>`."""
+    return ",".join(f"{part.type}={part.name or '<default>'}" for part in entity)
+
+
 @dataclass(slots=True)
 class QuotasImage:
     _values: dict[Entity, dict[str, float]] = field(default_factory=dict[Entity, dict[str, float]])

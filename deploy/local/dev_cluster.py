@@ -41,7 +41,7 @@ from deploy.local.web_console import WebConsole
 from deploy.local.web_console import listen as listen_for_console
 from deploy.node import lifeline
 from deploy.node.config.definition import ROLES
-from deploy.node.config.load import given_beside_flags, load
+from deploy.node.config.load import given_beside_flags
 from deploy.node.config.sources import check_assignment
 from deploy.output import Progress
 
@@ -70,7 +70,7 @@ def run_dev(
         files = SecurityFiles(security_directory(options.store, directory))
         plan = plan_cluster(options, ports, directory, files if options.secure else None)
         for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
-            load("controller" if process.role == "controller" else "broker", process.node_arguments)
+            process.load(os.environ)
         if options.secure:
             use(make(files.directory, names_of_this_machine(options.host), plan.bootstrap))
         dev = _Dev(

@@ -26,7 +26,6 @@ from deploy.errors import ClusterFailed
 from deploy.local.plan import ClusterPlan, ProcessPlan
 from deploy.node.config.definition import ProcessConfig
 from deploy.node.config.exposure import exposures
-from deploy.node.config.load import load
 from deploy.node.insecure import reminding
 from deploy.node.process import open_tls
 from deploy.node.traces.set_up import of_moves, of_requests
@@ -75,7 +74,7 @@ async def run_in_process(
 
 
 async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> Broker:
-    config = load("broker", process.node_arguments)
+    config = process.load(os.environ)
     await stack.enter_async_context(reminding(exposures(config.parts)))
     tracing = stack.enter_context(of_requests(config.part(ProcessConfig)))
     return await Broker.start(
@@ -92,7 +91,7 @@ async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncEx
 async def _controller(
     process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack
 ) -> ControllerServer:
-    config = load("controller", process.node_arguments)
+    config = process.load(os.environ)
     await stack.enter_async_context(reminding(exposures(config.parts)))
     return ControllerServer(
         config.part(ControllerConfig),

@@ -5,13 +5,14 @@ production, because developers wait for them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
 if TYPE_CHECKING:
     from deploy.local.security import SecurityFiles
     from deploy.node.config.definition import Role as NodeRole
+    from deploy.node.config.effective import Effective
 
 Role = Literal["store", "controller", "broker"]
 
@@ -74,18 +75,27 @@ _NODE_COMMAND: Final = ("-m", "deploy.cli")
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """One process. arguments: after the interpreter. node_id: None for the store."""
+    """One process. arguments: after the interpreter. node_id: None for the store. environment:
+    variables besides those of this process; the URL of a store may have keys, and all users of the
+    machine see arguments.
+    """
 
     role: Role
     node_id: int | None
     host: str
     port: int
     arguments: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    @property
-    def node_arguments(self) -> tuple[str, ...]:
-        """Return the flags of the broker or controller."""
-        return self.arguments[len(_NODE_COMMAND) + 1 :]
+    def load(self, environment: Mapping[str, str]) -> "Effective":
+        """Return the configuration that the broker or controller loads if it starts with these
+        variables and its own. Raises UsageError.
+        """
+        from deploy.node.config.load import load  # not for `--help`
+
+        flags = self.arguments[len(_NODE_COMMAND) + 1 :]
+        role = "controller" if self.role == "controller" else "broker"
+        return load(role, flags, {**environment, **self.environment})
 
     @property
     def name(self) -> str:
@@ -157,16 +167,15 @@ def plan_cluster(
     addresses = [f"{reached}:{port}" for port in ports.controllers]
     controller = ",".join(addresses)
     log_level = () if "log.level" in options.given else ("--log-level", options.log_level)
-    common = ("--store", url, *log_level)
     stores = [_store_process(ports.store)] if options.store == "moto" else []
     controllers = [
         _node_process(
             "controller",
             number,
-            reached,
-            port,
+            (reached, port),
+            url,
             (
-                *common,
+                *log_level,
                 *_controller_flags(options, number, port, addresses, controller_directory),
                 *_security_flags("controller", options, port, security),
             ),
@@ -177,10 +186,10 @@ def plan_cluster(
         _node_process(
             "broker",
             node_id,
-            reached,
-            port,
+            (reached, port),
+            url,
             (
-                *common,
+                *log_level,
                 *_broker_flags(options, node_id, port, controller),
                 *_security_flags("broker", options, port, security),
             ),
@@ -199,9 +208,10 @@ def _store_process(port: int) -> ProcessPlan:
 
 
 def _node_process(
-    role: "NodeRole", node_id: int, host: str, port: int, flags: Sequence[str]
+    role: "NodeRole", node_id: int, address: tuple[str, int], store: str, flags: Sequence[str]
 ) -> ProcessPlan:
-    return ProcessPlan(role, node_id, host, port, (*_NODE_COMMAND, role, *flags))
+    arguments = (*_NODE_COMMAND, role, *flags)
+    return ProcessPlan(role, node_id, *address, arguments, {"PENSTOCK_STORE": store})
 
 
 def _controller_flags(

@@ -149,7 +149,7 @@ class Supervisor:
             (sys.executable, "-P", *child.plan.arguments, *fd),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
-            env=self._environment,
+            env={**self._environment, **child.plan.environment},
             pass_fds=inherited,
             process_group=0,
         )

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+from base.audit import ChangeLog
 from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
 from base.listeners import SecurityProtocol
 from base.principal import ANONYMOUS, Principal
@@ -250,6 +251,7 @@ class Fixture:
             cluster_id="c-1",
             log_dir="memory:",
             authorizer=None,
+            change_log=ChangeLog(lambda: 0.0),
             image=self.image,
             client=self.client,
             config=BrokerConfig(**settings),

@@ -11,6 +11,7 @@ from random import Random
 from types import SimpleNamespace
 from uuid import UUID
 
+from base.audit import ChangeLog
 from base.ids import StreamEpoch
 from base.listeners import SecurityProtocol
 from base.principal import ANONYMOUS
@@ -270,6 +271,7 @@ class Broker:
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
         # Its transactions have no coordinator.
         self.authorizer: Authorizer | None = None
+        self.change_log = ChangeLog(lambda: 0.0)
         self.config = BrokerConfig(transaction_partition_verification_enable=False)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
         self.same_fetches = SameFetches()

@@ -131,7 +131,7 @@ CORES = (
     "broker/handlers/departed.py",
     "broker/partition/load_meter.py",
     "broker/store_rates.py",
-    "broker/network/log_limit.py",
+    "base/log_limit.py",
     "broker/network/request_meter.py",
     "broker/quotas/clients.py",
     "broker/quotas/connections.py",

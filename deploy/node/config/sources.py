@@ -25,6 +25,7 @@ from deploy.node.config.definition import (
     settings_of,
     variable_of,
 )
+from objectstore.url import redact_url
 
 PREFIX: Final = "PENSTOCK_"
 CONFIG_FLAG: Final = "--config"
@@ -81,10 +82,10 @@ def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
             config = value
         elif flag == SET_FLAG:
             name, value = _assignment(role, value)
-            _check_public(role, name, SET_FLAG)
+            _check_public(role, name, SET_FLAG, value)
             given[name] = Given(value, f"{SET_FLAG} {name}")
         else:
-            _check_public(role, known[flag], flag)
+            _check_public(role, known[flag], flag, value)
             given[known[flag]] = Given(value, flag)
     return Flags(given, config)
 
@@ -100,9 +101,14 @@ def _value_of(role: Role, name: str | None, flag: str, rest: list[str]) -> str:
     return rest.pop(0)
 
 
-def _check_public(role: Role, name: str, flag: str) -> None:
+def _check_public(role: Role, name: str, flag: str, value: str) -> None:
     """Refuse secrets on the command line, which all users of the machine can see."""
     field = setting_of(role, name)
+    if name == "store" and redact_url(value) != value:
+        raise UsageError(
+            f"{flag}: {redact_url(value)} has keys, and other processes can see flags: use the"
+            f" variable {variable_of(name)}, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
     if field is not None and field.setting.kind is Kind.SECRET:
         raise UsageError(
             f"{flag}: {name} is a secret, and other processes can see flags: use the variable"

@@ -6,11 +6,11 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from base import audit
 from base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from base.principal import ANONYMOUS, USER, Principal
 from base.settings import SettingInvalid
 from broker.errors import ErrorCode
-from broker.handlers import audit
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.wire import apis
 from broker.wire.error_codes import known_code

@@ -4,9 +4,9 @@ limited.
 
 import pytest
 
+from base.log_limit import LogLimit
 from base.settings import SettingInvalid
 from broker.config import BrokerConfig
-from broker.network.log_limit import LogLimit
 
 
 @pytest.mark.parametrize(

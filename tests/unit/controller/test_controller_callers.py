@@ -20,6 +20,7 @@ from controller.api.callers import (
     method_refusal,
     request_refusal,
 )
+from controller.leader.audit import CHANGES
 from controller.leader.dispatch import REQUESTS
 
 RULES = NameRules(
@@ -48,6 +49,21 @@ def test_each_request_of_an_incarnation_names_its_own_node() -> None:
     }
     assert with_epoch <= set(ACTS_AS)
     assert {"RegisterBroker", "ReportLoad", "ReportMoves", "AddLearner"} <= set(ACTS_AS)
+
+
+def test_whatever_an_admin_may_change_is_in_the_audit_log() -> None:
+    changes_nothing_for_readers = {
+        FOLLOW,
+        "DescribeController",
+        "DescribeQuorum",
+        "GetKeyValue",
+        "ProposeMoves",
+        "TraceMove",
+        "PrepareRewrite",
+        "CommitRewrite",
+    }
+    logged = {kind.__name__ for kind in CHANGES}
+    assert logged == allowed("penstock-admin") - changes_nothing_for_readers
 
 
 def test_controllers_may_only_exchange_join_and_describe() -> None:

@@ -16,13 +16,16 @@ from base.settings import SettingInvalid
 from controller.api import messages as m
 from controller.api.callers import EXCHANGE, FOLLOW, METHODS
 from controller.api.client import ControllerClient
+from controller.api.errors import ControllerError
 from controller.api.follower import REFUSED_TEXT, MetadataFollower
 from controller.api.handshakes import PEERS_MAX, HandshakeCounts
 from controller.api.messages import FollowRequest
 from controller.api.tls import PemFiles, TlsConfig, TlsFiles, TlsFilesInvalid, validity_trouble
 from controller.api.tls_troubles import explain
 from controller.api.transport import Channel, RpcFailed, StatusCode
+from controller.metadata.acls import AclFilter
 from controller.metadata.features import SUPPORTED
+from controller.metadata.records import AclEntry
 from controller.raft.messages import Endpoint
 from controller.raft.transport import Hello
 from tests.support.certs import LOCAL, Authority, CertFiles, replace
@@ -159,6 +162,41 @@ def test_connections_are_counted_once_while_they_are_remembered() -> None:
     assert counts.connected_count == PEERS_MAX + 1, "the oldest, with port 0, was forgotten"
     counts.called("ipv4:127.0.0.1:0")
     assert counts.connected_count == PEERS_MAX + 2
+
+
+async def test_the_audit_log_has_what_an_operator_changes(
+    cluster: Cluster, authority: Authority
+) -> None:
+    broker = await cluster.broker(3, tls=authority.make("penstock-broker-3").open())
+    operator = cluster.client(authority.make("penstock-admin").open())
+    acl = AclEntry(2, 3, "t\nx", "User:bob", "*", 3, 3)
+    with capture_logs() as logs:
+        await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="of-a-client")]))
+        topics = [m.NewTopic(name=name, partitions=1) for name in ("t", "t/", "u")]
+        await operator.create_topics(m.CreateTopics(topics=topics, validate_only=True))
+        created = await operator.create_topics(m.CreateTopics(topics=topics))
+        change = m.ConfigChange(
+            resource_type=2, resource_name="u", name="retention.ms", value="60000"
+        )
+        await operator.alter_configs(m.AlterConfigs(changes=[change]))
+        await operator.create_acls(m.CreateAcls(acls=[acl]))
+        await operator.delete_acls(m.DeleteAcls(filters=[AclFilter(), AclFilter()]))
+        with pytest.raises(ControllerError):
+            await operator.remove_broker(m.RemoveBroker(node_id=NodeId(9)))
+        await operator.describe()
+    await operator.close()
+    lines = [line for line in logs if line["event"] == "admin_change"]
+    assert {(line["principal"], line["host"]) for line in lines} == {
+        ("penstock-admin, localhost", "127.0.0.1")
+    }
+    text = "ALLOW User:bob READ from * on TOPIC LITERAL t\\nx"
+    assert [(line["api"], line["change"], line["resources"]) for line in lines] == [
+        ("CreateTopics", "topics_created", ["t", "u"]),
+        ("AlterConfigs", "configs_altered", ["topic u"]),
+        ("CreateAcls", "acls_added", [text]),
+        ("DeleteAcls", "acls_removed", [text]),
+    ]
+    assert created.topics[1].status is m.Status.INVALID_TOPIC_NAME
 
 
 async def test_a_broker_works_over_tls_and_only_as_the_node_of_its_certificate(

@@ -26,7 +26,6 @@ from deploy.local.plan import ClusterOptions, Ports, plan_cluster, shown_store
 from deploy.local.ports import find_ports
 from deploy.local.supervisor import describe_end, restart_delay_s
 from deploy.node.config.definition import ROLES, ProcessConfig
-from deploy.node.config.load import load
 from stream.config import StreamConfig
 
 PORTS = Ports((9092, 9093), (7000,), 5000)
@@ -53,8 +52,9 @@ def test_every_node_of_a_plan_accepts_its_flags(store: str) -> None:
     )
     for role in ROLES:
         for process in plan.of_role(role):
-            assert (
-                load(role, process.node_arguments, {}).part(ProcessConfig).store == plan.store_url
+            assert process.load({}).part(ProcessConfig).store == plan.store_url
+            assert not any(plan.store_url in text for text in process.arguments), (
+                "it may have keys, and everyone can see arguments"
             )
     assert plan.controller == "127.0.0.1:7000", (
         "0.0.0.0 is an address to listen on, not to connect to"
@@ -82,10 +82,8 @@ def test_what_the_user_sets_weighs_more_than_what_suits_a_developer() -> None:
         settings=("broker.session.timeout.ms=9s", "num.partitions=4", "log.cache.max.bytes=300MiB")
     )
     plan = plan_cluster(options, PORTS, "/tmp/c")
-    controller = load("controller", plan.of_role("controller")[0].node_arguments, {}).part(
-        ControllerConfig
-    )
-    broker = load("broker", plan.of_role("broker")[1].node_arguments, {})
+    controller = plan.of_role("controller")[0].load({}).part(ControllerConfig)
+    broker = plan.of_role("broker")[1].load({})
     assert (controller.session_timeout_ms, controller.default_partitions) == (9_000, 4)
     assert (
         broker.part(BrokerConfig).num_partitions,
@@ -101,16 +99,11 @@ def test_what_the_environment_or_a_file_sets_weighs_more_too(
     file.write_text("[broker]\nshutdown.timeout.ms = 7_000\n")
     plan = plan_cluster(check(ClusterOptions(config=str(file))), PORTS, "/tmp/c")
     assert (
-        load("controller", plan.of_role("controller")[0].node_arguments)
-        .part(ControllerConfig)
-        .session_timeout_ms
+        plan.of_role("controller")[0].load(os.environ).part(ControllerConfig).session_timeout_ms
         == 9_000
     )
     assert (
-        load("broker", plan.of_role("broker")[0].node_arguments)
-        .part(BrokerConfig)
-        .shutdown_timeout_ms
-        == 7_000
+        plan.of_role("broker")[0].load(os.environ).part(BrokerConfig).shutdown_timeout_ms == 7_000
     )
 
 
@@ -144,10 +137,7 @@ def test_three_controllers_know_each_other_and_have_directories_of_their_own() -
     plan = plan_cluster(
         ClusterOptions(controllers=3), Ports((9092, 9093), (7000, 7001, 7002), 5000), "/tmp/c"
     )
-    configs = [
-        load("controller", each.node_arguments, {}).part(ControllerConfig)
-        for each in plan.of_role("controller")
-    ]
+    configs = [each.load({}).part(ControllerConfig) for each in plan.of_role("controller")]
     assert [config.voters for config in configs] == [
         {0: "127.0.0.1:7000", 1: "127.0.0.1:7001", 2: "127.0.0.1:7002"}
     ] * 3

@@ -401,10 +401,15 @@ def test_a_node_without_a_store_or_with_no_file_says_what_to_give(tmp_path: Path
         load("broker", [], {"PENSTOCK_CONFIG": str(tmp_path / "none.toml")})
 
 
-def test_no_message_shows_a_secret() -> None:
-    with pytest.raises(UsageError) as caught:
-        load("broker", ("--store", "s3://b?access_key=abc&secret_key=sesame"), {})
-    assert "sesame" not in str(caught.value)
+@pytest.mark.parametrize("role", ROLES)
+def test_keys_of_the_store_are_no_flags(role: Role) -> None:
+    url = "s3://bucket?access_key=abc&secret_key=sesame"
+    for flags in (("--store", url), ("--set", f"store={url}")):
+        with pytest.raises(UsageError, match="PENSTOCK_STORE, or AWS_ACCESS_KEY_ID") as caught:
+            load(role, flags, {})
+        assert "sesame" not in str(caught.value)
+    loaded = load(role, (), {"PENSTOCK_STORE": url}, complete=False)
+    assert loaded.values["store"].value == url
 
 
 # --- what is made of it ---------------------------------------------------------------------------
@@ -479,9 +484,8 @@ def test_config_show_tells_values_and_places_without_secrets(
 
     monkeypatch.setenv("PENSTOCK_NUM_PARTITIONS", "6")
     store = "s3://bucket?endpoint=http://127.0.0.1:1&access_key=abc&secret_key=sesame"
-    done = CliRunner().invoke(
-        app, ["config", "show", "--json", "--store", store, "--set", "wal.linger.ms=1s"]
-    )
+    monkeypatch.setenv("PENSTOCK_STORE", store)
+    done = CliRunner().invoke(app, ["config", "show", "--json", "--set", "wal.linger.ms=1s"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["num.partitions"] == {"value": "6", "source": "variable PENSTOCK_NUM_PARTITIONS"}

@@ -94,7 +94,7 @@ def test_secrets_are_in_the_environment_and_settings_of_the_node_are_not() -> No
         "PENSTOCK_SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO": "me:s@crt",
     }
     store = "s3://bucket?endpoint=http://127.0.0.1:1&secret_key=hidden&access_key=a"
-    config = load("broker", ("--store", store, *READ, *LOOPBACK), settings)
+    config = load("broker", (*READ, *LOOPBACK), {**settings, "PENSTOCK_STORE": store})
     found = plan_console(config)
     assert not any("hidden" in text or "s@crt" in text for text in found.arguments)
     environment = found.environment({"PATH": "/bin", "PENSTOCK_NODE_ID": "7"})

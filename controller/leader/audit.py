@@ -1,0 +1,150 @@
+"""Log what operators change by asking a controller directly, in the audit log.
+
+A broker logs what its clients change, so requests with the certificate of a broker alone are not
+logged again. Without TLS, callers have no names, and nothing is logged.
+Invariant: each request that an admin may send and a change of metadata or of the quorum follows
+from has an entry in `CHANGES`; rewrites of objects do not change what readers see, and have none.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from base.audit import ChangeLog
+from base.clock import MonotonicClock
+from controller.api import load_messages as lm
+from controller.api import messages as m
+from controller.api import quota_messages as qm
+from controller.api import scram_messages as sm
+from controller.api.callers import CallerRole
+from controller.api.gate import Gate
+from controller.api.transport import CallContext, host_of
+from controller.metadata.acls import acl_text
+from controller.metadata.configs import RESOURCE_NOUNS, TOPIC_RESOURCE
+from controller.metadata.quotas import entity_text
+
+
+class OperatorLog:
+    """gate: knows the names of callers. now: in seconds."""
+
+    def __init__(self, gate: Gate, now: MonotonicClock) -> None:
+        self._gate = gate
+        self._changes = ChangeLog(now)
+
+    def answered(self, request: m.Message, reply: m.Reply[Any], context: CallContext) -> None:
+        """Log what the request has changed, if an operator sent it."""
+        kind = type(request)
+        if reply.status is not m.Status.OK or kind not in CHANGES:
+            return
+        caller = self._gate.caller(context)
+        if caller is None or CallerRole.ADMIN not in caller.roles:
+            return
+        if getattr(request, "validate_only", False):
+            return
+        change, resources = CHANGES[kind]
+        self._changes.write(
+            change,
+            resources(request, reply.value),
+            principal=str(caller),
+            host=host_of(context),
+            api=kind.__name__,
+        )
+
+
+def _done(texts: Iterable[str], items: Iterable[m.ItemResult]) -> list[str]:
+    """Return the texts of what was done, each once."""
+    return list(
+        dict.fromkeys(
+            text for text, item in zip(texts, items, strict=True) if item.status is m.Status.OK
+        )
+    )
+
+
+def _topics_created(_: m.CreateTopics, value: m.TopicsCreated) -> list[str]:
+    return [topic.name for topic in value.topics if topic.status is m.Status.OK]
+
+
+def _topics_deleted(request: m.DeleteTopics, value: m.ItemResults) -> list[str]:
+    """Return the ids: the names are gone."""
+    return _done((str(topic_id) for topic_id in request.topic_ids), value.items)
+
+
+def _partitions_added(request: m.CreatePartitions, value: m.ItemResults) -> list[str]:
+    return _done((f"{topic.name}: {topic.total}" for topic in request.topics), value.items)
+
+
+def _partitions(items: Iterable[m.PartitionTarget | m.PartitionName]) -> Iterable[str]:
+    return (f"{item.topic}-{item.partition}" for item in items)
+
+
+def _leaders_moved(request: lm.MoveLeaders, value: m.ItemResults) -> list[str]:
+    moves = request.moves
+    return _done(
+        (f"{move.topic}-{move.partition} to broker {move.target}" for move in moves), value.items
+    )
+
+
+def _configs_altered(request: m.AlterConfigs, value: m.ItemResults) -> list[str]:
+    changed = [(change.resource_type, change.resource_name) for change in request.changes]
+    topics = [(TOPIC_RESOURCE, name) for name in request.replaced_topics]
+    replaced = [(item.resource_type, item.resource_name) for item in request.replaced]
+    return _done(
+        (f"{RESOURCE_NOUNS[kind]} {name}" for kind, name in (*changed, *topics, *replaced)),
+        value.items,
+    )
+
+
+def _acls_removed(_: m.DeleteAcls, value: m.AclsDeleted) -> list[str]:
+    return list(dict.fromkeys(acl_text(acl) for item in value.items for acl in item.acls))
+
+
+def _quotas_altered(_: qm.AlterQuotas, value: qm.QuotasAltered) -> list[str]:
+    results = value.results
+    return [entity_text(item.entity) for item in results if item.status is m.Status.OK]
+
+
+def _users_altered(_: sm.AlterScramCredentials, value: sm.ScramAltered) -> list[str]:
+    return [item.user for item in value.results if item.status is m.Status.OK]
+
+
+def _named(*fields: str) -> Callable[[Any, object], list[str]]:
+    """Return a function of a request that returns the values of these fields of it."""
+    return lambda request, _: [str(getattr(request, field)) for field in fields]
+
+
+_Resources = Callable[[Any, Any], Sequence[str]]
+CHANGES: Final[Mapping[type[m.Message], tuple[str, _Resources]]] = {
+    m.CreateTopics: ("topics_created", _topics_created),
+    m.DeleteTopics: ("topics_deleted", _topics_deleted),
+    m.CreatePartitions: ("partitions_added", _partitions_added),
+    m.AlterReassignments: (
+        "partitions_reassigned",
+        lambda request, value: _done(_partitions(request.partitions), value.items),
+    ),
+    m.ElectPreferred: (
+        "leaders_elected",
+        lambda request, value: _done(_partitions(request.partitions), value.items),
+    ),
+    lm.MoveLeaders: ("leaders_moved", _leaders_moved),
+    m.AlterConfigs: ("configs_altered", _configs_altered),
+    m.UpdateFeatures: (
+        "features_updated",
+        lambda request, _: [f"{item.name}={item.level}" for item in request.updates],
+    ),
+    m.CreateAcls: (
+        "acls_added",
+        lambda request, value: _done(map(acl_text, request.acls), value.items),
+    ),
+    m.DeleteAcls: ("acls_removed", _acls_removed),
+    sm.AlterScramCredentials: ("users_altered", _users_altered),
+    qm.AlterQuotas: ("quotas_altered", _quotas_altered),
+    m.RemoveBroker: ("broker_unregistered", _named("node_id")),
+    m.DrainBroker: ("broker_drained", _named("node_id")),
+    m.PutKeyValue: ("key_put", _named("key")),
+    m.DeleteKeyValue: ("key_deleted", _named("key")),
+    m.AddVoter: ("voter_added", _named("controller")),
+    m.RemoveController: ("controller_removed", _named("node_id")),
+    m.TransferLeadership: ("leadership_transferred", _named("node_id")),
+}
+"""The name of the change that a request makes, and what returns the resources that it has changed,
+from the request and the value of its reply.
+"""
