@@ -14,7 +14,7 @@ from broker.errors import ErrorCode, kafka_error
 from broker.handlers.node import Node
 from broker.handlers.slices import each_once
 from broker.network.request import RequestContext
-from broker.security.acls import SUPPORTED
+from broker.security.acls import ALL_OPERATIONS
 from broker.wire import apis
 from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
@@ -22,10 +22,6 @@ NOT_REQUESTED: Final = -(2**31)
 """Stands for authorized operations that the client did not ask for."""
 
 _NONE: Final[AbstractSet[str]] = frozenset()
-ALL_OPERATIONS: Final = {
-    resource_type: sum(1 << operation for operation in operations)
-    for resource_type, operations in SUPPORTED.items()
-}
 
 
 def allows(
@@ -41,16 +37,20 @@ def allows(
     return authorizer is None or authorizer.allows(ctx, operation, resource_type, name, logs=logs)
 
 
+def of_log(name: str) -> str:
+    """Return the topic whose ACLs count for a topic. Frozen topics have those of the topic whose
+    log they have: `orders` for its snapshot `orders@before`.
+    """
+    return name.partition(SNAPSHOT_SEPARATOR)[0]
+
+
 def allows_topic(
     node: Node, ctx: RequestContext, operation: Operation, name: str, *, logs: bool = True
 ) -> bool:
-    """Return whether the client may do this with the topic. Frozen topics have the ACLs of the
-    topic whose log they have: those of `orders` count for its snapshot `orders@before`.
-    """
+    """Return whether the client may do this with the topic."""
     if node.authorizer is None:
         return True
-    name = name.partition(SNAPSHOT_SEPARATOR)[0]
-    return allows(node, ctx, operation, ResourceType.TOPIC, name, logs=logs)
+    return allows(node, ctx, operation, ResourceType.TOPIC, of_log(name), logs=logs)
 
 
 def allows_group(
@@ -135,6 +135,8 @@ def operations(node: Node, ctx: RequestContext, resource_type: ResourceType, nam
     authorizer = node.authorizer
     if authorizer is None:
         return ALL_OPERATIONS[resource_type]
+    if resource_type is ResourceType.TOPIC:
+        name = of_log(name)
     return authorizer.operations(ctx, resource_type, name)
 
 

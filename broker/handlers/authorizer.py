@@ -8,7 +8,7 @@ Source: Kafka `AuthHelper`, `StandardAuthorizer`.
 
 from broker.handlers.audit import AuditLog
 from broker.network.request import RequestContext
-from broker.security.acls import SUPPORTED, AclIndex
+from broker.security.acls import AclIndex
 from broker.security.config import SecurityConfig
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
@@ -62,8 +62,7 @@ class Authorizer:
 
     def operations(self, ctx: RequestContext, resource_type: int, name: str) -> int:
         """Return the operations that the client may do, as a bit field."""
-        return sum(
-            1 << operation
-            for operation in SUPPORTED[resource_type]
-            if self.allows(ctx, operation, resource_type, name, logs=False)
+        connection = ctx.connection
+        return self.index.operations(
+            connection.principal, connection.peer_host, resource_type, name
         )

@@ -5,9 +5,9 @@ Topics come sorted by name. When a page is full, its cursor names the partition 
 one begins: the first that was left out, or partition 0 of the next topic. Leaders are those of
 Metadata. A partition has no error, only leader -1 while there is none. There are no eligible leader
 replicas (KIP-966) and no last known ones, because every candidate can lead without loss.
-Limits: PARTITIONS_MAX per page. A topic that does not exist counts nothing.
+Limits: PARTITIONS_MAX and TOPICS_MAX per page. A topic that does not exist has no partitions.
 Source: KIP-966; Kafka `DescribeTopicPartitionsRequestHandler`. Unlike there, an empty topic name
-refuses only itself.
+refuses only itself, and topics are limited too: 49,000 that do not exist would take 1.3 s of CPU.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,6 +40,9 @@ from controller.metadata.topics import PartitionMetadata
 PARTITIONS_MAX: Final = 2_000
 """Partitions of one answer: Kafka's `max.request.partition.size.limit`."""
 
+TOPICS_MAX: Final = 2_000
+"""Topics of one answer, those included that do not exist or that the client may not describe."""
+
 
 async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, decode_request)
@@ -54,10 +57,12 @@ async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> R
     wants_all = not request.topics
     allowed: list[str] = []
     denied: list[str] = []
-    async for name in sliced(names):
+    async for name in sliced(names[:TOPICS_MAX]):
         is_allowed = allows_topic(node, ctx, Operation.DESCRIBE, name, logs=not wants_all)
         (allowed if is_allowed else denied).append(name)
     answer = await _page(node, ctx, allowed, request)
+    if answer.next_cursor is None and len(names) > TOPICS_MAX:
+        answer.next_cursor = ResponseCursor(names[TOPICS_MAX], 0)
     if not wants_all:
         refused = (_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied)
         answer.topics = [*answer.topics, *await listed(refused)]

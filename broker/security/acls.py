@@ -13,7 +13,8 @@ of its name. They count for a principal if they name it or `User:*`, and if they
 
 Hosts are compared as addresses, so every spelling of an IPv6 address is the same one.
 Invariant: answers are those of the ACLs at the time of the call: a change forgets all answers.
-Limits: ANSWERS_MAX answers are remembered; then all are forgotten.
+Limits: ANSWERS_MAX answers are remembered, then all are forgotten; CLIENT_ANSWERS_MAX for one
+client, then its own are.
 Budget: 1 us for a remembered answer, 40 us for another one with 10,000 ACLs
 (`benchmarks/acls.py`).
 Must not: log, or know requests.
@@ -33,6 +34,9 @@ from controller.metadata.records import AclEntry
 ANSWERS_MAX: Final = 100_000
 """An answer takes about 200 bytes."""
 
+CLIENT_ANSWERS_MAX: Final = 20_000
+"""Answers for one principal at one host: one that asks for ever new names costs others nothing."""
+
 REMEMBERED_CHARS_MAX: Final = 256
 """Answers about longer names are not remembered. Names of topics are shorter."""
 
@@ -50,6 +54,12 @@ _ALLOWING: Final[Mapping[int, frozenset[int]]] = {
     for operation in Operation
 }
 """The operations whose ALLOW allows an operation."""
+
+_ALLOWED_BY: Final[Mapping[int, int]] = {
+    by: sum(1 << operation for operation, allowing in _ALLOWING.items() if by in allowing)
+    for by in Operation
+}
+"""The operations that an ALLOW of an operation allows, as a bit field."""
 
 _PROBE_NAME: Final = "hardcode"
 """Stands for any resource, as in Kafka."""
@@ -216,6 +226,29 @@ class AclIndex:
         self._remember(principal, host, question, allowed=allowed)
         return allowed
 
+    def operations(self, principal: Principal, host: str, resource_type: int, name: str) -> int:
+        """Return the operations that the principal may do from this host, as a bit field. It is not
+        remembered: it takes as long as an answer of `allows`.
+        """
+        supported, text = ALL_OPERATIONS[resource_type], str(principal)
+        if text in self._super_users:
+            return supported
+        patterns = self._types.get(resource_type)
+        found = [] if patterns is None else patterns.matching(name)
+        if not found:
+            return supported if self._allows_without_acl else 0
+        address = canonical_host(host)
+        allowed = denied = 0
+        for pattern in found:
+            for by_host, by_operation, is_denied in _counting(pattern.by_principal, text):
+                if by_host not in (WILDCARD, address):
+                    continue
+                if is_denied:
+                    denied |= supported if by_operation == _ALL else 1 << by_operation
+                else:
+                    allowed |= _ALLOWED_BY[by_operation]
+        return allowed & ~denied & supported
+
     def _remember(
         self, principal: Principal, host: str, question: _Question, *, allowed: bool
     ) -> None:
@@ -223,7 +256,11 @@ class AclIndex:
             return
         if self.remembered_count >= ANSWERS_MAX:
             self._forget()
-        self._answers.setdefault((principal, host), {})[question] = allowed
+        answers = self._answers.setdefault((principal, host), {})
+        if len(answers) >= CLIENT_ANSWERS_MAX:
+            self.remembered_count -= len(answers)
+            answers.clear()
+        answers[question] = allowed
         self.remembered_count += 1
 
     def _decide(
@@ -327,3 +364,9 @@ SUPPORTED: Final[dict[int, Sequence[Operation]]] = {
     ),
 }
 """The operations that answers about authorized operations name, by resource type."""
+
+ALL_OPERATIONS: Final = {
+    resource_type: sum(1 << operation for operation in operations)
+    for resource_type, operations in SUPPORTED.items()
+}
+"""The same as bit fields."""

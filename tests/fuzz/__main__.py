@@ -16,6 +16,7 @@ from tests.fuzz.seeds import seeds_of
 from tests.fuzz.targets import TARGETS, Target
 
 SECONDS_MIN = 3.0
+SAID_LINES_MAX = 40
 HANG_S = 120.0
 """A worker that takes so much longer hangs. On a busy machine the start takes half a minute."""
 
@@ -25,12 +26,18 @@ def fuzz(target: Target, seconds: float) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [sys.executable, "-m", "tests.fuzz.worker", target.name, str(seconds), name]
-        try:
-            code: object = subprocess.run(
-                command, check=False, capture_output=True, timeout=seconds + HANG_S
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = "a hang"
+        said = folder / "said"
+        with said.open("wb") as file:
+            try:
+                code: object = subprocess.run(
+                    command,
+                    check=False,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    timeout=seconds + HANG_S,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = "a hang"
         found = [
             (path.read_text(), path.with_suffix(".bin").read_bytes())
             for path in sorted(folder.glob("*.txt"))
@@ -39,7 +46,9 @@ def fuzz(target: Target, seconds: float) -> int:
             assert (folder / "last").exists(), f"the worker of {target.name} did not start"
             last = (folder / "last").read_bytes()
             size = int.from_bytes(last[:8], "big")
-            found.append((f"the process ended with {code}", last[8 : 8 + size]))
+            lines = said.read_text("utf-8", "replace").splitlines()[-SAID_LINES_MAX:]
+            what = "\n".join((f"the process ended with {code}; it wrote:", *lines))
+            found.append((what, last[8 : 8 + size]))
         corpus = sum(1 for _ in folder.glob("corpus/*")) or len(seeds_of(target))
         runs = int((folder / "runs").read_text()) if (folder / "runs").exists() else 0
     print(

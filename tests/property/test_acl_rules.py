@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType
 from base.principal import USER, Principal
-from broker.security.acls import AclIndex
+from broker.security.acls import SUPPORTED, AclIndex
 from controller.metadata.records import AclEntry
 
 NAMES = ("a", "ab", "abc", "b", "*", "ba")
@@ -147,4 +147,9 @@ def test_the_index_decides_as_the_rules(
                 assert index.allows_any(principal, host, operation, resource_type) is allowed_any(
                     known, question, default=default
                 ), question
+            assert index.operations(principal, host, resource_type, name) == sum(
+                1 << int(each)
+                for each in SUPPORTED[resource_type]
+                if allowed(known, (user, host, each, resource_type, name), default=default)
+            ), question
     assert set(index) == set(known)

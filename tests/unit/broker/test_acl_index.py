@@ -83,3 +83,16 @@ def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     before = index.remembered_count
     assert index.allows(ALICE, "h", READ, TOPIC, "t" * (acls.REMEMBERED_CHARS_MAX + 1))
     assert index.remembered_count == before
+
+
+def test_a_client_with_ever_new_questions_costs_others_no_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acls, "CLIENT_ANSWERS_MAX", 10)
+    index = AclIndex([allow("t")])
+    assert index.allows(ALICE, "h", READ, TOPIC, "t")
+    for number in range(100):
+        index.allows(ANONYMOUS, "h", READ, TOPIC, f"t{number}")
+    assert index.remembered_count == 11
+    assert index.allows(ALICE, "h", READ, TOPIC, "t")
+    assert index.remembered_count == 11, "the answer was remembered"

@@ -115,6 +115,20 @@ async def test_a_fork_needs_read_on_its_source(fixture: Fixture) -> None:
     assert fixture.client.asked == []
 
 
+async def test_answers_name_what_a_client_may_do_with_a_snapshot(fixture: Fixture) -> None:
+    for name in ("orders", "orders@before"):
+        fixture.topic(name)
+    fixture.authorize(topic("orders", Operation.READ))
+    request = metadata.MetadataRequest(
+        [metadata.MetadataRequestTopic(name=name) for name in ("orders", "orders@before")],
+        include_topic_authorized_operations=True,
+    )
+    answer = await fixture.ask(apis.METADATA, 12, request)
+    assert [item.topic_authorized_operations for item in answer.topics] == [
+        1 << Operation.READ | 1 << Operation.DESCRIBE
+    ] * 2
+
+
 async def test_snapshots_have_the_acls_of_their_topic(fixture: Fixture) -> None:
     fixture.authorize(topic("orders", Operation.DESCRIBE))
     snapshot = {"penstock_fork_source": "orders"}

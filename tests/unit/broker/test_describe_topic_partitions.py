@@ -8,8 +8,8 @@ import pytest
 
 from base.acls import ResourceType
 from broker.errors import ErrorCode
-from broker.handlers.authorization import ALL_OPERATIONS
-from broker.handlers.describe_topic_partitions import PARTITIONS_MAX
+from broker.handlers.describe_topic_partitions import PARTITIONS_MAX, TOPICS_MAX
+from broker.security.acls import ALL_OPERATIONS
 from broker.wire import apis
 from broker.wire.gen.describe_topic_partitions import (
     Cursor,
@@ -134,3 +134,14 @@ async def test_a_broker_without_a_session_does_not_name_itself(fixture: Fixture)
     fixture.node.can_write = lambda: False
     (part,) = (await ask(fixture, ["tb"], 1)).topics[0].partitions
     assert part.leader_id == -1
+
+
+async def test_a_page_has_a_limit_of_topics_that_do_not_exist(fixture: Fixture) -> None:
+    names = [f"u{number:05}" for number in range(TOPICS_MAX + 1)]
+    answer = await ask(fixture, names)
+    assert [topic.name for topic in answer.topics] == names[:-1]
+    following = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    assert following == (names[-1], 0)
+    answer = await ask(fixture, names[-1:], cursor=following)
+    assert [topic.name for topic in answer.topics] == names[-1:]
+    assert answer.next_cursor is None
