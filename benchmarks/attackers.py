@@ -15,14 +15,20 @@ import jwt
 from crc32c import crc32c
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from base.scram import ScramMechanism
+from broker.groups.consumer.matched_topics import EXPRESSIONS_MAX
 from broker.security.config import OAUTHBEARER
 from broker.security.oauthbearer import bearer_message
+from broker.security.scram import ScramClient
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.gen import (
     api_versions,
+    consumer_group_heartbeat,
     create_topics,
+    delete_topics,
     describe_groups,
+    describe_topic_partitions,
     heartbeat,
     incremental_alter_configs,
     list_offsets,
@@ -31,6 +37,7 @@ from broker.wire.gen import (
     sasl_authenticate,
     sasl_handshake,
 )
+from broker.wire.primitives import Reader
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.topic_configs import SCHEMA_CHARS_MAX, VALUE_SCHEMA
 from stream.batch.compression import Compression, compress
@@ -45,12 +52,23 @@ WIDE: Final = "wide"
 
 WIDE_COUNT: Final = 1_000
 
+USER: Final = "bench"
+"""A user with a SCRAM credential."""
+
 KEY_ID: Final = "key"
 """The id of the issuer's key. Everyone can read it."""
 
 _CONNECTIONS: Final = 4
 _FLOOD: Final = 500
 _LOGINS_AT_ONCE: Final = 64
+_RESPONSE_HEADER_BYTES: Final = 5
+_RESET_AT_ONCE: Final = 300
+_TOPICS_MADE: Final = 20
+_PARTITIONS_MADE: Final = 100
+_MEMBERS: Final = 32
+_REPEATED: Final = 1_000
+"""Times that a part of an expression is repeated: about as large as INSTRUCTIONS_MAX allows."""
+
 _NAMES: Final = 49_000
 _BOMB_BYTES: Final = 64 << 20
 _TOKEN_BYTES: Final = (22_000, 350_000)
@@ -154,6 +172,42 @@ def _creates_topics(port: int) -> None:
     topics = [create_topics.CreatableTopic(f"a/{number}", 1, 1) for number in range(_NAMES)]
     request = create_topics.CreateTopicsRequest(topics, timeout_ms=30_000)
     _repeat(port, _long(apis.CREATE_TOPICS, 7, request))
+
+
+def _describes_topics(port: int) -> None:
+    """With authorization the broker decides eight rights for each."""
+    topics = [describe_topic_partitions.TopicRequest(f"n{number}") for number in range(_NAMES)]
+    request = describe_topic_partitions.DescribeTopicPartitionsRequest(topics)
+    _repeat(port, _long(apis.DESCRIBE_TOPIC_PARTITIONS, 0, request))
+
+
+def _creates_and_deletes_topics(port: int) -> None:
+    """Topics with 2,000 partitions in a request, again and again. Other topics have as many."""
+    names = [f"attack-{number}" for number in range(_TOPICS_MADE)]
+    made = [create_topics.CreatableTopic(name, _PARTITIONS_MADE, 1) for name in names]
+    create = create_topics.CreateTopicsRequest(made, timeout_ms=30_000)
+    delete = delete_topics.DeleteTopicsRequest(
+        [delete_topics.DeleteTopicState(name) for name in names], timeout_ms=30_000
+    )
+    _repeat(port, _long(apis.CREATE_TOPICS, 7, create), _long(apis.DELETE_TOPICS, 6, delete))
+
+
+def _subscribes_by_expressions(port: int) -> None:
+    """Members that change their expressions with each heartbeat, among more than brokers remember.
+    The expressions are as large as brokers take.
+    """
+    requests = [
+        consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            f"regex-{number % _CONNECTIONS}",
+            f"member-{number % _MEMBERS}",
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=[],
+            subscribed_topic_regex=f"{number}|([a-z]?x?){{{_REPEATED}}}",
+            topic_partitions=[],
+        )
+        for number in range(2 * EXPRESSIONS_MAX)
+    ]
+    _repeat(port, *(_long(apis.CONSUMER_GROUP_HEARTBEAT, 1, request) for request in requests))
 
 
 def _looks_up_offsets(port: int, topic: str, count: int, timestamp: int) -> None:
@@ -271,6 +325,30 @@ def _begins_handshakes(port: int) -> None:
     _flood(port, outgoing.read())
 
 
+def _resets_connections(port: int) -> None:
+    """Finish TLS on many connections, and reset all of them in the same moment."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    async def open_one() -> asyncio.StreamWriter:
+        return (await asyncio.open_connection("127.0.0.1", port, ssl=context))[1]
+
+    async def every() -> None:
+        while True:
+            found = await asyncio.gather(
+                *(open_one() for _ in range(_RESET_AT_ONCE)), return_exceptions=True
+            )
+            writers = [writer for writer in found if not isinstance(writer, BaseException)]
+            for writer in writers:
+                connection = writer.get_extra_info("socket")
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            for writer in writers:
+                writer.transport.abort()
+
+    asyncio.run(every())
+
+
 def _log_in(port: int, tokens: Sequence[str]) -> None:
     """Log in with these tokens on many connections, again as soon as one is refused."""
     handshake = _long(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest(OAUTHBEARER))
@@ -296,6 +374,42 @@ def _log_in(port: int, tokens: Sequence[str]) -> None:
 
     async def every() -> None:
         await asyncio.gather(*(one() for _ in range(_LOGINS_AT_ONCE)))
+
+    asyncio.run(every())
+
+
+def _guesses_passwords(port: int) -> None:
+    """Log in by SCRAM with wrong passwords of a user that exists, to the end."""
+    handshake = _long(apis.SASL_HANDSHAKE, 1, sasl_handshake.SaslHandshakeRequest("SCRAM-SHA-256"))
+
+    async def answered(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame: bytes
+    ) -> bytes:
+        writer.write(frame)
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        return await reader.readexactly(size)
+
+    def token(data: bytes) -> bytes:
+        request = sasl_authenticate.SaslAuthenticateRequest(data)
+        return _long(apis.SASL_AUTHENTICATE, 2, request)
+
+    async def one(number: int) -> None:
+        for attempt in itertools.count():
+            nonce = f"{number}-{attempt}"
+            client = ScramClient(
+                ScramMechanism.SCRAM_SHA_256, USER, f"guess {attempt}", nonce=nonce
+            )
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                await answered(reader, writer, handshake)
+                frame = await answered(reader, writer, token(client.first()))
+                decoder = Reader(memoryview(frame)[_RESPONSE_HEADER_BYTES:])
+                challenge = sasl_authenticate.decode_response(decoder, 2)
+                await answered(reader, writer, token(client.final(bytes(challenge.auth_bytes))))
+                writer.close()
+
+    async def every() -> None:
+        await asyncio.gather(*(one(number) for number in range(_LOGINS_AT_ONCE)))
 
     asyncio.run(every())
 
@@ -334,6 +448,8 @@ OF_CLIENTS: Final[dict[str, Attack]] = {
     "Metadata of 49,000 topics": _names_topics,
     "DescribeGroups of 49,000 groups": _names_groups,
     "CreateTopics of 49,000 bad names": _creates_topics,
+    "DescribeTopicPartitions of 49,000 topics": _describes_topics,
+    "subscriptions by regular expressions": _subscribes_by_expressions,
     "ListOffsets of 49,000 partitions that do not exist": _looks_up_missing,
     "ListOffsets by time of 1,000 partitions": _looks_up_times,
     "arrays that declare 2 billion elements": _declares_elements,
@@ -343,6 +459,7 @@ OF_CLIENTS: Final[dict[str, Attack]] = {
     "bombs of 64 MiB": _sends_bombs,
     "hostile schemas": _sets_schemas,
     "records for hostile schemas": _sends_hostile_records,
+    "creating and deleting 2,000 partitions": _creates_and_deletes_topics,  # works on for seconds
 }
 """On a listener without authentication."""
 
@@ -350,10 +467,14 @@ OF_STRANGERS: Final[dict[str, Attack]] = {
     "ApiVersions of strangers": _asks_versions,
     "strangers who begin to authenticate": _guesses,
     "500 slow strangers": _never_ends,
+    "wrong passwords": _guesses_passwords,
     "forged tokens": _forges_tokens,
     "forged tokens of 30 and 470 KB": _forges_long_tokens,
 }
 """On a listener with SASL, on which they never authenticate."""
 
-OF_TLS: Final[dict[str, Attack]] = {"TLS handshakes that are abandoned": _begins_handshakes}
+OF_TLS: Final[dict[str, Attack]] = {
+    "TLS handshakes that are abandoned": _begins_handshakes,
+    "resets of 300 TLS connections at once": _resets_connections,
+}
 """On a listener with TLS."""

@@ -163,7 +163,7 @@ def _system() -> Iterator[_System]:
 
 def _security(directory: Path) -> dict[str, str]:
     """Make a certificate, users, and the keys of an issuer of tokens; return the variables."""
-    write_private(directory / "users", b"bench:bench secret\n")
+    write_private(directory / "users", f"{attackers.USER}:bench secret\n".encode())
     issued = Authority.make("bench CA").issue("broker", hosts=["127.0.0.1"])
     write_private(directory / "broker.pem", issued.keystore)
     key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)

@@ -177,9 +177,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     reply_cache_count_max: int = 4_096
     """Answers kept for repetition after a lost reply."""
 
-    batch_bytes_max: int = 128 << 10
-    """Records in one message to a follower, which applies them in one turn of its event loop (10 to
-    20 ms). A proposal with so many takes no further request.
+    batch_bytes_max: int = 32 << 10
+    """Records in one message to a follower, which applies them in one turn of its event loop (up to
+    8 ms; 23 ms for 128 KiB). A proposal with so many takes no further request.
     """
 
     transaction_bytes_max: int = 4 << 20

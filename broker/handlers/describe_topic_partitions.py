@@ -23,7 +23,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.metadata import partition_metadata
 from broker.handlers.node import Node
-from broker.handlers.slices import listed, sliced
+from broker.handlers.slices import listed, sliced, smallest
 from broker.network.request import RequestContext, Response
 from broker.wire.gen.describe_topic_partitions import (
     Cursor,
@@ -46,7 +46,7 @@ TOPICS_MAX: Final = 2_000
 
 async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, decode_request)
-    names = _names(node, request)
+    names = await _names(node, request)
     if names is None:
         answer = DescribeTopicPartitionsResponse(
             topics=await listed(
@@ -69,19 +69,18 @@ async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> R
     return encode_response(ctx, answer)
 
 
-def _names(node: Node, request: DescribeTopicPartitionsRequest) -> list[str] | None:
-    """Return the names of the topics from the cursor on, sorted; None if the cursor is not valid.
-    No topics in the request stand for all topics.
+async def _names(node: Node, request: DescribeTopicPartitionsRequest) -> list[str] | None:
+    """Return the names of the topics from the cursor on, sorted, and one more than an answer has;
+    None if the cursor is not valid. No topics in the request stand for all topics.
     """
-    cursor = request.cursor
-    names = {topic.name for topic in request.topics}
+    cursor, topics = request.cursor, request.topics or list(node.image.topics)
+    first = "" if cursor is None else cursor.topic_name
+    names = await smallest((topic.name for topic in topics if topic.name >= first), TOPICS_MAX + 1)
     if cursor is not None and (
-        cursor.partition_index < 0 or (names and cursor.topic_name not in names)
+        cursor.partition_index < 0 or (request.topics and names[:1] != [first])
     ):
         return None
-    first = "" if cursor is None else cursor.topic_name
-    every = names or {topic.name for topic in node.image.topics}
-    return sorted(name for name in every if name >= first)
+    return names
 
 
 async def _page(

@@ -104,6 +104,18 @@ async def counted(items: Iterable[_H]) -> Counter[_H]:
     return found
 
 
+async def smallest(texts: Iterable[str], count: int) -> list[str]:
+    """Return the smallest texts in order, at most `count` of them, each once."""
+    slices = Slices()
+    found: list[str] = []
+    left = iter(texts)
+    while some := list(islice(left, count)):
+        found = sorted({*found, *some})[:count]
+        if slices.is_over:
+            await slices.turn()
+    return found
+
+
 async def each_once(items: Iterable[_T]) -> AsyncIterator[_T]:
     """Yield the items, which are hashable, without repetitions."""
     seen: set[_T] = set()

@@ -191,8 +191,7 @@ class FollowRequest(Message, frozen=True, kw_only=True):
 
 
 class MetadataBatch(Message, frozen=True, kw_only=True):
-    """Carry committed records [base_offset, base_offset + len(records)), at most 1 MiB. Empty: a
-    heartbeat.
+    """Carry committed records [base_offset, base_offset + len(records)). Empty: a heartbeat.
 
     reset: empty the image first; the batches from this one to the first one without `snapshot` are
     a snapshot as of `base_offset`.

@@ -319,7 +319,7 @@ TARGETS = MappingProxyType(
                 arrow_batches.read,
                 (),
                 arrow_batches.seal,
-                memory_bytes_max=512 * _MIB,
+                memory_bytes_max=1_024 * _MIB,
             ),
             *(
                 Target(

@@ -2,6 +2,7 @@
 random mutations of the corpus, with a limit on the address space.
 """
 
+import logging
 import mmap
 import os
 import random
@@ -65,6 +66,7 @@ class Worker:
 def main() -> None:
     name, seconds, folder = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    logging.disable()  # uvicorn logs each request that is none
     worker = Worker(name, seconds, folder)
     seeds = list(seeds_of(worker.target).values())
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

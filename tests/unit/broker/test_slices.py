@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.handlers.slices import STARTED_COUNT, gathered
+from broker.handlers.slices import STARTED_COUNT, gathered, smallest
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ async def test_only_many_steps_pause(
     monkeypatch.setattr(loop, "call_later", noted)
     assert await gathered(step(number) for number in range(count)) == list(range(count))
     assert len(timers) == pauses
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+async def test_the_smallest_texts_come_in_order_and_once(count: int) -> None:
+    texts = ["d", "b", "b", "a", "e", "c", "a"]
+    assert await smallest(iter(texts), count) == sorted(set(texts))[:count]
