@@ -32,10 +32,11 @@ from broker.wire.gen.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
     ResponseCursor,
+    TopicRequest,
     decode_request,
 )
 from controller.metadata.topic_names import is_topic_name
-from controller.metadata.topics import PartitionMetadata
+from controller.metadata.topics import PartitionMetadata, TopicState
 
 PARTITIONS_MAX: Final = 2_000
 """Partitions of one answer: Kafka's `max.request.partition.size.limit`."""
@@ -73,8 +74,9 @@ async def _names(node: Node, request: DescribeTopicPartitionsRequest) -> list[st
     """Return the names of the topics from the cursor on, sorted, and one more than an answer has;
     None if the cursor is not valid. No topics in the request stand for all topics.
     """
-    cursor, topics = request.cursor, request.topics or list(node.image.topics)
+    cursor = request.cursor
     first = "" if cursor is None else cursor.topic_name
+    topics: Sequence[TopicRequest | TopicState] = request.topics or list(node.image.topics)
     names = await smallest((topic.name for topic in topics if topic.name >= first), TOPICS_MAX + 1)
     if cursor is not None and (
         cursor.partition_index < 0 or (request.topics and names[:1] != [first])

@@ -94,7 +94,7 @@ class ProcessPlan:
         from deploy.node.config.load import load  # not for `--help`
 
         flags = self.arguments[len(_NODE_COMMAND) + 1 :]
-        role = "controller" if self.role == "controller" else "broker"
+        role: NodeRole = "controller" if self.role == "controller" else "broker"
         return load(role, flags, {**environment, **self.environment})
 
     @property
