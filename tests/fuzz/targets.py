@@ -313,7 +313,8 @@ TARGETS = MappingProxyType(
             ),
             Target("http", _http, ()),
             # Arrow and the threads that read a store reserve address space that they do not use.
-            Target("console", consoles.console, (), memory_bytes_max=512 * _MIB),
+            # The threads of librdkafka reserve 8 MiB each, and it aborts if it cannot begin one.
+            Target("console", consoles.console, (), memory_bytes_max=4_096 * _MIB),
             Target(
                 "arrow-batch",
                 arrow_batches.read,
