@@ -46,10 +46,13 @@ class KafkaMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KafkaProcess:
-    """bootstrap: its address. log: the file that gets its output."""
+    """bootstrap: its address. log: the file that gets its output. sasl_port: of its listener with
+    SASL, if it has one.
+    """
 
     bootstrap: str
     log: Path
+    sasl_port: int
 
     def lines(self) -> list[str]:
         """Return the lines of its log so far."""
@@ -113,23 +116,51 @@ def server_command(class_path: str, config: Path, values: Mapping[str, str]) -> 
 
 
 @contextmanager
-def kafka(settings: Mapping[str, str]) -> Iterator[KafkaProcess]:
-    """Start Kafka with these settings besides those of a single node. Raises KafkaMissing."""
+def kafka(
+    settings: Mapping[str, str], *, users: Mapping[str, str] | None = None
+) -> Iterator[KafkaProcess]:
+    """Start Kafka with these settings besides those of a single node. users: names and passwords
+    for PLAIN on a listener SASL_PLAINTEXT of its own. Raises KafkaMissing.
+    """
     class_path = prepared()
-    port = free_port()
+    port, sasl_port = free_port(), free_port()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-kafka-") as directory:
         root = Path(directory)
         values = single_node(port, root / "data") | settings
+        if users:
+            values = _with_users(values, sasl_port, users)
         command = server_command(class_path, root / "server.properties", values)
         address, log = f"127.0.0.1:{port}", root / "kafka.log"
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
             try:
                 until_served(process, address)
-                yield KafkaProcess(address, log)
+                yield KafkaProcess(address, log, sasl_port)
             finally:
                 process.kill()
                 process.wait()
+
+
+def _with_users(
+    values: Mapping[str, str], sasl_port: int, users: Mapping[str, str]
+) -> dict[str, str]:
+    """Add a listener on which users log in by PLAIN, or by SCRAM with delegation tokens."""
+    address = f",SASL_PLAINTEXT://127.0.0.1:{sasl_port}"
+    module = "org.apache.kafka.common.security.{}LoginModule required"
+    known = "".join(f' user_{user}="{password}"' for user, password in users.items())
+    listener = "listener.name.sasl_plaintext"
+    return {
+        **values,
+        "listeners": values["listeners"] + address,
+        "advertised.listeners": values["advertised.listeners"] + address,
+        "listener.security.protocol.map": values["listener.security.protocol.map"]
+        + ",SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        f"{listener}.plain.sasl.jaas.config": f"{module.format('plain.Plain')}{known};",
+        f"{listener}.scram-sha-256.sasl.jaas.config": f"{module.format('scram.Scram')};",
+        f"{listener}.scram-sha-512.sasl.jaas.config": f"{module.format('scram.Scram')};",
+    }
 
 
 def until_served(process: "subprocess.Popen[bytes]", address: str) -> None:

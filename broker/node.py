@@ -59,6 +59,7 @@ from broker.recovery_duty import RecoveryDuty
 from broker.retention_duty import RetentionDuty
 from broker.security.access import ClientAccess
 from broker.security.config import SecurityConfig
+from broker.security.delegation_tokens import DelegationTokens
 from broker.security.peers import PeerAccess
 from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
@@ -86,7 +87,7 @@ from controller.metadata.delta import MetadataDelta
 from controller.metadata.features import SUPPORTED
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
-from controller.metadata.records import NodeListener
+from controller.metadata.records import DelegationTokenRecord, NodeListener
 from objectstore.metered import StoreStats
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
@@ -146,7 +147,9 @@ class Broker:
         self.static_settings = BrokerSettings(config, stream_config, compaction_config, security)
         self.store = store
         self.access = ClientAccess(
-            security, find_user=lambda mechanism, user: self.image.scram.get(user, mechanism)
+            security,
+            find_user=lambda mechanism, user: self.image.scram.get(user, mechanism),
+            find_token=self._find_token,
         )
         self._peer_access = PeerAccess(self.access, [listener.name for listener in config.bound])
         self.server = Server(config, self.access)
@@ -213,6 +216,13 @@ class Broker:
 
     def leads_alone(self) -> bool:
         return self.follower.leads_alone() and not self.storage.fenced
+
+    def _find_token(self, token_id: str) -> DelegationTokenRecord | None:
+        return self.image.delegation_tokens.get(token_id)
+
+    @property
+    def delegation_tokens(self) -> DelegationTokens:
+        return self.access.delegation_tokens
 
     @property
     def port(self) -> int:

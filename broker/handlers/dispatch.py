@@ -44,15 +44,18 @@ from broker.wire.gen import (
     alter_share_group_offsets,
     api_versions,
     consumer_group_heartbeat,
+    create_delegation_token,
     delete_share_group_offsets,
     describe_acls,
     describe_client_quotas,
     describe_cluster,
+    describe_delegation_token,
     describe_log_dirs,
     describe_quorum,
     describe_user_scram_credentials,
     elect_leaders,
     end_txn,
+    expire_delegation_token,
     fetch,
     find_coordinator,
     heartbeat,
@@ -65,6 +68,7 @@ from broker.wire.gen import (
     list_transactions,
     offset_delete,
     offset_fetch,
+    renew_delegation_token,
     share_acknowledge,
     share_fetch,
     share_group_heartbeat,
@@ -143,6 +147,18 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
         describe_user_scram_credentials.DescribeUserScramCredentialsResponse(
             error_code=code, error_message=None
         )
+    ),
+    apis.CREATE_DELEGATION_TOKEN.key: lambda code: (
+        create_delegation_token.CreateDelegationTokenResponse(error_code=code)
+    ),
+    apis.RENEW_DELEGATION_TOKEN.key: lambda code: (
+        renew_delegation_token.RenewDelegationTokenResponse(error_code=code)
+    ),
+    apis.EXPIRE_DELEGATION_TOKEN.key: lambda code: (
+        expire_delegation_token.ExpireDelegationTokenResponse(error_code=code)
+    ),
+    apis.DESCRIBE_DELEGATION_TOKEN.key: lambda code: (
+        describe_delegation_token.DescribeDelegationTokenResponse(error_code=code)
     ),
     apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(
         error_code=code, error_message=None

@@ -16,6 +16,7 @@ from broker.handlers.same_fetches import SameFetches
 from broker.network.peer_watch import PeerWatch
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
+from broker.security.delegation_tokens import DelegationTokens
 from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
@@ -48,6 +49,9 @@ class Node(LocalBroker, Protocol):
     def authorizer(self) -> Authorizer | None:
         """Return who decides what clients may do; None: they may do everything."""
         ...
+
+    @property
+    def delegation_tokens(self) -> DelegationTokens: ...
 
     @property
     def change_log(self) -> ChangeLog:

@@ -18,6 +18,7 @@ from base.listeners import SecurityProtocol
 from base.principal import ANONYMOUS, USER, Principal
 from base.scram import SCRAM_BY_NAME, ScramCredential, ScramMechanism
 from broker.security.config import OAUTHBEARER, PLAIN, SecurityConfig
+from broker.security.delegation_tokens import DelegationTokens, FindToken
 from broker.security.distinguished_names import distinguished_name
 from broker.security.exchange import AuthenticationFailed, Exchange
 from broker.security.files import SecurityFiles
@@ -40,16 +41,26 @@ def _no_user(_mechanism: ScramMechanism, _user: str) -> ScramCredential | None:
     return None
 
 
+def _no_token(_token_id: str) -> None:
+    return None
+
+
 class ClientAccess:
-    """find_user: finds the credential of a user in the metadata."""
+    """find_user, find_token: find the credential of a user, and a delegation token, in the
+    metadata.
+    """
 
     def __init__(
         self,
         config: SecurityConfig | None = None,
         *,
         find_user: Callable[[ScramMechanism, str], ScramCredential | None] = _no_user,
+        find_token: FindToken = _no_token,
     ) -> None:
         self.config = config or SecurityConfig()
+        self.delegation_tokens = DelegationTokens(
+            self.config.delegation_token_secret_key, find_token, wall_ms
+        )
         self.files = SecurityFiles(self.config)
         self.users = Users(
             lambda: self.files.users.credentials, find_user, lambda: self.files.users.secret
@@ -145,4 +156,10 @@ class ListenerAccess:
         if mechanism == OAUTHBEARER:
             return OAuthBearerServer()
         users = self._access.users
-        return ScramServer(SCRAM_BY_NAME[mechanism], users.find, users.pretend, nonce=new_nonce())
+        return ScramServer(
+            SCRAM_BY_NAME[mechanism],
+            users.find,
+            users.pretend,
+            nonce=new_nonce(),
+            find_token=self._access.delegation_tokens.login,
+        )

@@ -208,6 +208,23 @@ class SecurityConfig:
     ] = "sub"
     """The claim with the name of the user."""
 
+    delegation_token_secret_key: Annotated[
+        str, Setting("delegation.token.secret.key", Kind.SECRET)
+    ] = ""
+    """Key from which the secrets of delegation tokens (KIP-48) are derived, the same for all
+    brokers. Empty: there are no delegation tokens. With another key all tokens become invalid.
+    """
+
+    delegation_token_max_lifetime_ms: Annotated[
+        int, Setting("delegation.token.max.lifetime.ms", Kind.DURATION, 1, 10 * 365 * 86_400_000)
+    ] = 7 * 86_400_000
+    """How long a delegation token can be renewed, at most."""
+
+    delegation_token_expiry_time_ms: Annotated[
+        int, Setting("delegation.token.expiry.time.ms", Kind.DURATION, 1, 10 * 365 * 86_400_000)
+    ] = 86_400_000
+    """How long a delegation token is valid until it has to be renewed, at most."""
+
     connections_max_reauth_ms: Annotated[
         int,
         Setting("connections.max.reauth.ms", Kind.DURATION, 0, (1 << 31) - 1, per_listener=True),

@@ -28,12 +28,13 @@ class Challenge:
 @dataclass(frozen=True, slots=True)
 class Done:
     """The client is this user. expires_ms: wall clock time at which its credential expires; None
-    for never.
+    for never. by_token: it has shown a delegation token.
     """
 
     user: str
     data: bytes = b""
     expires_ms: int | None = None
+    by_token: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)

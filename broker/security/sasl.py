@@ -46,6 +46,8 @@ class SaslState:
         self.has_headers = False
         """Whether tokens come in SaslAuthenticate requests; else each is a frame of its own."""
         self.principal: Principal = ANONYMOUS
+        self.by_token = False
+        """Whether the client has shown a delegation token."""
         self.exchange: Exchange | None = None
         self._make_exchange = make_exchange
         self._max_reauth_ms = max_reauth_ms
@@ -116,6 +118,7 @@ class SaslState:
             limits.append(max(done.expires_ms - now_ms, 0))
         self._expires_at = now + min(limits) / 1_000 if limits else None
         self.principal = principal
+        self.by_token = done.by_token
         self.exchange = None
         self.phase = SaslPhase.COMPLETE
         return min(limits) if limits else 0

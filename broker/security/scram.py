@@ -2,6 +2,8 @@
 
 Invariants: pure; nonces are parameters. The server answers the first message of an unknown user as
 that of a known one, with a salt that stays the same for that name, and refuses only the proof.
+With the extension `tokenauth=true` the name is the id of a delegation token, whose owner the client
+becomes (KIP-48).
 There is no channel binding: the client may say that it cannot (`n`) or that it believes that the
 server cannot (`y`). Keys are compared in constant time.
 Source: RFC 5802, RFC 7677; Kafka's ScramSaslServer and ScramSaslClient.
@@ -12,7 +14,7 @@ import binascii
 import hmac
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from base.scram import (
     ITERATIONS_MAX,
@@ -45,6 +47,8 @@ _ESCAPES: Final = re.compile("=2C|=3D|=")
 _CLIENT_ITERATIONS_MAX: Final = 10 * ITERATIONS_MAX
 """A server cannot make a client compute for longer."""
 
+_TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a name
+
 Find = Callable[[ScramMechanism, str], ScramCredential | None]
 """Find the credential of a user."""
 
@@ -52,14 +56,40 @@ Pretend = Callable[[ScramMechanism, str], ScramCredential]
 """Make up the credential of an unknown user, always the same for one name."""
 
 
+class TokenLogin(NamedTuple):
+    """What verifies a delegation token, the name of its owner, and when it ends by the wall
+    clock.
+    """
+
+    credential: ScramCredential
+    owner: str
+    expires_ms: int
+
+
+FindToken = Callable[[ScramMechanism, str], TokenLogin | None]
+"""Find a delegation token by its id."""
+
+
+def _no_token(_mechanism: ScramMechanism, _token_id: str) -> TokenLogin | None:
+    return None
+
+
 class ScramServer:
     """The server's side of one authentication. nonce: random, used once."""
 
     def __init__(
-        self, mechanism: ScramMechanism, find: Find, pretend: Pretend, *, nonce: str
+        self,
+        mechanism: ScramMechanism,
+        find: Find,
+        pretend: Pretend,
+        *,
+        nonce: str,
+        find_token: FindToken = _no_token,
     ) -> None:
         self._mechanism = mechanism
         self._find = find
+        self._find_token = find_token
+        self._token: TokenLogin | None = None
         self._pretend = pretend
         self._own_nonce = nonce
         self._user = ""
@@ -78,8 +108,11 @@ class ScramServer:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None:
             raise AuthenticationFailed("the first SCRAM message is malformed")
-        names = {part.partition("=")[0] for part in found["extensions"].split(",")}
-        if names & {"m", "tokenauth"}:
+        extensions: dict[str, str] = {}
+        for part in found["extensions"].split(","):
+            name, _, value = part.partition("=")
+            extensions[name] = value
+        if "m" in extensions:
             raise AuthenticationFailed("the client wants a SCRAM extension that is not supported")
         self._user = unescaped(found["name"])
         if found["authzid"] is not None and unescaped(found["authzid"]) != self._user:
@@ -88,7 +121,11 @@ class ScramServer:
                 told="Authentication failed: Client requested an authorization id that is"
                 " different from username",
             )
-        credential = self._find(self._mechanism, self._user)
+        if extensions.get(_TOKEN_EXTENSION, "").lower() == "true":
+            self._token = self._find_token(self._mechanism, self._user)
+            credential = self._token.credential if self._token is not None else None
+        else:
+            credential = self._find(self._mechanism, self._user)
         self._is_known = credential is not None and credential.iterations >= ITERATIONS_MIN
         if credential is None or not self._is_known:
             credential = self._pretend(self._mechanism, self._user)
@@ -120,17 +157,32 @@ class ScramServer:
         if not (is_right and self._is_known):
             raise AuthenticationFailed("the user or the password is wrong")
         verifier = base64.b64encode(sign(self._mechanism, credential.server_key, signed))
-        return Done(self._user, b"v=" + verifier)
+        if self._token is None:
+            return Done(self._user, b"v=" + verifier)
+        expires_ms = self._token.expires_ms
+        return Done(self._token.owner, b"v=" + verifier, expires_ms, by_token=True)
 
 
 class ScramClient:
-    """The client's side of one authentication. nonce: random, used once."""
+    """The client's side of one authentication. nonce: random, used once. by_token: user and
+    password are those of a delegation token.
+    """
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str) -> None:
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        user: str,
+        password: str,
+        *,
+        nonce: str,
+        by_token: bool = False,
+    ) -> None:
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce
         self._bare = f"n={escaped(user)},r={nonce}"
+        if by_token:
+            self._bare += f",{_TOKEN_EXTENSION}=true"
         self._verifier = b""
 
     def first(self) -> bytes:

@@ -76,6 +76,18 @@ ALTER_REPLICA_LOG_DIRS: Final = _api(34, "AlterReplicaLogDirs", "alter_replica_l
 DESCRIBE_LOG_DIRS: Final = _api(35, "DescribeLogDirs", "describe_log_dirs", (1, 4), 2)
 SASL_AUTHENTICATE: Final = _api(36, "SaslAuthenticate", "sasl_authenticate", (0, 2), 2)
 CREATE_PARTITIONS: Final = _api(37, "CreatePartitions", "create_partitions", (0, 3), 2)
+CREATE_DELEGATION_TOKEN: Final = _api(
+    38, "CreateDelegationToken", "create_delegation_token", (1, 3), 2
+)
+RENEW_DELEGATION_TOKEN: Final = _api(
+    39, "RenewDelegationToken", "renew_delegation_token", (1, 2), 2
+)
+EXPIRE_DELEGATION_TOKEN: Final = _api(
+    40, "ExpireDelegationToken", "expire_delegation_token", (1, 2), 2
+)
+DESCRIBE_DELEGATION_TOKEN: Final = _api(
+    41, "DescribeDelegationToken", "describe_delegation_token", (1, 3), 2
+)
 DELETE_GROUPS: Final = _api(42, "DeleteGroups", "delete_groups", (0, 2), 2)
 ELECT_LEADERS: Final = _api(43, "ElectLeaders", "elect_leaders", (0, 2), 2)
 INCREMENTAL_ALTER_CONFIGS: Final = _api(
@@ -179,6 +191,10 @@ APIS: Final[dict[int, ApiSpec]] = {
         DESCRIBE_LOG_DIRS,
         SASL_AUTHENTICATE,
         CREATE_PARTITIONS,
+        CREATE_DELEGATION_TOKEN,
+        RENEW_DELEGATION_TOKEN,
+        EXPIRE_DELEGATION_TOKEN,
+        DESCRIBE_DELEGATION_TOKEN,
         DELETE_GROUPS,
         ELECT_LEADERS,
         INCREMENTAL_ALTER_CONFIGS,

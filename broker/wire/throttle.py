@@ -1,9 +1,9 @@
 """Write the time that a client has to wait into an encoded answer.
 
 Only the dispatcher knows the time when the answer is encoded already. Nearly all answers have it as
-their first field, so it can be written afterwards; Produce has it at the end, where its handler
-puts it.
-Invariant: `FIRST_FROM` agrees with the generated codecs (property-tested).
+their first field or at the end, so it can be written afterwards; Produce has it at the end, where
+its handler puts it.
+Invariant: the tables agree with the generated codecs (property-tested).
 Source: the response schemas of Kafka 4; KIP-124, KIP-219.
 """
 
@@ -35,6 +35,16 @@ FIRST_FROM: Final[dict[int, int]] = {
 _ELSEWHERE: Final[dict[int, int]] = {apis.OFFSET_DELETE.key: 2}
 """Where in the body the field is, if it is not the first one."""
 
+_LAST: Final = frozenset(
+    {
+        apis.CREATE_DELEGATION_TOKEN.key,
+        apis.RENEW_DELEGATION_TOKEN.key,
+        apis.EXPIRE_DELEGATION_TOKEN.key,
+        apis.DESCRIBE_DELEGATION_TOKEN.key,
+    }
+)
+"""APIs whose last field it is, before the empty tagged fields of flexible versions."""
+
 WITHOUT: Final = frozenset(
     {
         apis.PRODUCE.key,
@@ -57,5 +67,8 @@ def write_throttle(api: ApiSpec, version: int, head: bytearray, throttle_ms: int
     """Write the time into the first buffer of a whole frame, if the version has the field."""
     if api.key in WITHOUT or version < FIRST_FROM.get(api.key, 0):
         return
-    at = _BODY_AT + api.is_flexible(version) + _ELSEWHERE.get(api.key, 0)
+    if api.key in _LAST:
+        at = len(head) - api.is_flexible(version) - _I32.size
+    else:
+        at = _BODY_AT + api.is_flexible(version) + _ELSEWHERE.get(api.key, 0)
     _I32.pack_into(head, at, throttle_ms)

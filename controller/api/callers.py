@@ -18,6 +18,7 @@ from controller.api import messages as m
 from controller.api import quota_messages as qm
 from controller.api import rewrite_messages as rm
 from controller.api import scram_messages as sm
+from controller.api import token_messages as tm
 
 FOLLOW: Final = "Follow"
 EXCHANGE: Final = "Exchange"
@@ -77,6 +78,9 @@ _BY_MESSAGE: Final[dict[type[m.Message], frozenset[CallerRole]]] = {
     m.AllocateProducerIds: _BROKER,
     m.ReportMoves: _BROKER,
     lm.ReportLoad: _BROKER,
+    tm.CreateDelegationToken: _BROKER,
+    tm.RenewDelegationToken: _BROKER,
+    tm.ExpireDelegationToken: _BROKER,
     m.RemoveBroker: _BROKER | _ADMIN,
     m.CreateTopics: _BROKER | _ADMIN,
     m.DeleteTopics: _BROKER | _ADMIN,

@@ -25,6 +25,7 @@ from controller.api import messages as m
 from controller.api import quota_messages as qm
 from controller.api import rewrite_messages as rm
 from controller.api import scram_messages as sm
+from controller.api import token_messages as tm
 from controller.api.errors import refusal
 from controller.api.tls import PemFiles, TlsFiles
 from controller.api.tls_troubles import explain
@@ -298,6 +299,21 @@ class ControllerClient:
         self, request: sm.AlterScramCredentials, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> sm.ScramAltered:
         return await self._call(request, sm.ScramAltered, timeout_s)
+
+    async def create_delegation_token(
+        self, request: tm.CreateDelegationToken, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> tm.DelegationTokenReply:
+        return await self._call(request, tm.DelegationTokenReply, timeout_s)
+
+    async def renew_delegation_token(
+        self, request: tm.RenewDelegationToken, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> tm.DelegationTokenReply:
+        return await self._call(request, tm.DelegationTokenReply, timeout_s)
+
+    async def expire_delegation_token(
+        self, request: tm.ExpireDelegationToken, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> tm.DelegationTokenReply:
+        return await self._call(request, tm.DelegationTokenReply, timeout_s)
 
     async def alter_quotas(
         self, request: qm.AlterQuotas, *, timeout_s: float = DEFAULT_TIMEOUT_S

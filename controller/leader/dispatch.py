@@ -3,8 +3,8 @@
 Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
 gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
 What acknowledged records need after a loss of all controllers' disks is in the backup before it is
-answered (ADR 0013): registrations, topics, levels of features, ACLs, users, quotas, the opening of
-new streams.
+answered (ADR 0013): registrations, topics, levels of features, ACLs, users, delegation tokens,
+quotas, the opening of new streams.
 
 Must hold no other rule. Source: KRaft `ControllerApis`.
 """
@@ -21,6 +21,7 @@ from controller.api import messages as m
 from controller.api import quota_messages as qm
 from controller.api import rewrite_messages as rm
 from controller.api import scram_messages as sm
+from controller.api import token_messages as tm
 from controller.backup.new_streams import NewStreams
 from controller.backup.writer import Backup
 from controller.balance.balancer import Balancer
@@ -32,6 +33,7 @@ from controller.managers import (
     acls,
     commits,
     configs,
+    delegation_tokens,
     deleted_topics,
     features,
     kv,
@@ -75,6 +77,9 @@ REQUESTS: tuple[type[m.Message], ...] = (
     m.CreateAcls,
     m.DeleteAcls,
     sm.AlterScramCredentials,
+    tm.CreateDelegationToken,
+    tm.RenewDelegationToken,
+    tm.ExpireDelegationToken,
     qm.AlterQuotas,
     m.AllocateProducerIds,
     m.PutKeyValue,
@@ -101,6 +106,9 @@ _BACKED_UP = frozenset(
         m.CreateAcls,
         m.DeleteAcls,
         sm.AlterScramCredentials,
+        tm.CreateDelegationToken,
+        tm.RenewDelegationToken,
+        tm.ExpireDelegationToken,
         qm.AlterQuotas,
     }
 )
@@ -160,6 +168,9 @@ def managers(
         sm.AlterScramCredentials: lambda image, request, _: scram.alter_scram_credentials(
             image, request
         ),
+        tm.CreateDelegationToken: delegation_tokens.create_delegation_token,
+        tm.RenewDelegationToken: delegation_tokens.renew_delegation_token,
+        tm.ExpireDelegationToken: delegation_tokens.expire_delegation_token,
         qm.AlterQuotas: lambda image, request, _: quotas.alter_quotas(image, request),
         m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(
             image, request

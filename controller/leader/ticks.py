@@ -22,6 +22,7 @@ from base.ids import Millis, NodeEpoch, NodeId
 from controller.api.errors import NotLeader, QuorumClosed
 from controller.api.messages import Status
 from controller.config import ControllerConfig
+from controller.managers.delegation_tokens import remove_expired_tokens
 from controller.managers.deleted_topics import remove_deleted
 from controller.managers.elections import elect_leaderless
 from controller.managers.kept_logs import drop_kept
@@ -91,6 +92,7 @@ class Ticks:
                 "DropKeptLogs",
                 lambda image, _: drop_kept(image, self._age_s),
             ),
+            ("RemoveExpiredTokens", remove_expired_tokens),
             (
                 "DestroyUnreferenced",
                 lambda image, now_ms: destroy_unreferenced(

@@ -20,6 +20,8 @@ from controller.metadata.records import (
     AclRecord,
     AclRemoved,
     ConfigRecord,
+    DelegationTokenRecord,
+    DelegationTokenRemoved,
     FeatureRecord,
     FrozenTopicRecord,
     FrozenTopicRemoved,
@@ -82,6 +84,8 @@ class MetadataDelta:
     acls: set[AclEntry] = field(default_factory=set[AclEntry])
     """ACLs that were added or removed."""
     users: set[str] = field(default_factory=set[str])
+    token_ids: set[str] = field(default_factory=set[str])
+    """Delegation tokens that were set or removed."""
     quotas: set[tuple[QuotaTarget, ...]] = field(default_factory=set[tuple[QuotaTarget, ...]])
     """Entities whose quotas changed."""
 
@@ -126,6 +130,8 @@ class MetadataDelta:
                 self.acls.add(record.acl)
             case ScramCredentialRecord() | ScramCredentialRemoved():
                 self.users.add(record.user)
+            case DelegationTokenRecord() | DelegationTokenRemoved():
+                self.token_ids.add(record.token_id)
             case QuotaRecord():
                 self.quotas.add(record.entity)
             case KeyValueRecord():

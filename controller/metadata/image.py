@@ -21,6 +21,7 @@ from base.ids import (
 from controller.metadata import invariants
 from controller.metadata.acls import AclsImage
 from controller.metadata.configs import TOPIC_RESOURCE, ConfigsImage
+from controller.metadata.delegation_tokens import DelegationTokensImage
 from controller.metadata.errors import broken
 from controller.metadata.features import FeaturesImage
 from controller.metadata.frozen_topics import FrozenTopicsImage
@@ -33,6 +34,8 @@ from controller.metadata.records import (
     AclRemoved,
     ClusterRecord,
     ConfigRecord,
+    DelegationTokenRecord,
+    DelegationTokenRemoved,
     FeatureRecord,
     FrozenTopicRecord,
     FrozenTopicRemoved,
@@ -96,6 +99,7 @@ class MetadataImage:
     features: FeaturesImage = field(default_factory=FeaturesImage)
     acls: AclsImage = field(default_factory=AclsImage)
     scram: ScramImage = field(default_factory=ScramImage)
+    delegation_tokens: DelegationTokensImage = field(default_factory=DelegationTokensImage)
     quotas: QuotasImage = field(default_factory=QuotasImage)
     kv: KeyValueImage = field(default_factory=KeyValueImage)
     _appliers: dict[type[Record], Callable[..., None]] = field(
@@ -137,6 +141,8 @@ class MetadataImage:
             AclRemoved: self.acls.remove,
             ScramCredentialRecord: self.scram.set,
             ScramCredentialRemoved: self.scram.remove,
+            DelegationTokenRecord: self.delegation_tokens.set,
+            DelegationTokenRemoved: self.delegation_tokens.remove,
             QuotaRecord: self.quotas.set,
             KeyValueRecord: self.kv.set,
         }

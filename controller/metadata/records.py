@@ -635,6 +635,32 @@ class ScramCredentialRemoved(_Record, tag="scram-removed", frozen=True, gc=False
     """Kafka's number, as in the record that set it."""
 
 
+class DelegationTokenRecord(_Record, tag="delegation-token", frozen=True, gc=False):
+    """Sets a delegation token (KIP-48). Brokers derive its secret from its id."""
+
+    token_id: str
+    """Id of the token, which no other has."""
+    owner: str
+    """The principal as which clients act that log in with the token, for example `User:alice`."""
+    requester: str
+    """The principal that created it."""
+    renewers: tuple[str, ...]
+    """Principals that may renew and expire it, besides the owner."""
+    issue_ms: Millis
+    """When it was created."""
+    expiry_ms: Millis
+    """When it ends, unless it is renewed."""
+    max_ms: Millis
+    """Until when it can be renewed."""
+
+
+class DelegationTokenRemoved(_Record, tag="delegation-token-removed", frozen=True, gc=False):
+    """Removes a delegation token."""
+
+    token_id: str
+    """Id of the token."""
+
+
 class QuotaRecord(_Record, tag="quota", frozen=True, gc=False):
     """Sets or removes one quota of an entity."""
 
@@ -698,6 +724,8 @@ Record = (
     | AclRemoved
     | ScramCredentialRecord
     | ScramCredentialRemoved
+    | DelegationTokenRecord
+    | DelegationTokenRemoved
     | QuotaRecord
     | KeyValueRecord
 )

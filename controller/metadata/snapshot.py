@@ -60,7 +60,7 @@ class ImageCopy:
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Records of configs, features, ACLs, users, quotas and keys."""
+    """Records of configs, features, ACLs, users, delegation tokens, quotas and keys."""
 
     @staticmethod
     def of(image: MetadataImage) -> "ImageCopy":
@@ -82,6 +82,7 @@ class ImageCopy:
         lasts += [FeatureRecord(name, level) for name, level in image.features.items()]
         lasts += map(AclRecord, image.acls)
         lasts += image.scram.records()
+        lasts += image.delegation_tokens
         lasts += image.quotas.records()
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
         return ImageCopy(

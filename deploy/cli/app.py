@@ -40,6 +40,7 @@ class _Commands(LazyCommands):
         "features": "deploy.cli.features:app",
         "acls": "deploy.cli.acls:app",
         "users": "deploy.cli.users:app",
+        "tokens": "deploy.cli.tokens:app",
         "quotas": "deploy.cli.quotas:app",
         "certs": "deploy.cli.certs:app",
         "elect": "deploy.cli.elect:elect",

@@ -19,6 +19,7 @@ _ACLS: Final = "tests/integration/test_acls.py"
 _ACL_COMMANDS: Final = "tests/interop/test_interop_acls.py"
 _AUTHENTICATION: Final = "tests/integration/test_authentication.py"
 _USERS: Final = "tests/interop/test_interop_users.py"
+_TOKENS: Final = "tests/interop/test_interop_delegation_tokens.py"
 _ADMIN_APIS: Final = "tests/interop/test_interop_admin_apis.py"
 _CLIENTS_ADMIN: Final = "tests/integration/test_clients_admin.py"
 _CLIENTS_CONSUMER_GROUPS: Final = "tests/integration/test_clients_consumer_groups.py"
@@ -248,6 +249,10 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         KAFKAJS: _KAFKAJS,
         REQUESTS: _TOPIC_REQUESTS,
     },
+    "CreateDelegationToken": {JAVA: _TOKENS, REQUESTS: _TOKENS},
+    "RenewDelegationToken": {JAVA: _TOKENS, REQUESTS: _TOKENS},
+    "ExpireDelegationToken": {JAVA: _TOKENS, REQUESTS: _TOKENS},
+    "DescribeDelegationToken": {JAVA: _TOKENS, REQUESTS: _TOKENS},
     "DeleteGroups": {
         JAVA: _COMMANDS,
         LIBRDKAFKA: _CLIENTS_ADMIN,

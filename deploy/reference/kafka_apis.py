@@ -91,15 +91,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "Kafka Streams uses the classic group protocol (no KIP-1071).",
     ),
     (
-        (
-            "CreateDelegationToken",
-            "RenewDelegationToken",
-            "ExpireDelegationToken",
-            "DescribeDelegationToken",
-        ),
-        "No delegation tokens (KIP-48): SCRAM refuses `tokenauth`.",
-    ),
-    (
         ("AddRaftVoter", "RemoveRaftVoter"),
         "`penstock controller` changes the quorum.",
     ),

@@ -37,6 +37,7 @@ SHORT_ANSWER_BYTES = 1_000
 """A refusal of the whole request, which needs no thread."""
 
 FEW_TURNS = {
+    "CreateDelegationToken",
     "LeaveGroup",
     "OffsetCommit",
     "OffsetFetch",

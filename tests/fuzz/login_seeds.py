@@ -19,7 +19,7 @@ from jwt.utils import to_base64url_uint
 from base.scram import SCRAM_BY_NAME, ScramMechanism
 from broker.security.oauthbearer import bearer_message
 from broker.security.plain import plain_message
-from broker.security.scram import ScramClient, ScramServer
+from broker.security.scram import ScramClient, ScramServer, TokenLogin
 from tests.fuzz import logins
 
 Seeds = Iterator[tuple[str, bytes]]
@@ -52,6 +52,18 @@ def scram(mechanism: ScramMechanism) -> Seeds:
     yield "authzid", b"n,a=alice,n=alice,r=abc,x=y"
     yield "escapes", b"y,,n=a=2Cb=3D,r=abc"
     yield "extension", b"n,,n=alice,r=abc,tokenauth=true"
+    holder = ScramClient(
+        mechanism, logins.TOKEN_ID, logins.PASSWORD, nonce="client-nonce", by_token=True
+    )
+    server = ScramServer(
+        mechanism,
+        lambda *_: None,
+        lambda *_: logins.credential(mechanism),
+        nonce=logins.NONCE,
+        find_token=lambda *_: TokenLogin(logins.credential(mechanism), logins.USER, 1),
+    )
+    first = holder.first()
+    yield "token", first + logins.SEPARATOR + holder.final(server.receive(first).data)
 
 
 def plain() -> Seeds:

@@ -28,7 +28,7 @@ from broker.security.oauthbearer import OAuthBearerServer
 from broker.security.plain import PlainServer
 from broker.security.principal_rules import PrincipalRules
 from broker.security.sasl import SaslState
-from broker.security.scram import ScramServer
+from broker.security.scram import ScramServer, TokenLogin
 from broker.security.tls import make_contexts
 from broker.security.tokens import Key, TokenRules, VerifiedToken, parse_keys, verify
 from broker.security.users_file import parse_users
@@ -40,6 +40,7 @@ from broker.wire.gen.sasl_authenticate import SaslAuthenticateResponse
 USER = "alice"
 PASSWORD = "secret"
 NONCE = "server-nonce"
+TOKEN_ID = "token-of-alice"
 SALT = b"a salt of alice"
 NOW_MS = 1_800_000_000_000
 SEPARATOR = b"\xfe\xff"
@@ -69,12 +70,20 @@ def _pretend(mechanism: ScramMechanism, user: str) -> ScramCredential:
     return credential(mechanism)
 
 
+def _find_token(mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
+    if token_id != TOKEN_ID:
+        return None
+    return TokenLogin(credential(mechanism), USER, NOW_MS + 1_000)
+
+
 def _exchange(mechanism: str) -> Exchange:
     if mechanism == PLAIN:
         return PlainServer()
     if mechanism == OAUTHBEARER:
         return OAuthBearerServer()
-    return ScramServer(SCRAM_BY_NAME[mechanism], _find, _pretend, nonce=NONCE)
+    return ScramServer(
+        SCRAM_BY_NAME[mechanism], _find, _pretend, nonce=NONCE, find_token=_find_token
+    )
 
 
 def sasl(mechanism: str, data: bytes) -> None:

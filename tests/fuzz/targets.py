@@ -24,7 +24,13 @@ from broker.wire.errors import WireError
 from broker.wire.framing import decode_body, parse_header, parse_response_header
 from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from broker.wire.produce import decode_produce_request
-from controller.api import load_messages, quota_messages, rewrite_messages, scram_messages
+from controller.api import (
+    load_messages,
+    quota_messages,
+    rewrite_messages,
+    scram_messages,
+    token_messages,
+)
 from controller.api import messages as api_messages
 from controller.api.errors import BackupCorrupt, JournalCorrupt, JournalForgot, SnapshotCorrupt
 from controller.backup.layout import unpack
@@ -213,6 +219,7 @@ def _messages() -> tuple[type[api_messages.Message], ...]:
             quota_messages,
             rewrite_messages,
             scram_messages,
+            token_messages,
         )
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, api_messages.Message)

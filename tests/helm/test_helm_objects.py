@@ -483,6 +483,18 @@ def test_nodes_read_the_certificates_of_their_roles() -> None:
     assert not any("CONTROLLER_SSL" in name for name in variables_of(plain, "broker", 0))
 
 
+def test_brokers_alone_read_the_key_of_delegation_tokens() -> None:
+    objects = render({**SECURE, "security.sasl.delegationTokenSecret": "tokens"})
+    name = "PENSTOCK_DELEGATION_TOKEN_SECRET_KEY"
+    for role, expected in (("broker", [{"name": "tokens", "key": "key"}]), ("controller", [])):
+        pod = pod_of(named(objects, "StatefulSet", f"penstock-{role}"))
+        assert [
+            item["valueFrom"]["secretKeyRef"]
+            for item in pod["containers"][0]["env"]
+            if item["name"] == name
+        ] == expected
+
+
 def test_each_listener_has_its_protocol_and_nodes_accept_them_all() -> None:
     """The settings are those of a node that reads them."""
     objects = render(SECURE)

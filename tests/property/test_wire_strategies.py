@@ -74,9 +74,20 @@ def _scalar(field: Field) -> st.SearchStrategy[Any]:
     if field.name == "log_append_time_ms":
         # kio keeps whole seconds only and reads -1 as None.
         return st.just(-1) | st.integers(0, 2**31).map(lambda seconds: seconds * 1000)
-    if field.name == "transaction_start_time_ms":
+    if field.name in {
+        "transaction_start_time_ms",
+        "issue_timestamp_ms",
+        "expiry_timestamp_ms",
+        "max_timestamp_ms",
+    }:
         return st.integers(0, 2**31).map(lambda seconds: seconds * 1000)
-    if field.name in {"retention_time_ms", "session_lifetime_ms"}:
+    if field.name in {
+        "retention_time_ms",
+        "session_lifetime_ms",
+        "max_lifetime_ms",
+        "renew_period_ms",
+        "expiry_time_period_ms",
+    }:
         # kio has a timedelta, which cannot hold every number.
         return st.integers(-(10**12), 10**12)
     if field.name.endswith("error_code"):

@@ -1,4 +1,4 @@
-"""Planted bugs of ACLs, for `tests.sim.mutants`."""
+"""Planted bugs of ACLs and delegation tokens, for `tests.sim.mutants`."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,13 @@ from controller.api.messages import DeleteAcls, Reply, Status
 from controller.managers.result import Result
 from controller.metadata.acls import AclsImage
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import AclEntry, AclRecord, AclRemoved, ControllerEpoch
+from controller.metadata.records import (
+    AclEntry,
+    AclRecord,
+    AclRemoved,
+    ControllerEpoch,
+    DelegationTokenRecord,
+)
 from controller.writer.runtime import Runtime
 
 Patch = tuple[Any, str, Any]
@@ -126,10 +132,21 @@ def _attempts_of_earlier_epochs_carried_out() -> list[Patch]:
     return [(server.ControllerService, "_of_another_epoch", of_another_epoch)]
 
 
+def _snapshots_lack_tokens() -> list[Patch]:
+    def copy_image(image: MetadataImage) -> Any:
+        copied, offset = real(image)
+        kept = [item for item in copied.lasts if not isinstance(item, DelegationTokenRecord)]
+        return replace(copied, lasts=kept), offset
+
+    real = snapshots.copy_image
+    return [(snapshots, "copy_image", copy_image), (server, "copy_image", copy_image)]
+
+
 ACL_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "removal_takes_the_acls_beside_it": _removal_takes_the_acls_beside_it,
     "removal_answered_before_the_commit": _removal_answered_before_the_commit,
     "snapshots_have_removed_acls": _snapshots_have_removed_acls,
     "acls_copied_after_the_offset_of_the_snapshot": _acls_copied_after_the_offset_of_the_snapshot,
     "attempts_of_earlier_epochs_carried_out": _attempts_of_earlier_epochs_carried_out,
+    "snapshots_lack_tokens": _snapshots_lack_tokens,
 }

@@ -1,8 +1,10 @@
-"""Administrators who add and remove ACLs of one topic while controllers fail.
+"""Administrators who add and remove ACLs of one topic, and others who create, renew and expire
+delegation tokens, while controllers fail.
 
-Each ACL is added once and removed once, by one administrator. Checked: what was answered is in the
-committed metadata; a removed ACL never comes back, there or in a broker that has read so far, also
-from a snapshot; and no other ACL goes with it (CVE-2024-27309). Attempts may arrive late, or again:
+Each ACL is added once and removed once, by one administrator, and so is each token. Checked: what
+was answered is in the committed metadata; a removed ACL never comes back, there or in a broker that
+has read so far, also from a snapshot; and no other ACL goes with it (CVE-2024-27309). The same for
+tokens. Attempts may arrive late, or again:
 after a later attempt was answered, after the removal, and after a change of leaders.
 """
 
@@ -16,8 +18,13 @@ import msgspec
 
 from base.acls import Operation, PatternType, Permission, ResourceType
 from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
+from controller.api.errors import ControllerError, RequestRefused
 from controller.api.messages import CreateAcls, DeleteAcls, Status
+from controller.api.token_messages import (
+    CreateDelegationToken,
+    ExpireDelegationToken,
+    RenewDelegationToken,
+)
 from controller.metadata.acls import AclFilter
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import AclEntry
@@ -32,6 +39,14 @@ RULED: Final = frozenset({"acls"})
 """The scenarios with such administrators."""
 CONTROLLERS: Final = 3
 _ADMINS: Final = 4
+_HOLDERS: Final = 2
+"""Of tokens."""
+_OWNER: Final = "User:alice"
+_PERIOD_MS: Final = 30 * 86_400_000
+"""No token ends by itself."""
+
+_Ruled = AclEntry | str
+"""An ACL, or the id of a token."""
 _COPIES_LATE_S: Final = 20.0
 """Long enough for two changes of leaders: copies go to the controller that the request was sent to.
 """
@@ -63,10 +78,10 @@ class AclAdmins:
         self._world = world
         self._rng = Random(f"{world.seed}/acl admins")
         self._pace_s = self._rng.choice((0.02, 0.2, 1.0))
-        self._kept: dict[AclEntry, int] = {}
-        """ACLs that are there, with the end of the metadata log when that was answered."""
-        self._removed: dict[AclEntry, int] = {}
-        """ACLs that are gone, with the same of their removal."""
+        self._kept: dict[_Ruled, int] = {}
+        """What is there, with the end of the metadata log when that was answered."""
+        self._removed: dict[_Ruled, int] = {}
+        """What is gone, with the same of its removal."""
         self._process: Process
         self._client: ControllerClient
 
@@ -81,7 +96,9 @@ class AclAdmins:
         self._client = self._process.context().run(
             lambda: ControllerClient(addresses(world.limits.controllers), rng=self._rng)
         )
-        return [self._here(self._rule(number, stop)) for number in range(_ADMINS)]
+        rule = [self._rule(number, stop) for number in range(_ADMINS)]
+        hold = [self._hold(number, stop) for number in range(_HOLDERS)]
+        return [self._here(work) for work in (*rule, *hold)]
 
     def look(self, image: MetadataImage) -> None:
         """Check the committed metadata."""
@@ -120,6 +137,61 @@ class AclAdmins:
                 await self._pause()
                 await self._remove(acl)
             await self._pause()
+
+    async def _hold(self, number: int, stop: asyncio.Event) -> None:
+        serial = 0
+        while not stop.is_set():
+            serial += 1
+            token_id = f"{number}-{serial}"
+            if await self._create(token_id):
+                await self._pause()
+                await self._renew(token_id)
+                await self._expire(token_id)
+            await self._pause()
+
+    async def _create(self, token_id: str) -> bool:
+        """Return True if it is there; False: it is unknown whether it is."""
+        request = CreateDelegationToken(
+            token_id=token_id,
+            owner=_OWNER,
+            requester=_OWNER,
+            lifetime_ms=_PERIOD_MS,
+            period_ms=_PERIOD_MS,
+        )
+        client, timeout_s = self._client, self._timeout_s()
+        if await self._ask(client.create_delegation_token(request, timeout_s=timeout_s)) is None:
+            return False
+        self._world.trace("token created", token_id)
+        self._kept[token_id] = self._world.metadata.end_offset
+        self._look()
+        return True
+
+    async def _renew(self, token_id: str) -> None:
+        """Whether it is answered or not, the token stays."""
+        request = RenewDelegationToken(token_id=token_id, principal=_OWNER, period_ms=_PERIOD_MS)
+        await self._ask(self._client.renew_delegation_token(request, timeout_s=self._timeout_s()))
+        self._look()
+
+    async def _expire(self, token_id: str) -> None:
+        """Ask until the token is gone."""
+        del self._kept[token_id]
+        request = ExpireDelegationToken(token_id=token_id, principal=_OWNER, period_ms=-1)
+        while True:
+            try:
+                await self._client.expire_delegation_token(request, timeout_s=self._timeout_s())
+            except TimeoutError:
+                await asyncio.sleep(0.1)
+            except RequestRefused as refused:
+                if refused.status is Status.TOKEN_NOT_FOUND:
+                    break  # an earlier attempt, whose answer was lost
+                await asyncio.sleep(0.1)
+            except ControllerError:
+                await asyncio.sleep(0.1)
+            else:
+                break
+        self._world.trace("token expired", token_id)
+        self._removed[token_id] = self._world.metadata.end_offset
+        self._look()
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._pace_s * self._rng.random() * 2)
@@ -166,13 +238,14 @@ class AclAdmins:
 
     def _compare(self, name: str, image: MetadataImage, end_offset: int) -> None:
         """Check an image that has the metadata up to an offset."""
-        for acl, since in self._kept.items():
-            if end_offset >= since and acl not in image.acls:
-                self._world.fail(f"{acl} was added at {since} and is not in {name}, {end_offset}")
-        for acl in image.acls:
-            if end_offset >= self._removed.get(acl, end_offset + 1):
+        there: set[_Ruled] = {*image.acls, *(token.token_id for token in image.delegation_tokens)}
+        for item, since in self._kept.items():
+            if end_offset >= since and item not in there:
+                self._world.fail(f"{item} was added at {since} and is not in {name}, {end_offset}")
+        for item in there:
+            if end_offset >= self._removed.get(item, end_offset + 1):
                 self._world.fail(
-                    f"{acl} was removed at {self._removed[acl]} and is in {name}, {end_offset}"
+                    f"{item} was removed at {self._removed[item]} and is in {name}, {end_offset}"
                 )
 
     def _timeout_s(self) -> float:

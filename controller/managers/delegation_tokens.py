@@ -1,0 +1,129 @@
+"""Create, renew and expire delegation tokens.
+
+Invariants: a token ends at `expiry_ms`, which is never after `max_ms`. Only its owner and its
+renewers change it. One that has ended stays ended: it stays in the image for EXPIRED_KEPT_MS, so
+that who renews it learns why that fails.
+Source: KRaft `DelegationTokenControlManager`, whose order of checks this is; KIP-48.
+"""
+
+from typing import Final
+
+import msgspec
+
+from base.ids import Millis
+from controller.api.messages import Status
+from controller.api.token_messages import (
+    RENEWERS_MAX,
+    CreateDelegationToken,
+    DelegationTokenReply,
+    ExpireDelegationToken,
+    RenewDelegationToken,
+)
+from controller.managers.result import Result
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import DelegationTokenRecord, DelegationTokenRemoved, Record
+
+TOKENS_MAX: Final = 10_000
+NAME_BYTES_MAX: Final = 1_000
+EXPIRED_KEPT_MS: Final = 3_600_000
+REMOVED_PER_TRANSACTION_MAX: Final = 1_000
+
+
+def create_delegation_token(
+    image: MetadataImage, request: CreateDelegationToken, now_ms: Millis
+) -> Result[DelegationTokenReply]:
+    names = (request.token_id, request.owner, request.requester, *request.renewers)
+    problem = ""
+    if len(request.renewers) > RENEWERS_MAX:
+        problem = f"{len(request.renewers)} renewers; at most {RENEWERS_MAX} are allowed"
+    elif max(len(name.encode()) for name in names) > NAME_BYTES_MAX:
+        problem = f"a name has more than {NAME_BYTES_MAX} bytes"
+    elif request.lifetime_ms <= 0 or request.period_ms <= 0:
+        problem = "the lifetime and the period of a token must be positive"
+    known = image.delegation_tokens.get(request.token_id)
+    if not problem and known is not None:
+        return Result(value=DelegationTokenReply(token=known))  # the request is repeated
+    if not problem and len(image.delegation_tokens) >= TOKENS_MAX:
+        problem = f"there are {TOKENS_MAX} delegation tokens; expire some first"
+    if problem:
+        return Result(status=Status.INVALID_REQUEST, detail=problem)
+    max_ms = now_ms + request.lifetime_ms
+    token = DelegationTokenRecord(
+        request.token_id,
+        request.owner,
+        request.requester,
+        request.renewers,
+        now_ms,
+        Millis(min(max_ms, now_ms + request.period_ms)),
+        Millis(max_ms),
+    )
+    return Result([token], value=DelegationTokenReply(token=token))
+
+
+def renew_delegation_token(
+    image: MetadataImage, request: RenewDelegationToken, now_ms: Millis
+) -> Result[DelegationTokenReply]:
+    token = image.delegation_tokens.get(request.token_id)
+    refused = _refusal(token, request.principal)
+    if refused is not None or token is None:
+        return refused or _not_found()
+    if _is_over(token, now_ms):
+        return _expired()
+    return _ending(token, min(token.max_ms, now_ms + request.period_ms))
+
+
+def expire_delegation_token(
+    image: MetadataImage, request: ExpireDelegationToken, now_ms: Millis
+) -> Result[DelegationTokenReply]:
+    token = image.delegation_tokens.get(request.token_id)
+    refused = _refusal(token, request.principal)
+    if refused is not None or token is None:
+        return refused or _not_found()
+    if request.period_ms < 0:
+        removed = msgspec.structs.replace(token, expiry_ms=now_ms)
+        return Result(
+            [DelegationTokenRemoved(token.token_id)], value=DelegationTokenReply(token=removed)
+        )
+    if _is_over(token, now_ms):
+        return _expired()
+    return _ending(token, min(token.max_ms, now_ms + request.period_ms))
+
+
+def remove_expired_tokens(image: MetadataImage, now_ms: Millis) -> list[Record]:
+    """Return the records that remove tokens which ended long ago."""
+    found: list[Record] = [
+        DelegationTokenRemoved(token.token_id)
+        for token in image.delegation_tokens
+        if token.expiry_ms + EXPIRED_KEPT_MS < now_ms
+    ]
+    return found[:REMOVED_PER_TRANSACTION_MAX]
+
+
+def _refusal(
+    token: DelegationTokenRecord | None, principal: str
+) -> Result[DelegationTokenReply] | None:
+    if token is None:
+        return _not_found()
+    if principal == token.owner or principal in token.renewers:
+        return None
+    return Result(
+        status=Status.TOKEN_OWNER_MISMATCH,
+        detail=f"{principal} is neither the owner of the token nor a renewer of it",
+    )
+
+
+def _not_found() -> Result[DelegationTokenReply]:
+    return Result(status=Status.TOKEN_NOT_FOUND, detail="there is no such delegation token")
+
+
+def _expired() -> Result[DelegationTokenReply]:
+    return Result(status=Status.TOKEN_EXPIRED, detail="the delegation token has expired")
+
+
+def _is_over(token: DelegationTokenRecord, now_ms: Millis) -> bool:
+    return min(token.max_ms, token.expiry_ms) < now_ms
+
+
+def _ending(token: DelegationTokenRecord, expiry_ms: int) -> Result[DelegationTokenReply]:
+    changed = msgspec.structs.replace(token, expiry_ms=Millis(expiry_ms))
+    return Result([changed], value=DelegationTokenReply(token=changed))

@@ -1,0 +1,34 @@
+"""Hold the delegation tokens of the cluster, by id. The manager enforces their limits.
+
+What a client shows for a token is not here: brokers derive it from the id and from a key that only
+they have.
+Source: KRaft `DelegationTokenImage`; KIP-48, KIP-900.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from controller.metadata.records import DelegationTokenRecord, DelegationTokenRemoved
+
+
+@dataclass(slots=True)
+class DelegationTokensImage:
+    _tokens: dict[str, DelegationTokenRecord] = field(
+        default_factory=dict[str, DelegationTokenRecord]
+    )
+
+    def get(self, token_id: str) -> DelegationTokenRecord | None:
+        return self._tokens.get(token_id)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __iter__(self) -> Iterator[DelegationTokenRecord]:
+        """Yield the tokens, the oldest first."""
+        yield from self._tokens.values()
+
+    def set(self, record: DelegationTokenRecord) -> None:
+        self._tokens[record.token_id] = record
+
+    def remove(self, record: DelegationTokenRemoved) -> None:
+        self._tokens.pop(record.token_id, None)

@@ -1,0 +1,203 @@
+"""Create, list, renew and expire delegation tokens: `penstock tokens`."""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from deploy.cli.asking import confirm
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
+from deploy.errors import UsageError
+from deploy.output import Format, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deploy.clients.delegation_tokens import TokenView
+    from deploy.clients.wire import WireClient
+
+app = typer.Typer(
+    help=(
+        "Manage delegation tokens, with which jobs log in by SCRAM as their owner for a limited"
+        " time."
+    ),
+    no_args_is_help=True,
+)
+_Token = Annotated[str, typer.Argument(metavar="TOKEN_ID", help="Id of the token.")]
+_Owner = Annotated[str | None, typer.Option(help="Name of the owner.", show_default=False)]
+_PERIOD: Final = "as long as the brokers allow"
+
+
+@app.command("create")
+def create(
+    *,
+    owner: _Owner = None,
+    renewer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="User who may renew and expire it, besides the owner. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    max_lifetime: Annotated[
+        str | None,
+        typer.Option(help="How long it can be renewed, as in 12h or 7d.", show_default=_PERIOD),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Create a token for yourself, or for a user for whom you have the right CreateTokens.
+
+    Prints its id and password, with which clients log in by SCRAM with tokenauth="true".
+
+    For example: penstock tokens create --renewer spark --max-lifetime 2d
+    """
+    from deploy.clients.delegation_tokens import create_token
+    from deploy.clients.wire import WireClient
+    from deploy.output import iso_time, print_document
+
+    lifetime_ms = _period_ms("--max-lifetime", max_lifetime)
+    with WireClient(bootstrap) as client:
+        token = create_token(client, owner, renewer or [], lifetime_ms)
+    if output is not Format.TABLE:
+        print_document(output, _document(token))
+        return
+    say(
+        f"token:    {token.token_id}",
+        f"password: {token.password}",
+        f"owner:    {token.owner}",
+        f"expires:  {iso_time(token.expires_ms)}, and at the latest {iso_time(token.max_ms)} if it"
+        " is renewed",
+    )
+
+
+@app.command("list")
+def list_(
+    *,
+    owner: _Owner = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """List the tokens that you own, created or may renew, and those that you may describe.
+
+    The formats for programs have the passwords, too.
+
+    For example: penstock tokens list --owner alice
+    """
+    from deploy.clients.delegation_tokens import list_tokens
+    from deploy.clients.wire import WireClient
+    from deploy.output import iso_time, print_document, print_table
+
+    with WireClient(bootstrap) as client:
+        tokens = list_tokens(client, owner)
+    if output is not Format.TABLE:
+        print_document(output, [_document(token) for token in tokens])
+        return
+    print_table(
+        "tokens",
+        ("token", "owner", "created by", "renewers", "expires", "latest"),
+        [
+            (
+                token.token_id,
+                token.owner,
+                token.requester,
+                ", ".join(token.renewers),
+                iso_time(token.expires_ms),
+                iso_time(token.max_ms),
+            )
+            for token in tokens
+        ],
+    )
+
+
+@app.command("renew")
+def renew(
+    token_id: _Token,
+    *,
+    period: Annotated[
+        str | None,
+        typer.Option(help="How long from now, as in 12h or 1d.", show_default=_PERIOD),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Let a token end later, but not after its lifetime.
+
+    For example: penstock tokens renew 1f0c2f5e-3b3e-4a4e-9a53-6d2b0f6f9a11
+    """
+    from deploy.clients.delegation_tokens import renew_token
+    from deploy.clients.wire import WireClient
+    from deploy.output import iso_time, print_document
+
+    period_ms = _period_ms("--period", period)
+    with WireClient(bootstrap) as client:
+        expires_ms = renew_token(client, _found(client, token_id), period_ms)
+    if output is not Format.TABLE:
+        print_document(output, {"token_id": token_id, "expires": iso_time(expires_ms)})
+        return
+    say(f"token {token_id} expires {iso_time(expires_ms)}")
+
+
+@app.command("expire")
+def expire(
+    token_id: _Token,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Remove a token, so that nobody logs in with it any more. Open connections stay until their
+    session ends, which is when the token would have expired.
+
+    For example: penstock tokens expire 1f0c2f5e-3b3e-4a4e-9a53-6d2b0f6f9a11 --dry-run
+    """
+    from deploy.clients.delegation_tokens import expire_token
+    from deploy.clients.wire import WireClient
+
+    with WireClient(bootstrap) as client:
+        token = _found(client, token_id)
+        if dry_run:
+            say(f"would expire token {token_id} of {token.owner}")
+            return
+        confirm(f"expire token {token_id} of {token.owner}?", yes=yes)
+        expire_token(client, token)
+    say(f"expired token {token_id} of {token.owner}")
+
+
+def _found(client: "WireClient", token_id: str) -> "TokenView":
+    from deploy.clients.delegation_tokens import list_tokens
+
+    found: Sequence[TokenView] = [
+        token for token in list_tokens(client) if token.token_id == token_id
+    ]
+    if not found:
+        raise UsageError(f"there is no token {token_id!r} that you may see: `penstock tokens list`")
+    return found[0]
+
+
+def _document(token: "TokenView") -> dict[str, object]:
+    from deploy.output import iso_time
+
+    return {
+        "token_id": token.token_id,
+        "password": token.password,
+        "owner": token.owner,
+        "requester": token.requester,
+        "renewers": token.renewers,
+        "issued": iso_time(token.issued_ms),
+        "expires": iso_time(token.expires_ms),
+        "latest": iso_time(token.max_ms),
+    }
+
+
+def _period_ms(option: str, given: str | None) -> int:
+    from base.settings import Kind, Setting, SettingInvalid, parse
+    from deploy.clients.delegation_tokens import DEFAULT_PERIOD
+
+    if given is None:
+        return DEFAULT_PERIOD
+    try:
+        period_ms = parse(Setting(option, Kind.DURATION, 1), given)
+    except SettingInvalid as error:
+        raise UsageError(str(error)) from None
+    assert isinstance(period_ms, int)
+    return period_ms

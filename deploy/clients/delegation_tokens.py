@@ -1,0 +1,124 @@
+"""Manage delegation tokens over Kafka's protocol (KIP-48)."""
+
+import base64
+from typing import Final, NamedTuple
+
+from base.principal import USER, Principal
+from broker.wire import apis
+from broker.wire.error_codes import known_code
+from broker.wire.gen import create_delegation_token as creating
+from broker.wire.gen import describe_delegation_token as describing
+from broker.wire.gen import expire_delegation_token as expiring
+from broker.wire.gen import renew_delegation_token as renewing
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+
+DEFAULT_PERIOD: Final = -1
+"""As long as the settings of the brokers allow."""
+
+
+class TokenView(NamedTuple):
+    """A delegation token. password: what its holders log in with. Times are in milliseconds since
+    1970.
+    """
+
+    token_id: str
+    password: str
+    owner: str
+    requester: str
+    renewers: list[str]
+    issued_ms: int
+    expires_ms: int
+    max_ms: int
+
+
+def create_token(
+    client: WireClient, owner: str | None, renewers: list[str], lifetime_ms: int
+) -> TokenView:
+    """Create a token. owner: name of a user; None for the client itself."""
+    request = creating.CreateDelegationTokenRequest(
+        None if owner is None else USER,
+        owner,
+        [creating.CreatableRenewers(USER, renewer) for renewer in renewers],
+        lifetime_ms,
+    )
+    answer = client.ask(
+        apis.CREATE_DELEGATION_TOKEN, request, creating.encode_request, creating.decode_response
+    )
+    _check(answer.error_code, "no token was created")
+    return TokenView(
+        answer.token_id,
+        _password(answer.hmac),
+        str(Principal(answer.principal_type, answer.principal_name)),
+        str(
+            Principal(answer.token_requester_principal_type, answer.token_requester_principal_name)
+        ),
+        [str(Principal(USER, renewer)) for renewer in renewers],
+        answer.issue_timestamp_ms,
+        answer.expiry_timestamp_ms,
+        answer.max_timestamp_ms,
+    )
+
+
+def list_tokens(client: WireClient, owner: str | None = None) -> list[TokenView]:
+    """Return the tokens that the client may see, the oldest first. owner: name of a user, who owns,
+    created or may renew them; None for all.
+    """
+    owners = None if owner is None else [describing.DescribeDelegationTokenOwner(USER, owner)]
+    answer = client.ask(
+        apis.DESCRIBE_DELEGATION_TOKEN,
+        describing.DescribeDelegationTokenRequest(owners),
+        describing.encode_request,
+        describing.decode_response,
+    )
+    _check(answer.error_code, "tokens cannot be listed")
+    found = [
+        TokenView(
+            token.token_id,
+            _password(token.hmac),
+            str(Principal(token.principal_type, token.principal_name)),
+            str(
+                Principal(
+                    token.token_requester_principal_type, token.token_requester_principal_name
+                )
+            ),
+            [
+                str(Principal(renewer.principal_type, renewer.principal_name))
+                for renewer in token.renewers
+            ],
+            token.issue_timestamp,
+            token.expiry_timestamp,
+            token.max_timestamp,
+        )
+        for token in answer.tokens
+    ]
+    return sorted(found, key=lambda token: token.issued_ms)
+
+
+def renew_token(client: WireClient, token: TokenView, period_ms: int) -> int:
+    """Renew a token; return when it ends now."""
+    request = renewing.RenewDelegationTokenRequest(base64.b64decode(token.password), period_ms)
+    answer = client.ask(
+        apis.RENEW_DELEGATION_TOKEN, request, renewing.encode_request, renewing.decode_response
+    )
+    _check(answer.error_code, f"token {token.token_id} was not renewed")
+    return answer.expiry_timestamp_ms
+
+
+def expire_token(client: WireClient, token: TokenView) -> None:
+    """Remove a token: nobody logs in with it any more."""
+    request = expiring.ExpireDelegationTokenRequest(base64.b64decode(token.password), -1)
+    answer = client.ask(
+        apis.EXPIRE_DELEGATION_TOKEN, request, expiring.encode_request, expiring.decode_response
+    )
+    _check(answer.error_code, f"token {token.token_id} was not expired")
+
+
+def _password(hmac: bytes) -> str:
+    return base64.b64encode(hmac).decode()
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        error = known_code(code)
+        raise KafkaFailed(f"{what}: {error.name}: {error.message}")
