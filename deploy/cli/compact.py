@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from base.extras import install_hint
-from deploy.cli.options import Controller, Output, StateFile
+from deploy.cli.options import Controller, DryRun, Output, StateFile
 from deploy.errors import DeployError, UsageError
 from deploy.output import Format, say
 
@@ -72,9 +72,6 @@ KeyMapMib = Annotated[
         )
     ),
 ]
-Plan = Annotated[
-    bool, typer.Option("--plan", help="Show what would be rewritten, and change nothing.")
-]
 
 
 def compact(
@@ -89,7 +86,7 @@ def compact(
     target_mib: TargetMib = 64,
     max_gib: MaxGib = 1 << 20,
     ttl_s: TtlS = 1_800,
-    plan: Plan = False,
+    dry_run: DryRun = False,
     by_key: ByKey = False,
     key_map_mib: KeyMapMib = 128,
     output: Output = Format.TABLE,
@@ -101,7 +98,7 @@ def compact(
 
     It is safe to run at any time, several times at once, and again after a kill.
 
-    For example: penstock compact orders --plan
+    For example: penstock compact orders --dry-run
     """
     if not 1 <= target_mib <= 1_024:
         raise UsageError(f"--target-mib {target_mib} is not allowed: 1 to 1024")
@@ -134,8 +131,8 @@ def compact(
             limits = ByKeyLimits(target_mib * _MIB, key_map_mib * _MIB, ttl_s * 1_000)
             with closing(_engine(engine, master)) as runner:
                 job = ByKeyJob(target, address, runner, limits)
-                compact_by_key(job, plan_only=plan, output=output)
-        elif plan:
+                compact_by_key(job, plan_only=dry_run, output=output)
+        elif dry_run:
             _show_plan(target, options, output=output)
         else:
             from deploy.clients.metadata import find_controller

@@ -12,7 +12,7 @@ from deploy.cli.completing import (
     complete_topics,
 )
 from deploy.cli.config_values import parse_pair
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from deploy.errors import UsageError
 from deploy.output import Format, say
 
@@ -98,11 +98,14 @@ def alter(
             autocompletion=complete_config_names,
         ),
     ] = None,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Set configs and take configs away. Either all changes are made or none.
 
-    For example: penstock configs alter --topic orders --set retention.ms=3600000
+    With --dry-run the cluster checks the values, and the command shows what would change.
+
+    For example: penstock configs alter --topic orders --set retention.ms=3600000 --dry-run
     """
     from deploy.clients import configs
 
@@ -113,7 +116,15 @@ def alter(
     changes |= dict.fromkeys(deleted or ())
     if not changes:
         raise UsageError("nothing to change: add --set KEY=VALUE or --delete KEY")
-    configs.alter(bootstrap, _resource(broker, group, topic, all_brokers=all_brokers), changes)
+    resource = _resource(broker, group, topic, all_brokers=all_brokers)
+    if dry_run:
+        before = {view.name: view.value for view in configs.describe(bootstrap, resource)}
+        configs.alter(bootstrap, resource, changes, validate_only=True)
+        for name, after in changes.items():
+            was = before.get(name, "its default")
+            say(f"would change {name} from {was} to {'its default' if after is None else after}")
+        return
+    configs.alter(bootstrap, resource, changes)
     say(f"Changed {', '.join(changes)}")
 
 

@@ -162,6 +162,7 @@ def finish(
             help="End the mirror although the source still gets records, which are not copied.",
         ),
     ] = False,
+    dry_run: DryRun = False,
     interval: Interval = 5.0,
 ) -> None:
     """End a mirror, so that clients move to the target. Stop the producers of the source first.
@@ -169,11 +170,22 @@ def finish(
     It copies what is left, sets the offsets of groups a last time, and lets producers write to the
     topics at the target. It can run beside `penstock mirror`, which then ends.
 
-    For example: penstock mirror finish --from kafka:9092 --topics "orders.*"
+    For example: penstock mirror finish --from kafka:9092 --topics "orders.*" --dry-run
     """
     from deploy.mirror.running import finish as finished
     from deploy.output import print_document
 
+    if dry_run:
+        with _session(_inherited(context, what), copies_acls=False) as session:
+            session.observe()
+            view = session.view()
+        names = [topic.topic for topic in view.topics]
+        if what.output is not Format.TABLE:
+            print_document(what.output, {"would_finish": names, "lag": view.lag})
+            return
+        say(f"would finish: {', '.join(names) or 'no topic'}")
+        say(f"records that are not copied yet: {'unknown' if view.lag is None else view.lag}")
+        return
     with _session(_inherited(context, what), copies_acls=False) as session:
         with _reports(Format.TABLE if what.output is Format.TABLE else None) as show:
             names = finished(session, interval, show, timeout_s=timeout, force=force)

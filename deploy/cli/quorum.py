@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import Controller, Output, StateFile
+from deploy.cli.options import Controller, DryRun, Output, StateFile
 from deploy.output import Format, say
 
 if TYPE_CHECKING:
@@ -105,17 +105,21 @@ def remove(
     controller: Controller = None,
     state_file: StateFile = None,
     timeout_s: Timeout = 30.0,
+    dry_run: DryRun = False,
 ) -> None:
     """Remove a controller from the quorum; a leader hands over first. Its process may be stopped
     afterwards.
 
-    For example: penstock quorum remove 2
+    For example: penstock quorum remove 2 --dry-run
     """
     from controller.api.messages import RemoveController
     from deploy.clients.metadata import find_controller
-    from deploy.clients.quorum import change
+    from deploy.clients.quorum import change, describe, removal
 
     address = find_controller(controller, state_file, os.environ)
+    if dry_run:
+        say(removal(describe(address), node_id))
+        return
     change(
         address,
         lambda client: client.remove_controller(

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from deploy.errors import UsageError
-from deploy.output import Format
+from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,12 +83,13 @@ def delete(
     user: User = None,
     client_id: Client = None,
     ip: Ip = None,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
     """Delete quotas of one entity.
 
-    For example: penstock quotas delete --user alice producer_byte_rate
+    For example: penstock quotas delete --user alice producer_byte_rate --dry-run
     """
     from deploy.clients.quotas import list_quotas, shown
     from deploy.clients.wire import WireClient
@@ -103,6 +104,9 @@ def delete(
     if missing or not names:
         wanted = missing[0] if missing else "quota"
         raise UsageError(f"{shown(entity)} has no {wanted}; `penstock quotas list` lists quotas")
+    if dry_run:
+        say(f"would delete {', '.join(names)} of {shown(entity)}")
+        return
     _alter(entity, dict.fromkeys(names), bootstrap, output=output)
 
 

@@ -12,6 +12,7 @@ from deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
     Controller,
+    DryRun,
     Output,
     StateFile,
 )
@@ -41,15 +42,22 @@ ReassignmentFile = Annotated[
 
 @app.command("generate")
 def generate(
-    *, topics_file: TopicsFile, broker_list: BrokerList, bootstrap: Bootstrap = BOOTSTRAP
+    *,
+    topics_file: TopicsFile,
+    broker_list: BrokerList,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Propose an assignment of whole topics to a list of brokers. Changes nothing.
+
+    The formats for programs print the proposal alone, which `execute` takes as a file.
 
     For example: penstock reassign generate --topics-to-move-json-file topics.json --broker-list 1,2
     """
     from deploy.clients.wire import WireClient
+    from deploy.output import print_document
     from deploy.reassign.admin import current_assignment
-    from deploy.reassign.plan import parse_brokers, parse_topics, propose, to_json
+    from deploy.reassign.plan import document, parse_brokers, parse_topics, propose, to_json
 
     topics, brokers = parse_topics(_read(topics_file)), parse_brokers(broker_list)
     with WireClient(bootstrap) as client:
@@ -58,8 +66,12 @@ def generate(
         raise UsageError(
             f"--broker-list: brokers {unknown} do not exist; there are {sorted(present)}"
         )
+    proposed = propose(current, brokers)
+    if output is not Format.TABLE:
+        print_document(output, document(proposed))
+        return
     say("Current partition replica assignment", to_json(current), "")
-    say("Proposed partition reassignment configuration", to_json(propose(current, brokers)))
+    say("Proposed partition reassignment configuration", to_json(proposed))
 
 
 @app.command("execute")
@@ -70,16 +82,17 @@ def execute(
         bool,
         typer.Option("--additional", help="Run also while other partitions are being reassigned."),
     ] = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Start the moves of a file. The first broker of each list is the preferred leader; the leader
     moves only if it is not in its list.
 
-    For example: penstock reassign execute --reassignment-json-file moves.json
+    For example: penstock reassign execute --reassignment-json-file moves.json --dry-run
     """
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import current_assignment, ongoing, reassign
-    from deploy.reassign.plan import parse_reassignment, to_json
+    from deploy.reassign.plan import ids, parse_reassignment, to_json
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
@@ -92,6 +105,10 @@ def execute(
         current, _ = current_assignment(client, {key.topic for key in wanted})
         if missing := [str(key) for key in sorted(wanted) if key not in current]:
             raise KafkaFailed(f"these partitions do not exist: {', '.join(missing)}")
+        if dry_run:
+            for key, replicas in sorted(wanted.items()):
+                say(f"would reassign {key} from {ids(current[key])} to {ids(replicas)}")
+            return
         before = to_json({key: current[key] for key in wanted})
         say("Current partition replica assignment", "", before, "")
         say("Save this to use as the --reassignment-json-file option during rollback")
@@ -108,12 +125,18 @@ def execute(
 
 
 @app.command("verify")
-def verify(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+def verify(
+    *,
+    reassignment_file: ReassignmentFile,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
     """Show the progress of each partition of a file. Exits with 1 unless all are completed.
 
     For example: penstock reassign verify --reassignment-json-file moves.json
     """
     from deploy.clients.wire import WireClient
+    from deploy.output import print_document
     from deploy.reassign.admin import current_assignment, ongoing
     from deploy.reassign.plan import parse_reassignment, status_of
 
@@ -121,30 +144,46 @@ def verify(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTST
     with WireClient(bootstrap) as client:
         moving = ongoing(client)
         current, _ = current_assignment(client, {key.topic for key in wanted})
-    say("Status of partition reassignment:")
-    states = [
-        status_of(key, replicas, current.get(key), moving)
+    states = {
+        key: status_of(key, replicas, current.get(key), moving)
         for key, replicas in sorted(wanted.items())
-    ]
-    for _, text in states:
-        say(text)
-    if not all(done for done, _ in states):
+    }
+    if output is not Format.TABLE:
+        print_document(
+            output,
+            [
+                {"topic": key.topic, "partition": key.partition, "completed": done, "status": text}
+                for key, (done, text) in states.items()
+            ],
+        )
+    else:
+        say("Status of partition reassignment:", *(text for _, text in states.values()))
+    if not all(done for done, _ in states.values()):
         raise typer.Exit(1)
 
 
 @app.command("cancel")
-def cancel(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+def cancel(
+    *,
+    reassignment_file: ReassignmentFile,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
     """Cancel the running moves of a file; the previous leaders lead again.
 
-    For example: penstock reassign cancel --reassignment-json-file moves.json
+    For example: penstock reassign cancel --reassignment-json-file moves.json --dry-run
     """
     from broker.wire.error_codes import ErrorCode
     from deploy.clients.wire import WireClient
-    from deploy.reassign.admin import reassign
+    from deploy.reassign.admin import ongoing, reassign
     from deploy.reassign.plan import parse_reassignment
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
+        if dry_run:
+            active = [str(key) for key in sorted(wanted) if key in ongoing(client)]
+            say(f"would cancel the reassignment of {', '.join(active) or 'no partition'}")
+            return
         problems = reassign(client, dict.fromkeys(wanted))
     cancelled = [str(key) for key in sorted(wanted) if key not in problems]
     failed = {

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, TopicName
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName
 from deploy.errors import UsageError
-from deploy.output import say
+from deploy.output import Format, say
 
 
 def apply(
@@ -25,6 +25,7 @@ def apply(
     *,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Create the topics of a file, add missing partitions, and set configs.
 
@@ -36,6 +37,7 @@ def apply(
     from controller.metadata.configs import TOPIC_RESOURCE
     from deploy.clients import configs
     from deploy.clients.kafka import Kafka
+    from deploy.output import print_document
     from deploy.topic_plan import FoundTopic, plan, read_wanted
 
     wanted = read_wanted(_content(file), "standard input" if file == "-" else file)
@@ -65,7 +67,11 @@ def apply(
                     kafka.add_partitions(change.name, change.partitions)
                 if change.configs:
                     configs.alter(bootstrap, (TOPIC_RESOURCE, change.name), change.configs)
-        say(f"{'would ' if dry_run else ''}{change.shown}")
+        if output is Format.TABLE:
+            say(f"{'would ' if dry_run else ''}{change.shown}")
+    if output is not Format.TABLE:
+        print_document(output, changes)
+        return
     unchanged = len(wanted) - len(changes)
     say(f"{unchanged} of {len(wanted)} topics need no change")
 

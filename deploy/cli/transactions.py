@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.completing import complete_topics
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from deploy.errors import KafkaFailed, UsageError
 from deploy.output import Format, say, with_iso_times
 
@@ -156,6 +156,7 @@ def abort(
         bool,
         typer.Option("--force", help="Abort it even if its coordinator would end it."),
     ] = False,
+    dry_run: DryRun = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Abort a hanging transaction in one partition.
@@ -185,6 +186,12 @@ def abort(
                 " its coordinator ends it when the producer does, or at its timeout. --force"
                 " aborts it in this partition alone"
             )
+        if dry_run:
+            say(
+                f"would abort the transaction of producer {found[0].producer_id} in"
+                f" {topic}-{partition}"
+            )
+            return
         # One that hangs stays open; one that its coordinator has ended meanwhile does not.
         if still_open(found, admin.open_transactions(topic, partition)):
             admin.abort(found[0])

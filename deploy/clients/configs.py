@@ -77,8 +77,16 @@ def _view(config: describe_configs.DescribeConfigsResourceResult) -> ConfigView:
     )
 
 
-def alter(bootstrap: str, resource: tuple[int, str], changes: Mapping[str, str | None]) -> None:
-    """Set configs of one resource, or delete those with None. Either all change or none."""
+def alter(
+    bootstrap: str,
+    resource: tuple[int, str],
+    changes: Mapping[str, str | None],
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Set configs of one resource, or delete those with None. Either all change or none.
+    validate_only: check the changes, and make none.
+    """
     wanted = incremental_alter_configs.AlterConfigsResource(
         *resource,
         [
@@ -88,7 +96,7 @@ def alter(bootstrap: str, resource: tuple[int, str], changes: Mapping[str, str |
             for name, value in changes.items()
         ],
     )
-    request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], False)
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest([wanted], validate_only)
     with _client_of(bootstrap, resource) as client:
         answer = client.ask(
             apis.INCREMENTAL_ALTER_CONFIGS,

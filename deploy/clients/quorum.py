@@ -115,3 +115,20 @@ def _status_of(quorum: QuorumStatus, member: QuorumMember) -> str:
 
 def _ids(members: Sequence[QuorumMember]) -> str:
     return "[" + ",".join(str(member.node_id) for member in members) + "]"
+
+
+def removal(quorum: QuorumStatus, node_id: int) -> str:
+    """Return what the removal of a member would do. Raises DeployError if there is no such
+    member.
+    """
+    found = next((member for member in quorum.members if member.node_id == node_id), None)
+    if found is None:
+        raise DeployError(
+            f"controller {node_id} is not a member of the quorum; members are"
+            f" {_ids(quorum.members)}"
+        )
+    left = [member for member in quorum.members if member.is_voter and member is not found]
+    return (
+        f"would remove controller {node_id} ({_status_of(quorum, found)}); voters would be"
+        f" {_ids(left)}"
+    )

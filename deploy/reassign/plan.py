@@ -132,11 +132,16 @@ def parse_brokers(text: str) -> list[int]:
 
 def to_json(assignment: Assignment) -> str:
     """Return the assignment on one line, as Kafka's tool prints it."""
+    return msgspec.json.encode(document(assignment)).decode()
+
+
+def document(assignment: Assignment) -> dict[str, object]:
+    """Return the assignment as in a file of reassignments."""
     items = [
         _Reassignment(key.topic, key.partition, list(replicas), ["any"] * len(replicas))
         for key, replicas in sorted(assignment.items())
     ]
-    return msgspec.json.encode({"version": _VERSION, "partitions": items}).decode()
+    return {"version": _VERSION, "partitions": items}
 
 
 def propose(current: Assignment, brokers: Sequence[int]) -> Assignment:
@@ -169,10 +174,10 @@ def status_of(
         False,
         (
             f"There is no active reassignment of partition {key}, but replica set is"
-            f" {_ids(current)} rather than {_ids(wanted)}."
+            f" {ids(current)} rather than {ids(wanted)}."
         ),
     )
 
 
-def _ids(replicas: tuple[int, ...]) -> str:
+def ids(replicas: tuple[int, ...]) -> str:
     return ",".join(map(str, replicas))

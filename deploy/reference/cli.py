@@ -35,7 +35,7 @@ Fields of machine formats keep their names, times are ISO 8601 in UTC, and numbe
 CSV has one row for each object in the first list of objects of the JSON document, or one row without such a list; empty answers have no header.
 Fields of nested objects have both names, joined by a dot; the values of a list are joined by a semicolon.
 
-Commands that delete or overwrite topics, records, snapshots, groups and their offsets, users or ACLs have `--dry-run`, which shows what would happen; on a terminal they ask first, unless `--yes` or a machine format is given.
+Commands that change or delete something for good have `--dry-run`, which shows what would happen; those that delete or overwrite topics, records, snapshots, groups and their offsets, users, tokens or ACLs ask first on a terminal, unless `--yes` or a machine format is given.
 
 `penstock completion bash`, `zsh` or `fish` prints a script that completes commands, options, and names of topics, groups, brokers, snapshots and configs.
 It asks the cluster for at most 1 s, and keeps the names for 10 s.

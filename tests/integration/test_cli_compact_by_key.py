@@ -91,7 +91,7 @@ async def test_the_newest_record_of_each_key_stays(cluster: Cluster, topic: Topi
 
     state = await asyncio.to_thread(run)
     await topic.move()
-    (plan,) = json.loads(await topic.compact("--plan", "--json"))["partitions"]
+    (plan,) = json.loads(await topic.compact("--dry-run", "--json"))["partitions"]
     assert (plan["log_start"], plan["dirty_from"]) == (0, 0)
     assert plan["dirty_bytes"] == plan["log_bytes"] > 0
     report = json.loads(await topic.compact("--json"))

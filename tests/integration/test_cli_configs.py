@@ -51,6 +51,12 @@ async def test_configs_of_groups_and_topics(cli: Cli) -> None:
         ("--group=g", "consumer.session.timeout.ms=50000"),
         ("--topic=t", "retention.ms=5000"),
     ):
+        name, value = config.split("=")
+        would = await cli.run("configs", "alter", target, "--set", config, "--dry-run")
+        assert would.startswith(f"would change {name} from ")
+        assert would.endswith(f" to {value}\n")
+        before = await cli.run("configs", "describe", target, "--json")
+        assert config.split("=")[1] not in before
         await cli.run("configs", "alter", target, "--set", config)
         (found,) = json.loads(await cli.run("configs", "describe", target, "--json"))
         assert f"{found['name']}={found['value']}" == config
@@ -77,6 +83,8 @@ async def test_a_config_may_come_from_a_file(cli: Cli) -> None:
     await cli.run("produce", "t", "--value", "{}")
     with pytest.raises(DeployError, match="failed to validate record"):
         await cli.run("produce", "t", "--value", "[]")
+    with pytest.raises(KafkaFailed, match=r"retention\.ms"):
+        await cli.run("configs", "alter", "--topic=t", "--set", "retention.ms=x", "--dry-run")
     broken = cli.file("broken.json", '{"type":\n}')
     with pytest.raises(KafkaFailed, match="line 2 column 1"):
         await cli.run("configs", "alter", "--topic=t", "--set", f"penstock.key.schema=@{broken}")

@@ -42,7 +42,17 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         proposed = json.loads(lines[4])
         assert {tuple(sorted(item["replicas"])) for item in proposed["partitions"]} == {(1, 2)}
 
+        out = await cli.run(
+            "reassign", "generate", "--topics-to-move-json-file", topics, "--broker-list", "1,2",
+            "--output", "json",
+        )  # fmt: skip
+        assert json.loads(out) == proposed
+
         plan = cli.file("plan.json", proposed)
+        out = await cli.run("reassign", "execute", "--reassignment-json-file", plan, "--dry-run")
+        assert "would reassign tp_re_01-0 from 0,1 to " in out
+        out = await cli.run("reassign", "cancel", "--reassignment-json-file", plan, "--dry-run")
+        assert out == "would cancel the reassignment of no partition\n"
         out = await cli.run("reassign", "verify", "--reassignment-json-file", plan, code=1)
         assert out.count("There is no active reassignment of partition") == 4
         out = await cli.run("reassign", "execute", "--reassignment-json-file", plan)
@@ -57,6 +67,13 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         await until(lambda: {cluster.leader_of("tp_re_01", index) for index in range(4)} == {1, 2})
         out = await cli.run("reassign", "verify", "--reassignment-json-file", plan)
         assert out.splitlines()[1] == "Reassignment of partition tp_re_01-0 is completed."
+        out = await cli.run("reassign", "verify", "--reassignment-json-file", plan, "--json")
+        assert json.loads(out)[0] == {
+            "topic": "tp_re_01",
+            "partition": 0,
+            "completed": True,
+            "status": "Reassignment of partition tp_re_01-0 is completed.",
+        }
         out = await cli.run("reassign", "cancel", "--reassignment-json-file", plan)
         assert out == "None of the specified partition reassignments are active.\n"
 

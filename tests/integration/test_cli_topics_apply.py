@@ -1,5 +1,6 @@
 """Run `penstock topics apply` and `alter` against a cluster."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ async def test_topics_of_a_file_are_made_once(tmp_path: Path) -> None:
             "topics", "apply", first, "--dry-run"
         )
         assert cluster.leader_of("orders") == -1
+        would = json.loads(await cli.run("topics", "apply", first, "--dry-run", "--json"))
+        assert would[0] == {"name": "orders", "is_new": True, "partitions": 2, "configs": {}}
         said = await cli.run("topics", "apply", first)
         assert "create orders: partitions=2" in said
         assert "2 of 2 topics need no change" in await cli.run("topics", "apply", first)

@@ -95,6 +95,9 @@ async def test_a_hanging_transaction_is_found_and_aborted(cluster: Cluster, cli:
     abort = ("transactions", "abort", "--topic", TOPIC)
     with pytest.raises(KafkaFailed, match="begins at offset 1; "):
         await cli.run(*abort, "--partition", "0", "--start-offset", "1")
+    out = await cli.run(*abort, "--partition", "0", "--start-offset", "0", "--dry-run")
+    assert out == f"would abort the transaction of producer {HANGING_ID} in {TOPIC}-0\n"
+    assert len(json.loads(await cli.run(*find))) == 1
     out = await cli.run(*abort, "--partition", "0", "--start-offset", "0")
     assert out == f"aborted the transaction of producer {HANGING_ID} in {TOPIC}-0\n"
     assert json.loads(await cli.run(*find)) == []

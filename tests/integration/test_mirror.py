@@ -113,7 +113,12 @@ async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
         with pytest.raises(KafkaException, match="Policy violation"):
             await in_thread(produce_one, target.bootstrap, "orders")
 
-        ended = await in_thread(mirrored, *addresses, "finish", "--topics", "orders|payments")
+        finish = (*addresses, "finish", "--topics", "orders|payments")
+        would = await in_thread(mirrored, *finish, "--dry-run", "--json")
+        assert json.loads(would.stdout) == {"would_finish": ["orders", "payments"], "lag": 0}
+        with pytest.raises(KafkaException, match="Policy violation"):
+            await in_thread(produce_one, target.bootstrap, "orders")
+        ended = await in_thread(mirrored, *finish)
         assert ended.returncode == 0, ended.stderr
         assert "finished: orders, payments" in ended.stdout
         await in_thread(produce_one, target.bootstrap, "orders")

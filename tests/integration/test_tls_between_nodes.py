@@ -124,6 +124,9 @@ def test_records_moves_and_failovers_work_over_tls_while_the_ca_is_replaced(
         arguments = ("--reassignment-json-file", str(plan), "--bootstrap", bootstrap)
         assert cli.run("reassign", "execute", *arguments).returncode == 0
         wait_until(lambda target=target: _leader(client) == target)
+    would = cli.run("quorum", "remove", "2", "--dry-run")
+    assert would.stdout.endswith("); voters would be [0,1]\n"), would.stderr
+    assert "not a member" in cli.run("quorum", "remove", "7", "--dry-run").stderr
     traced = cli.run("reassign", "trace", "t-0")
     assert "elected broker 1" in traced.stdout, traced.stderr
 

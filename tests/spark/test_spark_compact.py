@@ -257,7 +257,7 @@ async def test_two_compactions_at_once_lose_nothing(cluster: HurriedCluster) -> 
 def test_a_plan_changes_nothing_and_errors_say_what_to_do(cluster: HurriedCluster) -> None:
     create(cluster, "idle")
     wait_until(lambda: layout(cluster, "idle").ends == dict.fromkeys(PARTITIONS, 0))
-    plan = json.loads(answer(compacting(cluster, "idle", "--plan", "--json")))
+    plan = json.loads(answer(compacting(cluster, "idle", "--dry-run", "--json")))
     empty = {"objects": 0, "size_bytes": 0, "sources": 0, "rewritten_bytes": 0, "new_objects": 0}
     assert plan["partitions"] == [{"partition": partition} | empty for partition in PARTITIONS]
     assert answer(compacting(cluster, "idle")) == "idle: nothing to rewrite in 2 partitions\n"
