@@ -7,7 +7,7 @@ Source: KIP-48, KIP-373; Kafka `KafkaApis.handleCreateTokenRequest` and those th
 there, owners of another kind than `User` are refused: they would log in as the user of that name.
 """
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Collection
 from typing import Final
 from uuid import uuid4
 
@@ -29,7 +29,6 @@ from controller.api.errors import ControllerError
 from controller.api.token_messages import (
     RENEWERS_MAX,
     CreateDelegationToken,
-    DelegationTokenReply,
     ExpireDelegationToken,
     RenewDelegationToken,
 )
@@ -104,22 +103,17 @@ async def _create(
 
 async def handle_renew_delegation_token(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, renewing.decode_request)
-    longest_ms, period_ms = _longest_ms(node), request.renew_period_ms
-
-    def send(token_id: str) -> Awaitable[DelegationTokenReply]:
-        return node.client.renew_delegation_token(
-            RenewDelegationToken(
-                token_id=token_id,
-                principal=str(ctx.connection.principal),
-                period_ms=min(period_ms, longest_ms) if period_ms > 0 else longest_ms,
-            ),
-            timeout_s=_TIMEOUT_S,
-        )
-
+    longest_ms = node.static_settings.security.delegation_token_expiry_time_ms
+    period_ms = request.renew_period_ms
     response = renewing.RenewDelegationTokenResponse()
     try:
         token_id = await _shown_token(node, ctx, request.hmac)
-        token = (await send(token_id)).token
+        asked = RenewDelegationToken(
+            token_id=token_id,
+            principal=str(ctx.connection.principal),
+            period_ms=min(period_ms, longest_ms) if period_ms > 0 else longest_ms,
+        )
+        token = (await node.client.renew_delegation_token(asked, timeout_s=_TIMEOUT_S)).token
     except (ControllerError, KafkaError, TimeoutError) as error:
         response.error_code = code_of(error)
         response.expiry_timestamp_ms = _time_with(response.error_code)
@@ -214,10 +208,6 @@ def _parts(principal: str) -> tuple[str, str]:
 
 def _time_with(code: int) -> int:
     return -1 if code in _REFUSED_AT_ONCE else 0
-
-
-def _longest_ms(node: Node) -> int:
-    return node.static_settings.security.delegation_token_expiry_time_ms
 
 
 def _check_channel(ctx: RequestContext) -> None:

@@ -35,7 +35,7 @@ ANSWERS_MAX: Final = 100_000
 """An answer takes about 200 bytes."""
 
 CLIENT_ANSWERS_MAX: Final = 20_000
-"""Answers for one principal at one host: one that asks for ever new names costs others nothing."""
+"""Answers for one principal at one host, so that many different names cost the others nothing."""
 
 REMEMBERED_CHARS_MAX: Final = 256
 """Answers about longer names are not remembered. Names of topics are shorter."""

@@ -1,10 +1,10 @@
 """Derive what clients show for delegation tokens, and log in with it by SCRAM.
 
 The password of a token is the Base64 of an HMAC-SHA-512 of its id under
-`delegation.token.secret.key`, so nobody else can make it up, and nothing secret is in the metadata.
+`delegation.token.secret.key`: only brokers can make it, and nothing secret is in the metadata.
 Brokers with the same key accept the same tokens. All of a token's logins use one credential, which
 takes 3 ms of CPU the first time.
-Invariant: a token that is not in the metadata, or has ended, lets nobody in.
+Invariant: a login with a token that is not in the metadata, or has ended, fails.
 Limit: LOGINS_MAX credentials are remembered; the one that was made first goes first.
 Source: KIP-48; Kafka `DelegationTokenManager`, `DelegationTokenCache`.
 """

@@ -79,7 +79,7 @@ def list_(
 ) -> None:
     """List the tokens that you own, created or may renew, and those that you may describe.
 
-    The formats for programs have the passwords, too.
+    Formats for programs include the passwords.
 
     For example: penstock tokens list --owner alice
     """
@@ -145,8 +145,8 @@ def expire(
     yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Remove a token, so that nobody logs in with it any more. Open connections stay until their
-    session ends, which is when the token would have expired.
+    """Remove a token: logins with it fail from now on. Open connections stay until the token would
+    have expired.
 
     For example: penstock tokens expire 1f0c2f5e-3b3e-4a4e-9a53-6d2b0f6f9a11 --dry-run
     """

@@ -106,7 +106,7 @@ def renew_token(client: WireClient, token: TokenView, period_ms: int) -> int:
 
 
 def expire_token(client: WireClient, token: TokenView) -> None:
-    """Remove a token: nobody logs in with it any more."""
+    """Remove a token: logins with it fail from now on."""
     request = expiring.ExpireDelegationTokenRequest(base64.b64decode(token.password), -1)
     answer = client.ask(
         apis.EXPIRE_DELEGATION_TOKEN, request, expiring.encode_request, expiring.decode_response
