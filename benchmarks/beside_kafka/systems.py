@@ -19,7 +19,7 @@ from typing import Final
 from benchmarks import harness, kafka
 from benchmarks.beside_kafka.node import Node
 from deploy.local import bytecode
-from deploy.local.plan import ClusterOptions, plan_cluster
+from deploy.local.plan import ClusterOptions, ProcessPlan, plan_cluster
 from deploy.local.ports import find_ports
 from deploy.node.lifeline import PARENT_VARIABLE
 
@@ -229,18 +229,13 @@ def _penstock(
     plan = plan_cluster(options, find_ports(options, Random()), str(directory / "controller"))
     environment = _environment(keys)
 
-    def node(role: str, number: int | None, arguments: Sequence[str]) -> Node:
-        command = (sys.executable, "-P", *arguments)
-        return Node(command, directory / f"{role}-{number}.log", environment)
+    def node(process: ProcessPlan) -> Node:
+        command = (sys.executable, "-P", *process.arguments)
+        log = directory / f"{process.role}-{process.node_id}.log"
+        return Node(command, log, {**environment, **process.environment})
 
-    nodes = {
-        process.node_id or 0: node(process.role, process.node_id, process.arguments)
-        for process in plan.of_role("broker")
-    }
-    controllers = [
-        node(process.role, process.node_id, process.arguments)
-        for process in plan.of_role("controller")
-    ]
+    nodes = {process.node_id or 0: node(process) for process in plan.of_role("broker")}
+    controllers = [node(process) for process in plan.of_role("controller")]
     return System(name, plan.bootstrap, nodes, directory, controllers)
 
 

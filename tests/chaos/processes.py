@@ -165,7 +165,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env={**self._environment, **node.plan.environment},
                 pass_fds=(inherited.fileno(),) if inherited else (),
                 process_group=0,
             )

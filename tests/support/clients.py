@@ -52,6 +52,8 @@ def produce(
         {"bootstrap.servers": bootstrap}
         | {name.replace("_", "."): value for name, value in settings.items()}
     )
+    # Records for unknown partitions wait elsewhere, and the flush may send them one by one.
+    producer.list_topics(topic, timeout=TIMEOUT_S)
     for index, value in enumerate(records):
         producer.produce(
             topic,

@@ -82,7 +82,7 @@ class MeteredCluster:
                 )
                 with self._log.open("ab") as log:
                     self._processes[process.name] = subprocess.Popen(
-                        command, stdout=log, stderr=log, env=os.environ
+                        command, stdout=log, stderr=log, env={**os.environ, **process.environment}
                     )
             for name in self.ports:
                 self.until(lambda name=name: self.is_ready(name), f"{name} is ready")
