@@ -3,6 +3,7 @@ mocks.
 """
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -67,13 +68,14 @@ async def test_the_server_refuses_other_keys_and_other_buckets(server: S3Server)
 
 def test_a_controller_without_a_bucket_says_what_to_do(server: S3Server, tmp_path: Path) -> None:
     url = server.new_url().replace("bucket-", "never-made-")
-    command = [sys.executable, "-P", "-m", "deploy.cli", "controller", "--store", url]
+    command = [sys.executable, "-P", "-m", "deploy.cli", "controller"]
     done = subprocess.run(
         [*command, "--metadata-log-dir", str(tmp_path), "--listeners", "CONTROLLER://127.0.0.1:0"],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
+        env=os.environ | {"PENSTOCK_STORE": url},
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: bucket 'never-made-")
