@@ -7,7 +7,7 @@ from has an entry in `CHANGES`; rewrites of objects do not change what readers s
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from base.audit import ChangeLog
 from base.clock import MonotonicClock
@@ -21,6 +21,8 @@ from controller.api.transport import CallContext, host_of
 from controller.metadata.acls import acl_text
 from controller.metadata.configs import RESOURCE_NOUNS, TOPIC_RESOURCE
 from controller.metadata.quotas import entity_text
+
+_Asked = TypeVar("_Asked")
 
 
 class OperatorLog:
@@ -50,11 +52,17 @@ class OperatorLog:
         )
 
 
-def _done(texts: Iterable[str], items: Iterable[m.ItemResult]) -> list[str]:
-    """Return the texts of what was done, each once."""
+def _done(
+    text: Callable[[_Asked], str], asked: Iterable[_Asked], items: Iterable[m.ItemResult]
+) -> list[str]:
+    """Return the texts of what was done, each once. What was refused may have no text: its numbers
+    need not be known.
+    """
     return list(
         dict.fromkeys(
-            text for text, item in zip(texts, items, strict=True) if item.status is m.Status.OK
+            text(each)
+            for each, item in zip(asked, items, strict=True)
+            if item.status is m.Status.OK
         )
     )
 
@@ -65,21 +73,20 @@ def _topics_created(_: m.CreateTopics, value: m.TopicsCreated) -> list[str]:
 
 def _topics_deleted(request: m.DeleteTopics, value: m.ItemResults) -> list[str]:
     """Return the ids: the names are gone."""
-    return _done((str(topic_id) for topic_id in request.topic_ids), value.items)
+    return _done(str, request.topic_ids, value.items)
 
 
 def _partitions_added(request: m.CreatePartitions, value: m.ItemResults) -> list[str]:
-    return _done((f"{topic.name}: {topic.total}" for topic in request.topics), value.items)
+    return _done(lambda topic: f"{topic.name}: {topic.total}", request.topics, value.items)
 
 
-def _partitions(items: Iterable[m.PartitionTarget | m.PartitionName]) -> Iterable[str]:
-    return (f"{item.topic}-{item.partition}" for item in items)
+def _partition(item: m.PartitionTarget | m.PartitionName | lm.LeaderMove) -> str:
+    return f"{item.topic}-{item.partition}"
 
 
 def _leaders_moved(request: lm.MoveLeaders, value: m.ItemResults) -> list[str]:
-    moves = request.moves
     return _done(
-        (f"{move.topic}-{move.partition} to broker {move.target}" for move in moves), value.items
+        lambda move: f"{_partition(move)} to broker {move.target}", request.moves, value.items
     )
 
 
@@ -88,7 +95,8 @@ def _configs_altered(request: m.AlterConfigs, value: m.ItemResults) -> list[str]
     topics = [(TOPIC_RESOURCE, name) for name in request.replaced_topics]
     replaced = [(item.resource_type, item.resource_name) for item in request.replaced]
     return _done(
-        (f"{RESOURCE_NOUNS[kind]} {name}" for kind, name in (*changed, *topics, *replaced)),
+        lambda resource: f"{RESOURCE_NOUNS[resource[0]]} {resource[1]}",
+        (*changed, *topics, *replaced),
         value.items,
     )
 
@@ -118,11 +126,11 @@ CHANGES: Final[Mapping[type[m.Message], tuple[str, _Resources]]] = {
     m.CreatePartitions: ("partitions_added", _partitions_added),
     m.AlterReassignments: (
         "partitions_reassigned",
-        lambda request, value: _done(_partitions(request.partitions), value.items),
+        lambda request, value: _done(_partition, request.partitions, value.items),
     ),
     m.ElectPreferred: (
         "leaders_elected",
-        lambda request, value: _done(_partitions(request.partitions), value.items),
+        lambda request, value: _done(_partition, request.partitions, value.items),
     ),
     lm.MoveLeaders: ("leaders_moved", _leaders_moved),
     m.AlterConfigs: ("configs_altered", _configs_altered),
@@ -132,7 +140,7 @@ CHANGES: Final[Mapping[type[m.Message], tuple[str, _Resources]]] = {
     ),
     m.CreateAcls: (
         "acls_added",
-        lambda request, value: _done(map(acl_text, request.acls), value.items),
+        lambda request, value: _done(acl_text, request.acls, value.items),
     ),
     m.DeleteAcls: ("acls_removed", _acls_removed),
     sm.AlterScramCredentials: ("users_altered", _users_altered),

@@ -32,6 +32,9 @@ REMOVED_PER_TRANSACTION_MAX: Final = 1_000
 def create_delegation_token(
     image: MetadataImage, request: CreateDelegationToken, now_ms: Millis
 ) -> Result[DelegationTokenReply]:
+    known = image.delegation_tokens.get(request.token_id)
+    if known is not None:
+        return Result(value=DelegationTokenReply(token=known))  # the request is repeated
     names = (request.token_id, request.owner, request.requester, *request.renewers)
     problem = ""
     if len(request.renewers) > RENEWERS_MAX:
@@ -40,10 +43,7 @@ def create_delegation_token(
         problem = f"a name has more than {NAME_BYTES_MAX} bytes"
     elif request.lifetime_ms <= 0 or request.period_ms <= 0:
         problem = "the lifetime and the period of a token must be positive"
-    known = image.delegation_tokens.get(request.token_id)
-    if not problem and known is not None:
-        return Result(value=DelegationTokenReply(token=known))  # the request is repeated
-    if not problem and len(image.delegation_tokens) >= TOKENS_MAX:
+    elif len(image.delegation_tokens) >= TOKENS_MAX:
         problem = f"there are {TOKENS_MAX} delegation tokens; expire some first"
     if problem:
         return Result(status=Status.INVALID_REQUEST, detail=problem)
@@ -63,10 +63,9 @@ def create_delegation_token(
 def renew_delegation_token(
     image: MetadataImage, request: RenewDelegationToken, now_ms: Millis
 ) -> Result[DelegationTokenReply]:
-    token = image.delegation_tokens.get(request.token_id)
-    refused = _refusal(token, request.principal)
-    if refused is not None or token is None:
-        return refused or _not_found()
+    token = _own(image, request)
+    if isinstance(token, Result):
+        return token
     if _is_over(token, now_ms):
         return _expired()
     return _ending(token, min(token.max_ms, now_ms + request.period_ms))
@@ -75,10 +74,9 @@ def renew_delegation_token(
 def expire_delegation_token(
     image: MetadataImage, request: ExpireDelegationToken, now_ms: Millis
 ) -> Result[DelegationTokenReply]:
-    token = image.delegation_tokens.get(request.token_id)
-    refused = _refusal(token, request.principal)
-    if refused is not None or token is None:
-        return refused or _not_found()
+    token = _own(image, request)
+    if isinstance(token, Result):
+        return token
     if request.period_ms < 0:
         removed = msgspec.structs.replace(token, expiry_ms=now_ms)
         return Result(
@@ -99,21 +97,19 @@ def remove_expired_tokens(image: MetadataImage, now_ms: Millis) -> list[Record]:
     return found[:REMOVED_PER_TRANSACTION_MAX]
 
 
-def _refusal(
-    token: DelegationTokenRecord | None, principal: str
-) -> Result[DelegationTokenReply] | None:
+def _own(
+    image: MetadataImage, request: RenewDelegationToken | ExpireDelegationToken
+) -> DelegationTokenRecord | Result[DelegationTokenReply]:
+    """Return the token, or the refusal if the principal may not change it."""
+    token, principal = image.delegation_tokens.get(request.token_id), request.principal
     if token is None:
-        return _not_found()
+        return Result(status=Status.TOKEN_NOT_FOUND, detail="there is no such delegation token")
     if principal == token.owner or principal in token.renewers:
-        return None
+        return token
     return Result(
         status=Status.TOKEN_OWNER_MISMATCH,
         detail=f"{principal} is neither the owner of the token nor a renewer of it",
     )
-
-
-def _not_found() -> Result[DelegationTokenReply]:
-    return Result(status=Status.TOKEN_NOT_FOUND, detail="there is no such delegation token")
 
 
 def _expired() -> Result[DelegationTokenReply]:

@@ -29,7 +29,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.long
 
 KEY = "a key of all brokers"
-USERS = {name: f"{name} secret" for name in ("admin", "alice", "bob", "carol", "nobody")}
+USERS = {name: f"{name} secret" for name in ("admin", "alice", "bob", "carol", "stranger")}
 DAY_MS = 86_400_000
 SASL_FAILED, OWNER_MISMATCH = 58, 63
 TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
@@ -179,7 +179,7 @@ class Side:
 
     async def _is_known(self, name: str) -> bool:
         """Return whether controller and broker know the token: Kafka's learn of it later."""
-        code, _ = await self.renew(name, "nobody", -1)
+        code, _ = await self.renew(name, "stranger", -1)
         return code == OWNER_MISMATCH and await self.describe(name, all_=True) != SASL_FAILED
 
 

@@ -178,8 +178,12 @@ async def test_the_audit_log_has_what_an_operator_changes(
         change = m.ConfigChange(
             resource_type=2, resource_name="u", name="retention.ms", value="60000"
         )
-        await operator.alter_configs(m.AlterConfigs(changes=[change]))
-        await operator.create_acls(m.CreateAcls(acls=[acl]))
+        unknown = msgspec.structs.replace(change, resource_type=77)
+        altered = await operator.alter_configs(m.AlterConfigs(changes=[change, unknown]))
+        assert altered.items[1].status is m.Status.INVALID_REQUEST
+        wrong = msgspec.structs.replace(acl, permission=77)
+        added = await operator.create_acls(m.CreateAcls(acls=[acl, wrong]))
+        assert added.items[1].status is m.Status.INVALID_REQUEST
         await operator.delete_acls(m.DeleteAcls(filters=[AclFilter(), AclFilter()]))
         with pytest.raises(ControllerError):
             await operator.remove_broker(m.RemoveBroker(node_id=NodeId(9)))
