@@ -5,6 +5,7 @@ brokers, and a broker that has lost its controller does not serve on old ACLs.
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ from deploy.errors import KafkaFailed, UsageError
 from tests.support import clients
 from tests.support.cli import Cli
 from tests.support.clients import TIMEOUT_S
-from tests.support.cluster import Cluster
+from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.host_client import ADMIN_HOST, CLIENT_HOST, HostClient
 from tests.support.waiting import until, wait_until
 
@@ -55,7 +56,13 @@ SECURITY = SecurityConfig(authorizer=STANDARD_AUTHORIZER, allow_everyone_if_no_a
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2, security=SECURITY) as cluster:
+    async with secured(tmp_path) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def secured(directory: Path, **settings: Any) -> AsyncIterator[Cluster]:
+    async with Cluster(directory, brokers=2, security=SECURITY, **settings) as cluster:
         names = ((Resource.TOPIC, "*"), (Resource.GROUP, "*"), (Resource.CLUSTER, CLUSTER))
         await create(
             cluster, *(creation(kind, name, Operation.ALL, ADMIN_HOST) for kind, name in names)
@@ -134,22 +141,23 @@ async def until_code(cluster: Cluster, node_id: int, code: ErrorCode, topic: str
     await until(is_answered)
 
 
-async def test_a_broker_without_a_controller_does_not_serve_on_old_acls(cluster: Cluster) -> None:
+async def test_a_broker_without_a_controller_does_not_serve_on_old_acls(tmp_path: Path) -> None:
     """It cannot know that its ACLs are old. It neither takes nor gives records then."""
-    await create_topic(cluster, "t")
-    await create(
-        cluster,
-        creation(Resource.TOPIC, "t", Operation.READ),
-        creation(Resource.TOPIC, "t", Operation.WRITE),
-    )
-    leader = cluster.leader_of("t")
-    broker = cluster.brokers[leader]
-    await until_code(cluster, leader, ErrorCode.NONE)
-    await cluster.stop_controller()
-    await until(lambda: not broker.can_write())
-    codes = await asyncio.to_thread(codes_without_session, address_of(cluster, leader))
-    assert codes == (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), "closed")
-    await cluster.start_controller()
+    async with secured(tmp_path, controller_settings=SHORT_SESSION) as cluster:
+        await create_topic(cluster, "t")
+        await create(
+            cluster,
+            creation(Resource.TOPIC, "t", Operation.READ),
+            creation(Resource.TOPIC, "t", Operation.WRITE),
+        )
+        leader = cluster.leader_of("t")
+        broker = cluster.brokers[leader]
+        await until_code(cluster, leader, ErrorCode.NONE)
+        await cluster.stop_controller()
+        await until(lambda: not broker.can_write())
+        codes = await asyncio.to_thread(codes_without_session, address_of(cluster, leader))
+        assert codes == (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), "closed")
+        await cluster.start_controller()
 
 
 def codes_without_session(address: str) -> tuple[int, str]:

@@ -22,7 +22,7 @@ from deploy.clients.wire import WireClient
 from objectstore.errors import ConditionalWritesIgnored
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
-from tests.support.cluster import Cluster
+from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.steady import SteadyProducer
 from tests.support.waiting import until
 
@@ -104,7 +104,7 @@ async def test_no_record_is_lost_or_repeated_when_the_leader_goes_under_load(
 
 
 async def test_everything_killed_and_started_again(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, brokers=2) as cluster:
+    async with Cluster(tmp_path, brokers=2, controller_settings=SHORT_SESSION) as cluster:
         await create_topic(cluster, "t", leader=1)
         await produce(cluster.bootstrap, "t", 0, 20)
         await cluster.kill_broker(1)
@@ -131,7 +131,7 @@ async def test_producing_goes_on_while_the_controller_restarts(tmp_path: Path) -
 async def test_broker_without_controller_stops_writing_and_goes_on_when_it_is_back(
     tmp_path: Path,
 ) -> None:
-    async with Cluster(tmp_path) as cluster:
+    async with Cluster(tmp_path, controller_settings=SHORT_SESSION) as cluster:
         await create_topic(cluster, "t", leader=0)
         await produce(cluster.bootstrap, "t", 0, 5)
         await cluster.stop_controller()

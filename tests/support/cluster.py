@@ -25,7 +25,12 @@ from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 from tests.support.waiting import until
 
-SESSION_TIMEOUT_MS = 3_000
+SESSION_TIMEOUT_MS = 30_000
+"""No broker of a test loses its session because the machine is busy for some seconds."""
+
+SHORT_SESSION = {"session_timeout_ms": 3_000}
+"""Controller settings of tests that wait for the end of a session."""
+
 READY_S = 20.0
 
 

@@ -22,7 +22,7 @@ from objectstore.faults import Fault, FaultyStore
 from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.config import StreamConfig
-from tests.support.cluster import Cluster
+from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.stream_server import StreamServer
 
 T = TypeVar("T")
@@ -143,6 +143,7 @@ class FaultCluster(Cluster):
         brokers: int = 2,
         linked: bool = False,
         seed: int = 1,
+        controller_settings: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         config = StreamConfig(
@@ -154,7 +155,13 @@ class FaultCluster(Cluster):
             block_cache_bytes_max=64 * 1024,
             wal_delete_grace_ms=500,
         )
-        super().__init__(directory, brokers=brokers, stream_config=config, **settings)
+        super().__init__(
+            directory,
+            brokers=brokers,
+            stream_config=config,
+            controller_settings=SHORT_SESSION | (controller_settings or {}),
+            **settings,
+        )
         self.faults: dict[int, BrokerStore] = {}
         self.links: dict[int, Link] = {}
         self._linked = linked
