@@ -1,14 +1,16 @@
-"""Get the token of OAUTHBEARER from an identity provider by the grant `client_credentials`, or from
-a file, as Kafka's clients do.
+"""Get the token of OAUTHBEARER from an identity provider, by the grants `client_credentials` and
+`jwt-bearer`, or from a file, as Kafka's clients do.
 
 Invariants: one request per token, of at most `TIMEOUT_S` and `ANSWER_BYTES_MAX`, which follows no
 redirection: that would tell another host the secret. Errors show neither tokens nor secrets.
-Source: RFC 6749, section 4.4; KIP-768; Kafka `ClientCredentialsJwtRetriever`, `FileJwtRetriever`.
+Source: RFC 6749, section 4.4; RFC 7523; KIP-768, KIP-1139; Kafka `ClientCredentialsJwtRetriever`,
+`JwtBearerJwtRetriever`, `FileJwtRetriever`.
 """
 
 import base64
 import json
 import ssl
+import time
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -24,7 +26,9 @@ from urllib.request import (
     ProxyHandler,
     Request,
 )
+from uuid import uuid4
 
+from deploy.clients.assertions import GRANT, Assertion
 from deploy.errors import KafkaFailed
 
 TIMEOUT_S: Final = 10.0
@@ -38,7 +42,7 @@ class TokenSource:
     """Where the tokens of a client come from.
 
     url: of the token endpoint, or `file:PATH` of a token. The others are for an endpoint; scope
-    and ca (a PEM file of CAs) may be empty.
+    and ca (a PEM file of CAs) may be empty. assertion: instead of an id and a secret.
     """
 
     url: str
@@ -46,6 +50,7 @@ class TokenSource:
     client_secret: str = ""
     scope: str = ""
     ca: str = ""
+    assertion: Assertion | None = None
 
     @property
     def is_file(self) -> bool:
@@ -58,7 +63,9 @@ class TokenSource:
                 f"sasl.oauthbearer.token.endpoint.url={self.url!r} is not allowed: https://..., "
                 "http://... or file:PATH of a token"
             )
-        if not self.is_file and not (self.client_id and self.client_secret):
+        if self.is_file or self.assertion is not None:
+            return
+        if not (self.client_id and self.client_secret):
             raise ValueError(
                 "sasl.oauthbearer.client.credentials.client.id and"
                 " sasl.oauthbearer.client.credentials.client.secret are missing (or"
@@ -92,12 +99,18 @@ class TokenSource:
             return _checked(file.read(ANSWER_BYTES_MAX))
 
     def _request(self) -> str:
-        login = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
-        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        headers = {"Accept": "application/json"}
+        if self.assertion is None:
+            login = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+            headers["Authorization"] = f"Basic {login}"
+            form = {"grant_type": "client_credentials"}
+        else:
+            assertion = self.assertion.make(int(time.time()), lambda: str(uuid4()))
+            form = {"grant_type": GRANT, "assertion": assertion}
+        if self.scope:
+            form["scope"] = self.scope
         request = Request(  # noqa: S310 - `check` limits the schemes
-            self.url,
-            urlencode(form).encode(),
-            {"Authorization": f"Basic {login}", "Accept": "application/json"},
+            self.url, urlencode(form).encode(), headers
         )
         with _opener(self.ca).open(request, timeout=TIMEOUT_S) as answer:
             document = answer.read(ANSWER_BYTES_MAX)

@@ -23,6 +23,7 @@ from typing import Final
 from base.listeners import SecurityProtocol
 from base.scram import SCRAM_BY_NAME
 from broker.security.config import OAUTHBEARER, PLAIN
+from deploy.clients.assertions import find_assertion
 from deploy.clients.bearer_tokens import TokenSource
 from deploy.clients.profiles import current_profile
 from deploy.errors import UsageError
@@ -87,6 +88,8 @@ class ClientSecurity:
                 f"{_OAUTH}scope": self.tokens.scope,
                 "https.ca.location": self.tokens.ca,
             }
+            if self.tokens.assertion is not None:
+                given |= self.tokens.assertion.properties()
         return {name: value for name, value in given.items() if value}
 
     def tls(self) -> ssl.SSLContext | None:
@@ -198,6 +201,7 @@ def _tokens(given: Mapping[str, str], jaas: Mapping[str, str]) -> TokenSource:
         first("client.credentials.client.secret", "client.secret", option="clientSecret"),
         first("scope", option="scope"),
         given.get("https.ca.location", ""),
+        find_assertion(given),
     )
     found.check()
     return found

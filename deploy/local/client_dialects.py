@@ -49,6 +49,8 @@ def _java_tokens(tokens: TokenSource) -> dict[str, str]:
         "sasl.oauthbearer.client.credentials.client.secret": tokens.client_secret,
         "sasl.oauthbearer.scope": tokens.scope,
     }
+    if tokens.assertion is not None:
+        found |= tokens.assertion.java_properties()
     return {name: value for name, value in found.items() if value}
 
 

@@ -72,9 +72,7 @@ There can be 1,000 subscriptions.
 
 Clients log in by SCRAM (KIP-84), PLAIN or OAUTHBEARER (KIP-255), and again before a session ends (KIP-368).
 Brokers verify signed tokens with a JWKS document, as Kafka since KIP-768.
-`penstock` commands get tokens by the grant `client_credentials`; they cannot get them by assertions (the grant `jwt-bearer` of KIP-1139).
-Kafka's clients may use either: a broker sees only the token.
-
+`penstock` commands get tokens by the grants `client_credentials` and `jwt-bearer` (KIP-1139), as Kafka's clients do.
 Quotas are Kafka's ([Limit clients](../how-to/quotas.md)): clients are told to wait, and nothing is read from their connections meanwhile.
 Each broker counts for itself; the active controller counts the partitions of `controller_mutation_rate`, as in Kafka.
 `request_percentage` is of the time of the broker's event loop.

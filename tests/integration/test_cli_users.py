@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner
 
 from deploy.cli.app import app
@@ -17,6 +18,12 @@ from deploy.errors import KafkaFailed, UsageError
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
 from tests.support.token_issuer import TokenIssuer
+
+ASSERTING = (
+    "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+    "sasl.oauthbearer.token.endpoint.url=https://id\n"
+    "sasl.oauthbearer.grant.type=urn:ietf:params:oauth:grant-type:jwt-bearer\n"
+)
 
 
 @pytest.fixture
@@ -97,6 +104,14 @@ async def test_the_certificate_of_brokers_is_checked(
         await run(cluster, "users", "list", "--command-config", str(config))
 
 
+def bearer_security(issuer: TokenIssuer) -> dict[str, Any]:
+    return {
+        "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
+        "sasl_jwks_endpoint_url": f"http://127.0.0.1:{issuer.port}/jwks",
+        "sasl_oauth_expected_audience": ("kafka",),
+    }
+
+
 async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
     """`users` speaks over a socket of its own, `topics` through librdkafka."""
     async with TokenIssuer() as issuer:
@@ -122,14 +137,11 @@ async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
             "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
             f"ssl.ca.location={files.truststore}\n"
         )
-        security = {
-            "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
-            "sasl_jwks_endpoint_url": f"http://127.0.0.1:{issuer.port}/jwks",
-            "sasl_oauth_expected_audience": ("kafka",),
-        }
         config = tmp_path / "client.properties"
         given = ["--command-config", str(config)]
-        async with secure_cluster(tmp_path, "SASL_SSL", security=security, files=files) as cluster:
+        async with secure_cluster(
+            tmp_path, "SASL_SSL", security=bearer_security(issuer), files=files
+        ) as cluster:
             for name, text in names.items():
                 config.write_text(head + text)
                 asked_count = len(issuer.forms)
@@ -150,6 +162,45 @@ async def test_commands_with_tokens(tmp_path: Path, files: SecureFiles) -> None:
             config.write_text(head + names["file"])
             token.write_text(issuer.token(aud="other"))
             with pytest.raises(KafkaFailed, match="a token from file:"):
+                await run(cluster, "users", "list", *given)
+
+
+async def test_commands_with_assertions(tmp_path: Path, files: SecureFiles) -> None:
+    """The client signs what it sends to the token endpoint (KIP-1139)."""
+    async with TokenIssuer() as issuer:
+        text = (
+            "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+            f"ssl.ca.location={files.truststore}\n"
+            f"{issuer.write_assertion_files(tmp_path, passphrase='its own')}"
+        )
+        config = tmp_path / "client.properties"
+        config.write_text(text)
+        given = ["--command-config", str(config)]
+        async with secure_cluster(
+            tmp_path, "SASL_SSL", security=bearer_security(issuer), files=files
+        ) as cluster:
+            await run(cluster, "topics", "create", "t", *given)
+            await run(cluster, "users", "list", *given)
+            ours = issuer.assertions[:]
+            settings: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+            admin = AdminClient(settings | parse(text).properties())
+            found = await asyncio.to_thread(admin.list_topics, timeout=30)
+            assert "t" in found.topics, "librdkafka asks the endpoint itself"
+            by_librdkafka = issuer.assertions[len(ours) :]
+            assert ours
+            assert by_librdkafka
+            for header, claims in ours:
+                assert header == {"alg": "RS256", "typ": "JWT", "kid": "client-1"}
+                assert claims["sub"] == "client-1"
+                assert claims["team"] == 7
+                assert claims["exp"] - claims["iat"] == 120
+            assert len({claims["jti"] for _, claims in ours}) == len(ours)
+            other = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+            issuer.write_assertion_files(tmp_path, key=other, passphrase="its own")
+            with pytest.raises(KafkaFailed, match="401 Unauthorized"):
+                await run(cluster, "users", "list", *given)
+            (tmp_path / "key.pem").write_text("no key")
+            with pytest.raises(KafkaFailed, match=r"key\.pem has no private key"):
                 await run(cluster, "users", "list", *given)
 
 
@@ -178,6 +229,17 @@ def test_certificates_for_development(tmp_path: Path) -> None:
             "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
             "sasl.oauthbearer.token.endpoint.url=https://id\nsasl.oauthbearer.client.id=c",
             "client.secret",
+        ),
+        (f"{ASSERTING}sasl.oauthbearer.scope=s", "private.key.file"),
+        (
+            f"{ASSERTING}sasl.oauthbearer.assertion.file=f\n"
+            "sasl.oauthbearer.assertion.algorithm=none",
+            "one of RS256, ES256",
+        ),
+        (
+            f"{ASSERTING}sasl.oauthbearer.assertion.file=f\n"
+            "sasl.oauthbearer.assertion.claim.exp.seconds=-1",
+            "0 to 86400",
         ),
     ],
 )

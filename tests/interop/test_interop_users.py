@@ -14,6 +14,7 @@ from broker.security.config import STANDARD_AUTHORIZER
 from broker.wire import apis
 from broker.wire.gen import alter_user_scram_credentials as altering
 from broker.wire.gen import describe_user_scram_credentials as describing
+from deploy.clients.security import read_file
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
@@ -205,3 +206,58 @@ async def test_java_clients_use_tokens_over_tls(java: JavaHome, tmp_path: Path) 
         token.write_text(issuer.token(aud="other"))
         done = await asyncio.to_thread(produced)
         assert '"acked":10' not in done.stdout
+
+
+@pytest.mark.long
+async def test_java_clients_send_the_same_assertions(java: JavaHome, tmp_path: Path) -> None:
+    """Java's client and `penstock` read one file, and send the same header and claims. Kafka 4.2
+    cannot read a key with a passphrase.
+    """
+    files = SecureFiles(tmp_path / "security")
+    async with TokenIssuer() as issuer:
+        config = tmp_path / "client.properties"
+        config.write_text(
+            "security.protocol=SASL_SSL\nssl.truststore.type=PEM\nsasl.mechanism=OAUTHBEARER\n"
+            f"ssl.truststore.location={files.truststore}\n"
+            f"{issuer.write_assertion_files(tmp_path)}"
+            "sasl.login.callback.handler.class=org.apache.kafka.common.security.oauthbearer"
+            ".OAuthBearerLoginCallbackHandler\n"
+            "sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+            " required;\n"
+        )
+        security = {
+            "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-512"),
+            "sasl_jwks_endpoint_url": f"http://127.0.0.1:{issuer.port}/jwks",
+            "sasl_oauth_expected_audience": ("kafka",),
+        }
+        allowed = (
+            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=http://127.0.0.1:{issuer.port}/token"
+        )
+        files_allowed = (
+            "-Dorg.apache.kafka.sasl.oauthbearer.allowed.files="
+            f"{tmp_path / 'key.pem'},{tmp_path / 'template.json'}"
+        )
+        async with secure_cluster(tmp_path, "SASL_SSL", security=security, files=files) as cluster:
+            done = await asyncio.to_thread(
+                lambda: java.tool(
+                    VERIFIABLE_PRODUCER, "--bootstrap-server", cluster.bootstrap, "--topic", "t",
+                    "--max-messages", "10", "--command-config", str(config),
+                    jvm=(allowed, files_allowed),
+                )
+            )  # fmt: skip
+            assert '"acked":10' in done.stdout, done.stdout + done.stderr
+        by_java = issuer.assertions[:]
+        token = await asyncio.to_thread(read_file(config).secret)
+        assert token
+        (java_header, java_claims), (header, claims) = by_java[0], issuer.assertions[-1]
+        assert len(issuer.assertions) == len(by_java) + 1
+        assert header == java_header
+        assert claims.keys() == java_claims.keys()
+        for name in ("exp", "nbf"):
+            distance = java_claims[name] - java_claims["iat"]
+            assert claims[name] - claims["iat"] == distance
+        of_once = {"iat", "exp", "nbf", "jti"}
+        assert {name: claims[name] for name in claims.keys() - of_once} == {
+            name: java_claims[name] for name in java_claims.keys() - of_once
+        }
+        assert issuer.forms[-1].partition("&")[0] in issuer.forms[0]

@@ -16,6 +16,8 @@ NAMES: Final = frozenset(
     {
         "sasl.jaas.config",
         "sasl.login.callback.handler.class",
+        "sasl.oauthbearer.assertion.template.file",
+        "sasl.oauthbearer.jwt.retriever.class",
         "sasl.oauthbearer.token.endpoint.url",
         "ssl.truststore.location",
         "ssl.truststore.type",
@@ -47,6 +49,15 @@ _TOKEN_HANDLERS: Final = frozenset(
     }
 )
 """Kafka's own classes, which do what librdkafka does: get a token from an endpoint."""
+
+
+_GRANTS: Final = {
+    "": "",
+    "DefaultJwtRetriever": "",
+    "ClientCredentialsJwtRetriever": "",
+    "JwtBearerJwtRetriever": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+}
+"""librdkafka's `sasl.oauthbearer.grant.type` by Kafka's class; empty: its default."""
 
 
 def security_settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -88,7 +99,18 @@ def _token_endpoint(given: Mapping[str, str]) -> dict[str, str]:
             "Kafka option 'sasl.oauthbearer.token.endpoint.url' is supported for the https://"
             " or http:// address of a token endpoint"
         )
-    return {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.token.endpoint.url": url}
+    found = {"sasl.oauthbearer.method": "oidc", "sasl.oauthbearer.token.endpoint.url": url}
+    retriever = given.get("sasl.oauthbearer.jwt.retriever.class", "").strip()
+    if retriever.rpartition(".")[2] not in _GRANTS:
+        raise InvalidOption(
+            "Kafka option 'sasl.oauthbearer.jwt.retriever.class' is supported for Kafka's"
+            f" {', '.join(filter(None, _GRANTS))}: Java classes cannot be loaded"
+        )
+    if grant := _GRANTS[retriever.rpartition(".")[2]]:
+        found["sasl.oauthbearer.grant.type"] = grant
+    if template := given.get("sasl.oauthbearer.assertion.template.file", "").strip():
+        found["sasl.oauthbearer.assertion.jwt.template.file"] = template
+    return found
 
 
 def _store_type(given: Mapping[str, str], store: str) -> str:

@@ -1,6 +1,10 @@
 """The settings of one client in the words of each library mean the same."""
 
+from dataclasses import replace
+
 from base.listeners import SecurityProtocol
+from deploy.clients.assertions import Assertion
+from deploy.clients.bearer_tokens import TokenSource
 from deploy.clients.security import PLAINTEXT, ClientSecurity, parse
 from deploy.local import client_dialects as dialects
 from deploy.local.client_snippets import SNIPPETS, filled
@@ -16,10 +20,31 @@ MUTUAL_TLS = ClientSecurity(
 SCRAM = ClientSecurity(
     SecurityProtocol.SASL_SSL, "SCRAM-SHA-512", "ada", 'a "quoted\\ word', ca="/ca.pem"
 )
+SECRET = ClientSecurity(
+    SecurityProtocol.SASL_SSL,
+    "OAUTHBEARER",
+    tokens=TokenSource("https://id.example/token", "me", "its secret", "kafka"),
+)
+ASSERTIONS = [
+    replace(SECRET, tokens=TokenSource("https://id.example/token", assertion=assertion))
+    for assertion in (
+        Assertion(file="/assertion.jwt"),
+        Assertion(
+            key_file="/key.pem",
+            key_passphrase="of the key",
+            algorithm="ES256",
+            template_file="/template.json",
+            claims=(("sub", "me"), ("aud", "https://id.example")),
+            exp_s=60,
+            nbf_s=0,
+            has_id=True,
+        ),
+    )
+]
 
 
 def test_files_of_java_and_librdkafka_mean_the_same_to_commands() -> None:
-    for security in (PLAINTEXT, MUTUAL_TLS, SCRAM):
+    for security in (PLAINTEXT, MUTUAL_TLS, SCRAM, SECRET, *ASSERTIONS):
         assert parse(dialects.properties_text(dialects.java(security))) == security
         assert parse(dialects.properties_text(dialects.librdkafka(security))) == security
 

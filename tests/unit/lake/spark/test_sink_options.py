@@ -37,6 +37,9 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
      "'sasl.login.callback.handler.class' is supported for Kafka's"),
     ({**SERVERS, "kafka.sasl.oauthbearer.token.endpoint.url": "file:///token"},
      "'sasl.oauthbearer.token.endpoint.url' is supported for the https"),
+    ({**SERVERS, "kafka.sasl.oauthbearer.token.endpoint.url": "https://id.example",
+      "kafka.sasl.oauthbearer.jwt.retriever.class": "com.example.Mine"},
+     "'sasl.oauthbearer.jwt.retriever.class' is supported for Kafka's DefaultJwtRetriever, "),
     ({**SERVERS, "kafka.ssl.truststore.location": "/t.jks"},
      "set kafka.ssl.truststore.type to PEM, or use kafka.ssl.ca.location"),
     ({**SERVERS, "kafka.ssl.keystore.location": "/t.jks", "kafka.ssl.keystore.type": "JKS"},
@@ -75,6 +78,30 @@ def test_java_settings_of_tokens() -> None:
         "sasl.oauthbearer.client.credentials.client.secret": "s",
         "sasl.oauthbearer.method": "oidc",
         "sasl.oauthbearer.scope": "a b",
+        "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+    }
+
+
+def test_java_settings_of_assertions() -> None:
+    oauth = "kafka.sasl.oauthbearer"
+    found = parsed(
+        {
+            **SERVERS,
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            f"{oauth}.token.endpoint.url": "https://id.example/token",
+            f"{oauth}.jwt.retriever.class": "org.apache.kafka.common.security.oauthbearer"
+            ".JwtBearerJwtRetriever",
+            f"{oauth}.assertion.private.key.file": "/key.pem",
+            f"{oauth}.assertion.template.file": "/template.json",
+        }
+    )
+    settings = {name: value for name, value in found.producer.items() if name.startswith("sasl.")}
+    assert settings == {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.assertion.jwt.template.file": "/template.json",
+        "sasl.oauthbearer.assertion.private.key.file": "/key.pem",
+        "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+        "sasl.oauthbearer.method": "oidc",
         "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
     }
 
