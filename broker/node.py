@@ -46,6 +46,7 @@ from broker.handlers.authorizer import Authorizer
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.partition_turns import PartitionTurns
 from broker.handlers.record_checks import record_checks
 from broker.handlers.same_fetches import SameFetches
 from broker.handlers.share_requests import release
@@ -181,6 +182,7 @@ class Broker:
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self.record_checks = record_checks(config)
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
+        self.partition_turns = PartitionTurns()
         self.same_fetches = SameFetches()
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self.shares: SharePartitions

@@ -11,6 +11,7 @@ from broker.dynamic_settings import BrokerSettings
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorizer import Authorizer
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.partition_turns import PartitionTurns
 from broker.handlers.record_checks import RecordChecks
 from broker.handlers.same_fetches import SameFetches
 from broker.network.peer_watch import PeerWatch
@@ -75,6 +76,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def partition_turns(self) -> PartitionTurns: ...
 
     @property
     def same_fetches(self) -> SameFetches: ...

@@ -24,6 +24,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.mutation_quota import note_throttle, quota_client
 from broker.handlers.node import Node
+from broker.handlers.partition_turns import chunks
 from broker.handlers.slices import counted, listed, sliced
 from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
 from broker.network.request import RequestContext, Response
@@ -39,10 +40,6 @@ from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _FORK_ATTEMPTS_MAX: Final = 5
-CHUNK_PARTITIONS: Final = 500
-"""Partitions that the controller creates in one step. Ten thousand in one step take it a second, in
-which no broker reaches it.
-"""
 _TOO_MANY: Final = (
     f"more than {messages.PARTITIONS_PER_REQUEST_MAX} partitions in one request: make several"
     " requests"
@@ -275,34 +272,40 @@ async def _create(
     deadline = asyncio.get_running_loop().time() + timeout_s
     results: dict[str, _Created] = {}
     partition_count = 0
-    async for chunk in sliced(_chunks(wanted)):
-        partition_count += sum(map(_partition_count, chunk))
+    async for chunk in sliced(_topic_chunks(wanted)):
+        chunk_count = sum(map(_partition_count, chunk))
+        partition_count += chunk_count
         if results and partition_count > messages.PARTITIONS_PER_REQUEST_MAX:
             results |= {topic.name: _too_many(topic) for topic in chunk}
             continue
-        left_s = deadline - asyncio.get_running_loop().time()
-        results |= await _create_chunk(
-            node, ctx, chunk, validate_only=validate_only, timeout_s=left_s
+        request = messages.CreateTopics(
+            topics=chunk, validate_only=validate_only, client=quota_client(ctx)
         )
+        try:
+            async with node.partition_turns.turn(chunk_count, deadline) as left_s:
+                created = await node.client.create_topics(request, timeout_s=left_s)
+        except (ControllerError, TimeoutError) as error:
+            code, detail = code_of(error), str(error)
+            results |= {
+                topic.name: _Created(topic.name, error_code=code, error_message=detail)
+                for topic in chunk
+            }
+            continue
+        note_throttle(ctx, created)
+        requested = {topic.name: topic for topic in chunk}
+        async for topic in sliced(created.topics):
+            results[topic.name] = _created(node, topic, requested[topic.name])
     return results
 
 
-def _chunks(wanted: Sequence[messages.NewTopic]) -> Iterator[list[messages.NewTopic]]:
-    """Yield the topics in chunks of about CHUNK_PARTITIONS partitions. All topics of snapshots are
-    in one, because all or none of them are created.
+def _topic_chunks(wanted: Sequence[messages.NewTopic]) -> Iterator[list[messages.NewTopic]]:
+    """Yield the topics in chunks. All topics of snapshots are in the first one, because all or none
+    of them are created.
     """
-    chunk = [topic for topic in wanted if _is_frozen(topic.name)]
-    count = sum(map(_partition_count, chunk))
-    for topic in wanted:
-        if _is_frozen(topic.name):
-            continue
-        if chunk and count + _partition_count(topic) > CHUNK_PARTITIONS:
-            yield chunk
-            chunk, count = [], 0
-        chunk.append(topic)
-        count += _partition_count(topic)
-    if chunk:
-        yield chunk
+    frozen = [topic for topic in wanted if _is_frozen(topic.name)]
+    if frozen:
+        yield frozen
+    yield from chunks((topic for topic in wanted if not _is_frozen(topic.name)), _partition_count)
 
 
 def _partition_count(topic: messages.NewTopic) -> int:
@@ -311,33 +314,6 @@ def _partition_count(topic: messages.NewTopic) -> int:
 
 def _too_many(topic: messages.NewTopic) -> _Created:
     return _Created(topic.name, error_code=ErrorCode.POLICY_VIOLATION, error_message=_TOO_MANY)
-
-
-async def _create_chunk(
-    node: Node,
-    ctx: RequestContext,
-    wanted: list[messages.NewTopic],
-    *,
-    validate_only: bool,
-    timeout_s: float,
-) -> dict[str, _Created]:
-    request = messages.CreateTopics(
-        topics=wanted, validate_only=validate_only, client=quota_client(ctx)
-    )
-    try:
-        created = await node.client.create_topics(request, timeout_s=timeout_s)
-    except (ControllerError, TimeoutError) as error:
-        code, detail = code_of(error), str(error)
-        return {
-            topic.name: _Created(topic.name, error_code=code, error_message=detail)
-            for topic in wanted
-        }
-    note_throttle(ctx, created)
-    requested = {topic.name: topic for topic in wanted}
-    return {
-        topic.name: _created(node, topic, requested[topic.name])
-        async for topic in sliced(created.topics)
-    }
 
 
 def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
@@ -465,23 +441,33 @@ async def _delete(
     found: dict[UUID, delete_topics.DeletableTopicResult],
     timeout_s: float,
 ) -> None:
-    """Delete the topics and set the errors in the results."""
-    ids = list(found)
-    purged_ids = [topic_id for topic_id in ids if _is_frozen(found[topic_id].name or "")]
-    request = messages.DeleteTopics(topic_ids=ids, purged_ids=purged_ids, client=quota_client(ctx))
-    try:
-        answer = await node.client.delete_topics(request, timeout_s=timeout_s)
-    except (ControllerError, TimeoutError) as error:
-        for result in found.values():
-            result.error_code, result.error_message = code_of(error), str(error)
-        return
-    note_throttle(ctx, answer)
-    for topic_id, item in zip(ids, answer.items, strict=True):
-        if item.status is not messages.Status.OK:
-            found[topic_id].error_code, found[topic_id].error_message = (
-                code_of_status(item.status),
-                item.detail or None,
-            )
+    """Delete the topics in chunks, and set the errors in the results."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    async for ids in sliced(chunks(found, lambda topic_id: _known_count(node, topic_id))):
+        purged_ids = [topic_id for topic_id in ids if _is_frozen(found[topic_id].name or "")]
+        request = messages.DeleteTopics(
+            topic_ids=ids, purged_ids=purged_ids, client=quota_client(ctx)
+        )
+        count = sum(_known_count(node, topic_id) for topic_id in ids)
+        try:
+            async with node.partition_turns.turn(count, deadline) as left_s:
+                answer = await node.client.delete_topics(request, timeout_s=left_s)
+        except (ControllerError, TimeoutError) as error:
+            for topic_id in ids:
+                found[topic_id].error_code = code_of(error)
+                found[topic_id].error_message = str(error)
+            continue
+        note_throttle(ctx, answer)
+        for topic_id, item in zip(ids, answer.items, strict=True):
+            if item.status is not messages.Status.OK:
+                found[topic_id].error_code = code_of_status(item.status)
+                found[topic_id].error_message = item.detail or None
+
+
+def _known_count(node: Node, topic_id: UUID) -> int:
+    """Return how many partitions a topic has, as far as this broker knows."""
+    topic = node.image.topics.by_id(topic_id) or node.image.frozen_topics.by_id(topic_id)
+    return 0 if topic is None else len(topic.partitions)
 
 
 # --- partitions -----------------------------------------------------------------------------------
@@ -530,34 +516,32 @@ async def _grow(
     deadline = asyncio.get_running_loop().time() + _timeout_s(node, request.timeout_ms)
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     added_count = 0
-    async for chunk in sliced(_growth_chunks(node, wanted)):
-        added_count += sum(_added_count(node, topic) for topic in chunk)
+    async for chunk in sliced(chunks(wanted, lambda topic: _added_count(node, topic))):
+        chunk_count = sum(_added_count(node, topic) for topic in chunk)
+        added_count += chunk_count
         if results and added_count > messages.PARTITIONS_PER_REQUEST_MAX:
             results |= {topic.name: _too_many_added(topic) for topic in chunk}
             continue
         change = messages.CreatePartitions(
             topics=chunk, validate_only=request.validate_only, client=quota_client(ctx)
         )
-        left_s = deadline - asyncio.get_running_loop().time()
-        results |= await _add_partitions(node, ctx, change, left_s)
+        names = [topic.name for topic in chunk]
+        try:
+            async with node.partition_turns.turn(chunk_count, deadline) as left_s:
+                answer = await node.client.create_partitions(change, timeout_s=left_s)
+        except (ControllerError, TimeoutError) as error:
+            code, detail = code_of(error), str(error)
+            results |= {
+                name: create_partitions.CreatePartitionsTopicResult(name, code, detail)
+                for name in names
+            }
+            continue
+        note_throttle(ctx, answer)
+        async for name, item in sliced(zip(names, answer.items, strict=True)):
+            results[name] = create_partitions.CreatePartitionsTopicResult(
+                name, code_of_status(item.status), item.detail or None
+            )
     return results
-
-
-def _growth_chunks(
-    node: Node, wanted: Sequence[messages.NewPartitions]
-) -> Iterator[list[messages.NewPartitions]]:
-    """Yield the topics in chunks of about CHUNK_PARTITIONS new partitions."""
-    chunk: list[messages.NewPartitions] = []
-    count = 0
-    for topic in wanted:
-        added_count = max(1, _added_count(node, topic))
-        if chunk and count + added_count > CHUNK_PARTITIONS:
-            yield chunk
-            chunk, count = [], 0
-        chunk.append(topic)
-        count += added_count
-    if chunk:
-        yield chunk
 
 
 def _added_count(node: Node, topic: messages.NewPartitions) -> int:
@@ -573,23 +557,3 @@ def _too_many_added(
     return create_partitions.CreatePartitionsTopicResult(
         topic.name, ErrorCode.POLICY_VIOLATION, _TOO_MANY
     )
-
-
-async def _add_partitions(
-    node: Node, ctx: RequestContext, request: messages.CreatePartitions, timeout_s: float
-) -> dict[str, create_partitions.CreatePartitionsTopicResult]:
-    names = [topic.name for topic in request.topics]
-    try:
-        answer = await node.client.create_partitions(request, timeout_s=timeout_s)
-    except (ControllerError, TimeoutError) as error:
-        return {
-            name: create_partitions.CreatePartitionsTopicResult(name, code_of(error), str(error))
-            for name in names
-        }
-    note_throttle(ctx, answer)
-    return {
-        name: create_partitions.CreatePartitionsTopicResult(
-            name, code_of_status(item.status), item.detail or None
-        )
-        async for name, item in sliced(zip(names, answer.items, strict=True))
-    }

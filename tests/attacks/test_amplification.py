@@ -3,20 +3,22 @@ and leaves turns of the event loop to other clients.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from broker.errors import ErrorCode
 from broker.handlers.configs import CONFIGS_MAX
+from broker.handlers.partition_turns import CHUNK_PARTITIONS, FEW_PARTITIONS
 from broker.handlers.slices import SLICE_COUNT
-from broker.handlers.topics import CHUNK_PARTITIONS
 from broker.wire import apis
 from broker.wire.gen import (
     consumer_group_describe,
     create_partitions,
     create_topics,
+    delete_topics,
     describe_configs,
     describe_groups,
     describe_transactions,
@@ -29,7 +31,7 @@ from broker.wire.gen import (
 from broker.wire.primitives import REQUEST_ELEMENTS_MAX
 from controller.api.messages import PARTITIONS_PER_REQUEST_MAX, CreateTopics, NewTopic
 from controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
-from controller.metadata.records import PartitionRecord
+from controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 
@@ -217,6 +219,69 @@ async def test_long_requests_reach_the_controller_in_chunks(
     assert set(codes.values()) == {ErrorCode.NONE}
     assert sum(most) == len(names)
     assert max(most) <= CHUNK_PARTITIONS
+
+
+async def test_requests_for_many_partitions_take_turns(cluster: Cluster) -> None:
+    """When the controller works on one chunk, the broker has heard of all chunks before. It goes on
+    to create few partitions at once.
+    """
+    assert cluster.controller is not None
+    runtime = cluster.controller.runtime
+    assert runtime is not None
+    image = cluster.broker.image
+    chunks: list[list[str]] = []
+    unheard: list[str] = []
+
+    def observe(records: Sequence[object]) -> None:
+        created = [item.name for item in records if isinstance(item, TopicRecord)]
+        if len(created) > FEW_PARTITIONS:
+            unheard.extend(chunk[-1] for chunk in chunks if image.topics.by_name(chunk[-1]) is None)
+            chunks.append(created)
+
+    async def create(names: Sequence[str]) -> None:
+        topics = [create_topics.CreatableTopic(name, 1, 1) for name in names]
+        async with Attacker.connected(cluster.broker.port) as attacker:
+            request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
+            results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+        assert {result.error_code for result in results} == {ErrorCode.NONE}
+
+    runtime.observe(observe)
+    many = [
+        [f"{client}-{number}" for number in range(2 * CHUNK_PARTITIONS)] for client in ("a", "b")
+    ]
+    async with cluster.broker.partition_turns.turn(CHUNK_PARTITIONS, math.inf):
+        waiting = [asyncio.create_task(create(names)) for names in many]
+        await create(["few"])
+        assert not chunks
+    await asyncio.gather(*waiting)
+    assert sorted(name for chunk in chunks for name in chunk) == sorted(many[0] + many[1])
+    assert [chunk[0].partition("-")[0] for chunk in chunks] in (list("abab"), list("baba"))
+    assert not unheard
+
+    deleted: list[int] = []
+    runtime.observe(
+        lambda records: deleted.append(sum(isinstance(item, TopicRemoved) for item in records))
+    )
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        states = [delete_topics.DeleteTopicState(name=name) for name in many[0]]
+        request = delete_topics.DeleteTopicsRequest(states, timeout_ms=60_000)
+        results = (await attacker.ask(apis.DELETE_TOPICS, 6, request)).responses
+    assert {result.error_code for result in results} == {ErrorCode.NONE}
+    assert sum(deleted) == len(many[0])
+    assert max(deleted) <= CHUNK_PARTITIONS
+
+
+async def test_a_change_that_gets_no_turn_in_time_says_so(
+    cluster: Cluster, attacker: Attacker
+) -> None:
+    topics = [create_topics.CreatableTopic(f"t{i}", 1, 1) for i in range(FEW_PARTITIONS + 1)]
+    request = create_topics.CreateTopicsRequest(topics, timeout_ms=1_000)
+    async with cluster.broker.partition_turns.turn(CHUNK_PARTITIONS, math.inf):
+        results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+    assert {result.error_code for result in results} == {ErrorCode.REQUEST_TIMED_OUT}
+    assert "repeat the request" in results[0].error_message
+    results = (await attacker.ask(apis.CREATE_TOPICS, 7, request)).topics
+    assert {result.error_code for result in results} == {ErrorCode.NONE}
 
 
 async def test_bad_names_of_topics_cost_the_controller_nothing(

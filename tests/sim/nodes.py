@@ -31,6 +31,7 @@ from broker.handlers.delete_records import handle_delete_records
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.fetch_sessions import FetchSessions
+from broker.handlers.partition_turns import PartitionTurns
 from broker.handlers.produce import handle_produce
 from broker.handlers.same_fetches import SameFetches
 from broker.handlers.table import INLINE, make_handlers
@@ -171,6 +172,7 @@ class SimBroker:
         self.topics = ImageTopics()
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
+        self.partition_turns = PartitionTurns()
         self.same_fetches = SameFetches()
         self.dispatcher: RequestDispatcher
         # It watches no one: `gone` are those that the world lets this broker suspect.

@@ -20,6 +20,7 @@ from broker.handlers.authorizer import Authorizer
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.node import Handler, Node
+from broker.handlers.partition_turns import PartitionTurns
 from broker.handlers.table import INLINE, make_handlers
 from broker.network.dispatcher import CannotAnswer
 from broker.network.peer_watch import PeerWatch
@@ -263,6 +264,7 @@ class Fixture:
             leads_alone=lambda: True,
             departed=lambda: self.departed.listed(0),
             gone=frozenset(),
+            partition_turns=PartitionTurns(),
             peer_watch=PeerWatch(NodeId(1), PeerConnections(lambda: self.image), lambda _: None),
         )
         self.node.static_settings = BrokerSettings(

@@ -21,6 +21,7 @@ from broker.handlers.fetch import handle_fetch
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
+from broker.handlers.partition_turns import PartitionTurns
 from broker.handlers.produce import handle_produce
 from broker.handlers.same_fetches import SameFetches
 from broker.handlers.txn_markers import handle_write_txn_markers
@@ -274,6 +275,7 @@ class Broker:
         self.change_log = ChangeLog(lambda: 0.0)
         self.config = BrokerConfig(transaction_partition_verification_enable=False)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
+        self.partition_turns = PartitionTurns()
         self.same_fetches = SameFetches()
         self.log_dir = "memory:"
         self.writable = True
