@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from deploy.output import size
+from deploy.output import counted, size
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash as wide as a number
 SHOWN_BYTES_MAX: Final = 16 << 10
@@ -145,6 +145,7 @@ def _note(data: bytes) -> str:
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": number,
     "bytes": bytes_text,
+    "counted": counted,
     "rate": rate,
     "ms": milliseconds,
     "usd": usd,

@@ -54,7 +54,7 @@ def test_a_refused_change_says_why(visitor: Visitor) -> None:
 
 def test_snapshots_come_and_go(visitor: Visitor, cluster: LocalCluster) -> None:
     said = sent(visitor, "/snapshots", "/snapshots", name="nightly", topics="orders")
-    assert "Created snapshot nightly of 1 topics." in said
+    assert "Created snapshot nightly of 1 topic." in said
     assert [item["name"] for item in asked(cluster, "snapshots", "list")] == ["nightly"]
     said = sent(visitor, "/snapshots", "/snapshots/delete", name="nightly", confirm="nightly")
     assert "Deleted snapshot nightly." in said
@@ -84,7 +84,7 @@ def test_the_doctor_examines_the_cluster(visitor: Visitor) -> None:
 def test_sql_reads_topics_and_nothing_else(visitor: Visitor) -> None:
     query = "SELECT count(*) AS orders, any_value(note) AS note FROM orders"
     answer = visitor.post("/sql", {"csrf": visitor.get("/sql").csrf, "query": query})
-    assert f"orders note {RECORDS} {HOSTILE} 1 rows." in answer.words
+    assert f"orders note {RECORDS} {HOSTILE} 1 row." in answer.words
     said = sent(visitor, "/sql", "/sql", query="SELECT * FROM nowhere")
     assert "no topic or view is named 'nowhere'" in said
     said = sent(visitor, "/sql", "/sql", query="COPY (SELECT 1) TO 'x.csv'")

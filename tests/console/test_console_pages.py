@@ -171,7 +171,7 @@ def test_the_keyboard_is_enough(chrome: Chrome, console: ConsoleProcess) -> None
     field = chrome.switch_to.active_element
     assert field.get_attribute("name") == "q"
     field.send_keys("order", Keys.ENTER)
-    wait_for_text(chrome, "1 topics")
+    wait_for_text(chrome, "1 topic\n")
     assert "clicks" not in text_of(chrome)
 
 

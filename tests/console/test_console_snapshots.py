@@ -71,7 +71,7 @@ def test_a_snapshot_is_restored_after_a_look_at_what_goes(
 ) -> None:
     chrome.get(f"{console.url}/snapshots")
     send_form(chrome, "Create a snapshot", name="before", topics=ledger)
-    wait_for_text(chrome, "Created snapshot before of 1 topics.")
+    wait_for_text(chrome, "Created snapshot before of 1 topic.")
     produce(cluster.bootstrap, ledger, ["later"])
     one = f"{console.url}/snapshots/one?name=before"
     chrome.get(one)
@@ -86,7 +86,7 @@ def test_a_snapshot_is_restored_after_a_look_at_what_goes(
     wait_for_text(chrome, "is created")
     assert axe_problems(chrome, axe) == []
     fill(chrome)
-    wait_for_text(chrome, "Restored 1 topics of before")
+    wait_for_text(chrome, "Restored 1 topic of before")
     assert (end_of(cluster, "ledger-old"), end_of(cluster, ledger)) == (RECORDS, RECORDS + 1)
 
     chrome.get(one)
@@ -99,7 +99,7 @@ def test_a_snapshot_is_restored_after_a_look_at_what_goes(
     send_form(chrome, "Restore topics", replace="on", groups="on")
     wait_for_text(chrome, "is deleted first")
     fill(chrome, confirm="before")
-    wait_for_text(chrome, "Restored 1 topics of before, and the offsets of 0 groups.")
+    wait_for_text(chrome, "Restored 1 topic of before, and the offsets of 0 groups.")
     assert end_of(cluster, ledger) == RECORDS
 
     chrome.get(one)

@@ -22,6 +22,7 @@ from deploy.console.console import (
 )
 from deploy.console.paging import page_of
 from deploy.errors import KafkaFailed, UsageError
+from deploy.output import counted
 from deploy.snapshots import (
     RestoredView,
     create_snapshot,
@@ -136,7 +137,8 @@ async def create(request: Request) -> Response:
     if not name:
         raise UsageError("a snapshot needs a name")
     found = await console.call(create_snapshot, console.options.bootstrap, name, topics)
-    return done(request, "/snapshots", f"Created snapshot {name} of {len(found):,} topics.")
+    topics_said = counted(len(found), "topic")
+    return done(request, "/snapshots", f"Created snapshot {name} of {topics_said}.")
 
 
 async def delete(request: Request) -> Response:
@@ -162,8 +164,8 @@ async def make_topics(request: Request) -> Response:
     return done(
         request,
         "/snapshots",
-        f"Restored {len(views):,} topics of {wanted.snapshot}, and the offsets of {groups:,}"
-        " groups.",
+        f"Restored {counted(len(views), 'topic')} of {wanted.snapshot}, and the offsets of"
+        f" {counted(groups, 'group')}.",
     )
 
 
