@@ -89,14 +89,6 @@ def test_everyone_can_use_the_pages(
     assert not problems
 
 
-def test_the_overview_lives(chrome: Chrome, console: ConsoleProcess) -> None:
-    chrome.get(console.url)
-    wait_for_text(chrome, "live")
-    WebDriverWait(chrome, WAIT_S).until(
-        lambda found: len(found.find_elements(By.CSS_SELECTOR, ".chart canvas")) == 4
-    )
-
-
 def test_records_are_found_by_key_and_shown_as_text(
     chrome: Chrome, console: ConsoleProcess
 ) -> None:
