@@ -14,8 +14,9 @@ from typing import Final
 
 from controller.api.load_messages import StoreRequests
 
-MONTH_S: Final = 730 * 3_600
-"""A month of 730 hours, as in the AWS calculator."""
+HOUR_S: Final = 3_600
+MONTH_HOURS: Final = 730
+"""As in the AWS calculator."""
 _GB: Final = 1_000_000_000
 
 
@@ -41,10 +42,23 @@ class StoreCost:
     storage_usd_month: float
     prices: Prices
 
+    @property
+    def requests_per_hour(self) -> float | None:
+        """Return the requests of all kinds, also those that are free."""
+        if self.requests is None:
+            return None
+        found = self.requests
+        return (found.put_s + found.list_s + found.get_s + found.delete_s) * HOUR_S
+
+    @property
+    def requests_usd_hour(self) -> float | None:
+        return None if self.requests_usd_month is None else self.requests_usd_month / MONTH_HOURS
+
 
 def usd_month(requests: StoreRequests, prices: Prices) -> float:
     dear, cheap = requests.put_s + requests.list_s, requests.get_s
-    return (dear * prices.put_usd_per_1000 + cheap * prices.get_usd_per_1000) / 1_000 * MONTH_S
+    usd_s = (dear * prices.put_usd_per_1000 + cheap * prices.get_usd_per_1000) / 1_000
+    return usd_s * MONTH_HOURS * HOUR_S
 
 
 def storage_usd_month(stored_bytes: int, prices: Prices) -> float:

@@ -1,5 +1,6 @@
 """Pages that change by themselves: the overview, and the page of nodes."""
 
+import re
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -73,6 +74,19 @@ def test_charts_of_the_overview_follow_the_traffic(
     assert chrome.execute_script("return window.loadedOnce"), "the page was loaded again"
 
 
+def test_the_overview_says_what_requests_cost_now_and_in_a_month(
+    chrome: Chrome, console: ConsoleProcess, cluster: LocalCluster
+) -> None:
+    with traffic(cluster.bootstrap, "traffic"):
+        chrome.get(console.url)
+        wait_until(lambda: tiles(chrome)["Store requests"].partition(" ")[0] != "0", WAIT_S)
+        found = tiles(chrome)
+    assert found["Store requests"].endswith("an hour")
+    now, month = found["Cost of requests"], found["Cost at this rate"]
+    assert (now.endswith("an hour"), month.endswith("a month")) == (True, True)
+    assert 0 < dollars(now) < dollars(month)
+
+
 def tiles(chrome: Chrome) -> dict[str, str]:
     """Return the tiles of the page, all at one moment, because events replace them."""
     found: dict[str, str] = chrome.execute_script(
@@ -80,3 +94,8 @@ def tiles(chrome: Chrome) -> dict[str, str]:
         "(tile) => [...tile.children].map((part) => part.innerText)))"
     )
     return found
+
+
+def dollars(text: str) -> float:
+    (found,) = re.findall(r"\$([\d.,]+)", text)
+    return float(found.replace(",", ""))

@@ -46,5 +46,8 @@ def test_the_total_is_of_brokers_that_report_and_of_none_it_is_unknown() -> None
     total = store_cost([one, None, one], 2_000_000_000, Prices())
     assert total.requests == StoreRequests(2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
     assert total.storage_usd_month == pytest.approx(0.046)
+    assert total.requests_per_hour == pytest.approx(3_600 * 20)
+    assert total.requests_usd_hour == pytest.approx(3_600 * (6 * 5e-6 + 6 * 4e-7))
     nobody = store_cost([None], 0, Prices())
     assert (nobody.requests, nobody.requests_usd_month) == (None, None)
+    assert (nobody.requests_per_hour, nobody.requests_usd_hour) == (None, None)
