@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from base.ids import NodeId
-from controller.api.load_messages import BrokerLoad, Load, StoreRequests
+from controller.api.load_messages import BrokerLoad, BrokerSession, Load, StoreRequests
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.streams import StreamState
@@ -49,13 +49,15 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One broker. note: why the balancer excludes it. bytes_*_s, append_*_ms, store: its last
-    report; append_*_ms is None without appends. version: empty if it never reported one.
+    """One broker. session: None: it has none, or no controller leads. note: why the balancer
+    excludes it. bytes_*_s, append_*_ms, store: its last report; append_*_ms is None without
+    appends. version: empty if it never reported one.
     """
 
     node_id: int
     node_epoch: int
     fenced: bool
+    session: BrokerSession | None
     address: str
     rack: str | None
     leads: int
@@ -147,6 +149,7 @@ def _node(image: MetadataImage, node: NodeState, reported: BrokerLoad | None) ->
         node_id=node.node_id,
         node_epoch=node.node_epoch,
         fenced=node.fenced,
+        session=load.session,
         address=f"{node.host or '(as clients reach it)'}:{node.port}",
         rack=node.rack,
         leads=image.topics.led_count(identity),

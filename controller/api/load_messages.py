@@ -1,11 +1,11 @@
-"""Define the messages of balancing: reports of the brokers' loads, and moves that are proposed or
-begun.
+"""Define the messages of balancing: reports of the brokers' loads, sessions, and moves that are
+proposed or begun.
 
 Reports are not metadata: the active controller keeps them in memory. Envelope and limits are those
 of `controller.api.messages`.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from base.ids import NodeEpoch, NodeId, StreamEpoch
@@ -127,9 +127,22 @@ class ProposeMoves(Message, frozen=True, kw_only=True):
     moves_max: int = 100
 
 
+class BrokerSession(Message, frozen=True, kw_only=True):
+    """Describe the session of one broker, as the active controller keeps it.
+
+    state: "open"; "awaited": registered here, but its metadata stream has not begun; "broken": the
+    stream broke; "over": the broker is being fenced. heartbeat_age_ms: since its last heartbeat;
+    None: this controller has heard none. ends_in_ms: until it is fenced, if it stays silent.
+    """
+
+    state: Literal["open", "awaited", "broken", "over"]
+    heartbeat_age_ms: int | None
+    ends_in_ms: int
+
+
 class BrokerLoad(Message, frozen=True, kw_only=True):
     """Describe the load of one broker. note: why it takes no part in balancing; empty: it does.
-    append_*_ms, loop_lag_ms, store, troubles: as in its last report.
+    append_*_ms, loop_lag_ms, store, troubles: as in its last report. session: None: it has none.
     """
 
     node_id: NodeId
@@ -141,6 +154,7 @@ class BrokerLoad(Message, frozen=True, kw_only=True):
     loop_lag_ms: float | None = None
     store: StoreRequests | None = None
     troubles: Troubles | None = None
+    session: BrokerSession | None = None
 
 
 class ProposedMove(Message, frozen=True, kw_only=True):

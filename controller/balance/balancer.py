@@ -108,7 +108,7 @@ class Balancer:
         value = lm.MovesProposed(
             auto=self._config.auto_balance,
             moves=found.moves,
-            before=[self._with_answers(broker, now_ms) for broker in found.before],
+            before=[self._described(broker, now_ms) for broker in found.before],
             after=found.after,
         )
         return m.Reply(controller_epoch=self._runtime.epoch, value=value)
@@ -210,12 +210,15 @@ class Balancer:
             _log.warning("broker_taken_back", node_id=node_id, was=self._excluded[node_id])
         self._excluded = dict(excluded)
 
-    def _with_answers(self, broker: lm.BrokerLoad, now_ms: int) -> lm.BrokerLoad:
+    def _described(self, broker: lm.BrokerLoad, now_ms: int) -> lm.BrokerLoad:
+        """Return the load with the session, and with the latencies of a recent report."""
+        session = self._sessions.describe(broker.node_id, now_ms)
         report = self._book.report_of(broker.node_id, now_ms)
         if report is None:
-            return broker
+            return msgspec.structs.replace(broker, session=session)
         return msgspec.structs.replace(
             broker,
+            session=session,
             append_p50_ms=report.answer_ms,
             append_p99_ms=report.answer_p99_ms,
             loop_lag_ms=report.loop_lag_ms,

@@ -13,18 +13,30 @@ Must not decide what the end of a session means: the caller fences. Source: Kafk
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from base.ids import NodeEpoch, NodeId
+from controller.api.load_messages import BrokerSession
 
 
 @dataclass(slots=True)
 class _Session:
     node_epoch: NodeEpoch
     deadline_ms: int
+    heard_ms: int | None = None
+    """Time of the last heartbeat; None: there was none."""
     stream: int | None = None
     """Number of the Follow stream that carries the session; None: broken, or not begun."""
     broken: bool = False
     ended: bool = False
+
+    @property
+    def state(self) -> Literal["open", "awaited", "broken", "over"]:
+        if self.ended:
+            return "over"
+        if self.broken:
+            return "broken"
+        return "awaited" if self.stream is None else "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,7 @@ class Sessions:
         self._next_stream += 1
         session.stream = self._next_stream
         session.broken = False
+        session.heard_ms = now_ms
         session.deadline_ms = now_ms + self._timeout_ms
         return session.stream
 
@@ -81,6 +94,7 @@ class Sessions:
         session = self._current(node_id, node_epoch)
         if session is None or session.stream != stream:
             return False
+        session.heard_ms = now_ms
         session.deadline_ms = max(session.deadline_ms, now_ms + self._timeout_ms)
         return True
 
@@ -133,6 +147,17 @@ class Sessions:
             node_id
             for node_id, session in self._sessions.items()
             if not session.ended and not session.broken
+        )
+
+    def describe(self, node_id: NodeId, now_ms: int) -> BrokerSession | None:
+        """Return the session of a node for operators, or None if it has none."""
+        session = self._sessions.get(node_id)
+        if session is None:
+            return None
+        return BrokerSession(
+            state=session.state,
+            heartbeat_age_ms=None if session.heard_ms is None else now_ms - session.heard_ms,
+            ends_in_ms=max(0, session.deadline_ms - now_ms),
         )
 
     def is_current(self, node_id: NodeId, node_epoch: NodeEpoch) -> bool:

@@ -1,9 +1,11 @@
 """Pages that change by themselves: the overview, and the page of nodes."""
 
 import re
+import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
@@ -14,6 +16,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from deploy.console.formats import UNKNOWN
 from deploy.local.handle import LocalCluster
 from tests.console.test_console_pages import WAIT_S, wait_for_text
+from tests.support.browser import console_errors
 from tests.support.console import ConsoleProcess
 from tests.support.waiting import wait_until
 
@@ -99,3 +102,40 @@ def tiles(chrome: Chrome) -> dict[str, str]:
 def dollars(text: str) -> float:
     (found,) = re.findall(r"\$([\d.,]+)", text)
     return float(found.replace(",", ""))
+
+
+def test_sessions_of_brokers_are_on_the_page_of_nodes(chrome: Chrome, tmp_path: Path) -> None:
+    """A broker that stands still is fenced, and comes back with the next epoch and a session."""
+    arguments = ("--brokers", "2", "--store", f"file:{tmp_path}", "--log-level", "error")
+    with (
+        LocalCluster(arguments) as cluster,
+        ConsoleProcess(cluster.state_path) as console,
+    ):
+        console_errors(chrome)
+        chrome.get(f"{console.url}/nodes")
+        wait_until(lambda: brokers(chrome)["1"]["Session"] == "open", WAIT_S)
+        before = brokers(chrome)["1"]
+        assert before["State"] == "alive"
+        assert before["Last heartbeat"].endswith("ms ago")
+        assert before["Session ends in"].endswith("ms")
+        stopped = [process for process in cluster.brokers() if process.node_id == 1]
+        cluster.kill(stopped, signal.SIGSTOP)
+        try:
+            wait_until(lambda: brokers(chrome)["1"]["State"] == "fenced", WAIT_S)
+            fenced = brokers(chrome)
+        finally:
+            cluster.kill(stopped, signal.SIGCONT)
+        assert (fenced["1"]["Session"], fenced["1"]["Last heartbeat"]) == (UNKNOWN, UNKNOWN)
+        assert fenced["0"]["Session"] == "open"
+        wait_until(lambda: brokers(chrome)["1"]["Session"] == "open", WAIT_S)
+        assert int(brokers(chrome)["1"]["Epoch"]) > int(before["Epoch"])
+        assert console_errors(chrome) == []
+
+
+def brokers(chrome: Chrome) -> dict[str, dict[str, str]]:
+    """Return the rows of the brokers by id and column, as the page shows them at this moment."""
+    head, *rows = chrome.execute_script(
+        "return [...document.querySelectorAll('[aria-label=Brokers] tr')].map("
+        "(row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    return {row[0]: dict(zip(head, row, strict=True)) for row in rows}

@@ -19,5 +19,4 @@ async def nodes(request: Request) -> Response:
         quorum=quorum,
         figures=dict(status_lines(quorum)),
         silent_s=live.silent_s,
-        wals=view.cluster.wals,
     )

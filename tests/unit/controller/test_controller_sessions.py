@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from base.ids import NodeEpoch, NodeId
 from controller.api.errors import InvalidConfig
 from controller.api.lease import HEARTBEAT_SHARE, Lease
+from controller.api.load_messages import BrokerSession
 from controller.config import ControllerConfig
 from controller.writer.sessions import Sessions
 
@@ -113,6 +114,29 @@ def test_a_node_in_its_grace_gets_no_new_work(sessions: Sessions) -> None:
     assert sessions.alive() == {NODE}
     sessions.broken(NODE, EPOCH, open_stream(sessions, 0), 10)
     assert sessions.alive() == frozenset()
+
+
+def test_operators_see_each_state_of_a_session(sessions: Sessions) -> None:
+    assert sessions.describe(NODE, 0) is None
+    sessions.registered(NODE, EPOCH, 0)
+    assert sessions.describe(NODE, 100) == BrokerSession(
+        state="awaited", heartbeat_age_ms=None, ends_in_ms=TIMEOUT_MS - 100
+    )
+    stream = open_stream(sessions, 200)
+    sessions.heard(NODE, EPOCH, stream, 700)
+    assert sessions.describe(NODE, 900) == BrokerSession(
+        state="open", heartbeat_age_ms=200, ends_in_ms=TIMEOUT_MS - 200
+    )
+    sessions.broken(NODE, EPOCH, stream, 1_000)
+    assert sessions.describe(NODE, 1_000) == BrokerSession(
+        state="broken", heartbeat_age_ms=300, ends_in_ms=GRACE_MS
+    )
+    assert sessions.expired(5_000, TICK_MS)
+    assert sessions.describe(NODE, 5_000) == BrokerSession(
+        state="over", heartbeat_age_ms=4_300, ends_in_ms=0
+    )
+    sessions.removed(NODE, EPOCH)
+    assert sessions.describe(NODE, 5_000) is None
 
 
 def test_an_overloaded_controller_fences_nobody(sessions: Sessions) -> None:
