@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+from selenium.webdriver import Chrome
 
 from deploy.console.sessions import FAILURES_MAX
 from deploy.local.handle import LocalCluster
 from tests.console.conftest import PASSWORD, admin_of, login
+from tests.console.test_console_pages import problems_in_both_schemes
 from tests.support.console import Visitor
 
 
@@ -18,6 +22,13 @@ def test_without_a_login_there_is_only_the_login(secure_cluster: LocalCluster) -
     assert visitor.get("/live/overview").status == 401
     assert visitor.post("/topics", {"name": "x"}).status == 401
     assert "words" not in visitor.get("/login").text
+
+
+def test_everyone_can_use_the_login(
+    chrome: Chrome, secure_cluster: LocalCluster, axe: Path
+) -> None:
+    chrome.get(f"{secure_cluster.state().console}/login")
+    assert problems_in_both_schemes(chrome, axe) == []
 
 
 def test_the_super_user_sees_everything(secure_cluster: LocalCluster) -> None:

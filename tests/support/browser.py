@@ -29,6 +29,7 @@ _FLAGS = (
     *("--hide-scrollbars", "--disable-features=Translate,OptimizationHints"),
 )
 PAGE_S = 30
+_AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 @contextmanager
@@ -76,11 +77,11 @@ def console_errors(found: Chrome) -> list[str]:
 
 
 def axe_problems(found: Chrome, axe: Path) -> list[str]:
-    """Return the violations of WCAG 2.1 AA that axe-core finds on the page."""
+    """Return the violations of WCAG 2.2 AA and of good practice that axe-core finds."""
     found.execute_script(axe.read_text() + "\nwindow.axe = axe;")
     result = found.execute_async_script(
         "const done = arguments[0];"
-        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']})"
+        f"axe.run(document, {{runOnly: {_AXE_TAGS}}})"
         ".then((found) => done(found.violations),"
         " (error) => done([{id: String(error), nodes: []}]))"
     )
