@@ -1,20 +1,30 @@
-"""Measure how long pages of the web console take with many topics: `python -m benchmarks.console`.
+"""Measure how long pages of the web console take with many topics.
 
-Starts a cluster, creates 1,000 topics of 10 partitions, and asks a console for pages. The figures
-are the median of `VISITS` visits, with the CPU time of the console's process for each.
+Both start a cluster with 1,000 topics of 10 partitions, and a console. `python -m benchmarks
+console-topics` loads the list of topics in Chromium. `python -m benchmarks.console` asks for pages
+without a browser; its figures are the median of `VISITS` visits, with the CPU time of the console's
+process for each.
 """
 
 import argparse
 import os
 import statistics
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
+from selenium.webdriver import Chrome
+
+from benchmarks.harness import Measure, median_of
 from deploy.local.contents import create_topics
 from deploy.local.handle import LocalCluster
+from tests.support.browser import browser
 from tests.support.console import ConsoleProcess, Visitor
 from tests.support.waiting import wait_until
 
+TOPICS = 1_000
+PARTITIONS = 10
 VISITS = 7
 PAGES = (
     "/",
@@ -28,6 +38,62 @@ PAGES = (
     "/snapshots",
 )
 _TICKS_S = os.sysconf("SC_CLK_TCK")
+_NOTE_PAINT = """
+addEventListener("load", () => requestAnimationFrame(() => setTimeout(() => {
+  window.paintedMs = performance.now();
+})));
+"""
+"""Note when the page is on the screen: a frame after all of it has loaded."""
+_PAINTED = """
+const done = arguments[0];
+const look = () => window.paintedMs ? done(window.paintedMs) : setTimeout(look, 1);
+look();
+"""
+
+
+@contextmanager
+def many_topics(topics: int, partitions: int) -> Generator[ConsoleProcess]:
+    """Run a cluster with these topics and a console that has measured it."""
+    with LocalCluster(("--brokers", "2", "--log-level", "error")) as cluster:
+        began = time.monotonic()
+        names = [f"t-{number:04d}" for number in range(topics)]
+        for at in range(0, len(names), 50):
+            create_topics(cluster.bootstrap, dict.fromkeys(names[at : at + 50], partitions))
+        print(f"{topics:,} topics created in {time.monotonic() - began:.1f} s")
+        with ConsoleProcess(cluster.state_path) as console:
+            visitor = Visitor(console.url)
+            wait_until(lambda: f"{topics:,} topics" in visitor.get("/topics?q=t-").words)
+            yield console
+
+
+def topics_in_browser() -> list[Measure]:
+    """Load each page of the list of topics in Chromium, with an empty cache."""
+    with many_topics(TOPICS, PARTITIONS) as console, browser() as chrome:
+        chrome.execute_cdp_cmd("Page.enable", {})
+        chrome.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _NOTE_PAINT})
+        loads = [
+            load_ms(chrome, f"{console.url}/topics?q=t-&page={number}") for number in range(1, 11)
+        ]
+    return [
+        Measure(
+            f"console, list of {TOPICS:,} topics with {PARTITIONS} partitions each, in Chromium",
+            median_of(loads),
+            "ms",
+            1_000,
+            "lower",
+            note=f"navigation to paint, empty cache, slowest of {len(loads)}: {max(loads):.0f} ms",
+        )
+    ]
+
+
+def load_ms(chrome: Chrome, url: str) -> float:
+    """Return the time from the navigation until the page is on the screen."""
+    chrome.execute_cdp_cmd("Network.clearBrowserCache", {})
+    chrome.get(url)
+    rows = chrome.execute_script("return document.querySelectorAll('tbody tr').length")
+    assert rows == 100, f"{url} shows {rows} topics"
+    painted: float = chrome.execute_async_script(_PAINTED)
+    return painted
 
 
 def cpu_s(pid: int) -> float:
@@ -37,24 +103,17 @@ def cpu_s(pid: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--topics", type=int, default=1_000)
-    parser.add_argument("--partitions", type=int, default=10)
+    parser.add_argument("--topics", type=int, default=TOPICS)
+    parser.add_argument("--partitions", type=int, default=PARTITIONS)
     given = parser.parse_args()
-    with LocalCluster(("--brokers", "2", "--log-level", "error")) as cluster:
-        began = time.monotonic()
-        names = [f"t-{number:04d}" for number in range(given.topics)]
-        for at in range(0, len(names), 50):
-            create_topics(cluster.bootstrap, dict.fromkeys(names[at : at + 50], given.partitions))
-        print(f"{given.topics:,} topics created in {time.monotonic() - began:.1f} s")
-        with ConsoleProcess(cluster.state_path) as console:
-            visitor = Visitor(console.url)
-            wait_until(lambda: f"{given.topics:,} topics" in visitor.get("/topics?q=t-").words)
-            for path in PAGES:
-                measure(console, visitor, path)
-            before, waited_at = cpu_s(console.pid), time.monotonic()
-            time.sleep(20)
-            share = (cpu_s(console.pid) - before) / (time.monotonic() - waited_at)
-            print(f"measuring in the background: {share:.0%} of a core")
+    with many_topics(given.topics, given.partitions) as console:
+        visitor = Visitor(console.url)
+        for path in PAGES:
+            measure(console, visitor, path)
+        before, waited_at = cpu_s(console.pid), time.monotonic()
+        time.sleep(20)
+        share = (cpu_s(console.pid) - before) / (time.monotonic() - waited_at)
+        print(f"measuring in the background: {share:.0%} of a core")
 
 
 def measure(console: ConsoleProcess, visitor: Visitor, path: str) -> None:
