@@ -95,6 +95,23 @@ class BlockView:
     block: BlockEntry
 
 
+def topics_now(image: MetadataImage, measured: Iterable[TopicView]) -> list[TopicView]:
+    """Return the topics that exist now, with their measured figures if they existed then."""
+    figures = {topic.name: topic for topic in measured}
+    return [
+        figures.get(topic.name)
+        or TopicView(
+            topic.name,
+            len(topic.partitions),
+            sum(partition.leader < 0 for partition in topic.partitions),
+            records=0,
+            records_s=None,
+            stored_bytes=0,
+        )
+        for topic in image.topics
+    ]
+
+
 def view_partitions(
     image: MetadataImage, name: str, ends: Mapping[int, int]
 ) -> list[PartitionView] | None:

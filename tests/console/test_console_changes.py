@@ -27,10 +27,12 @@ def sent(visitor: Visitor, page: str, path: str, **fields: str) -> str:
 def test_a_topic_is_created_altered_deleted_and_brought_back(
     visitor: Visitor, cluster: LocalCluster
 ) -> None:
+    """The list shows it at once, before the figures of the cluster are measured again."""
     said = sent(
         visitor, "/topics", "/topics", name="bills", partitions="3", configs="retention.ms=1"
     )
     assert "Created bills." in said
+    assert "bills 3 0" in said
     assert "retention.ms" in visitor.get("/topics/bills").words
     sent(visitor, "/topics/bills", "/topics/bills/configs", key="retention.ms", value="86400000")
     configs = asked(cluster, "topics", "describe", "bills")["configs"]
@@ -39,6 +41,7 @@ def test_a_topic_is_created_altered_deleted_and_brought_back(
     assert "type 'bills' into the field" in said
     said = sent(visitor, "/topics/bills", "/topics/bills/delete", confirm="bills")
     assert "Deleted bills. It can come back" in said
+    wait_until(lambda: "bills" not in visitor.get("/topics").words)
     (deleted,) = asked(cluster, "topics", "list", "--deleted")
     full = f"bills@{deleted['topic_id']}"
     assert "bills is back." in sent(visitor, "/snapshots", "/undelete", topic=full)

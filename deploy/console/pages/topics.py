@@ -39,7 +39,9 @@ async def topics(request: Request) -> Response:
     wanted = request.query_params.get("q", "").strip().lower()
     order = request.query_params.get("sort", "name")
     found = [
-        topic for topic in view.topics if rights.sees(topic.name) and wanted in topic.name.lower()
+        topic
+        for topic in views.topics_now(live.image, view.topics)
+        if rights.sees(topic.name) and wanted in topic.name.lower()
     ]
     found.sort(key=views.TOPIC_ORDERS.get(order, views.TOPIC_ORDERS["name"]))
     number = integer(request.query_params.get("page", ""), 1)
@@ -119,6 +121,7 @@ async def create(request: Request) -> Response:
         -1,
         settings,
     )
+    await console.live.sees_topic(name)
     return done(request, "/topics", f"Created {name}.")
 
 
