@@ -133,6 +133,17 @@ def client_view(name: str, partitions: Iterable[PartitionView]) -> clients.Topic
     )
 
 
+def end_offset(
+    image: MetadataImage, record: PartitionRecord, ends: Mapping[int, int]
+) -> int | None:
+    """Return the end of a partition's log, or None if its leader did not tell it. ends: as measured
+    some time ago; since then the metadata may have got more.
+    """
+    measured = ends.get(record.partition)
+    data = image.streams.get(record.data_stream_id)
+    return measured if measured is None or data is None else max(measured, data.end_offset)
+
+
 def _partition(
     image: MetadataImage, record: PartitionRecord, ends: Mapping[int, int]
 ) -> PartitionView:
@@ -145,7 +156,7 @@ def _partition(
         tuple(record.replicas),
         is_moving(record),
         0 if data is None else data.start_offset,
-        ends.get(record.partition),
+        end_offset(image, record, ends),
         0 if data is None else data.end_offset,
         len(entries),
         sum(entry.size_bytes for entry in entries),

@@ -28,6 +28,7 @@ from deploy.console.sessions import (
 )
 from deploy.errors import UsageError
 from deploy.reassign.trace import MoveView, Step
+from tests.fuzz.console_world import IMAGE, TOPIC
 
 SASL = ClientSecurity(SecurityProtocol.SASL_SSL, "PLAIN", "console", "secret")
 
@@ -252,6 +253,17 @@ def test_the_bars_of_a_move_follow_each_other() -> None:
     assert [(bar.x, bar.width) for bar in bars] == [(0, 0), (0, 750), (750, 0), (750, 250)]
     unknown = [Step(1, "controller", "a", None)]
     assert views.bars(MoveView("t", 0, 0, 1, 3, 0, None, unknown))[0].width == 0
+
+
+def test_a_log_ends_nowhere_before_what_is_committed() -> None:
+    """Ends are measured every two seconds, and the metadata follow at once."""
+    ends = {0: 0}
+    first, *others = views.view_partitions(IMAGE, TOPIC, ends) or ()
+    assert first.end_offset == first.committed_offset > 0
+    assert [partition.end_offset for partition in others] == [None] * len(others)
+    ends[0] = first.committed_offset + 5
+    (again, *_) = views.view_partitions(IMAGE, TOPIC, ends) or ()
+    assert again.end_offset == first.committed_offset + 5
 
 
 def test_settings_are_lines() -> None:

@@ -99,7 +99,7 @@ async def partition(request: Request) -> Response:
         record=record,
         is_moving=is_moving(record),
         streams=streams,
-        end_offset=live.ends.get(name, {}).get(index),
+        end_offset=views.end_offset(live.image, record, live.ends.get(name, {})),
         brokers=[node for node in live.image.nodes if not node.fenced],
     )
 
