@@ -34,6 +34,12 @@ def _snapshots(bootstrap: str) -> list[str]:
     return list({topic.snapshot for topic in frozen_topics(bootstrap) if topic.snapshot})
 
 
+def _client_metrics(bootstrap: str) -> list[str]:
+    from deploy.clients.configs import resources
+
+    return [view.name for view in resources(bootstrap) if view.type == "client-metrics"]
+
+
 def _topic_configs(bootstrap: str) -> list[str]:
     from controller.metadata.configs import TOPIC_RESOURCE
 
@@ -53,6 +59,18 @@ def _group_configs(bootstrap: str) -> list[str]:
     return _configs(bootstrap, GROUP_RESOURCE, _groups(bootstrap)[:1] or ["any"])
 
 
+def _broker_loggers(bootstrap: str) -> list[str]:
+    from controller.metadata.configs import BROKER_LOGGER_RESOURCE
+
+    return _configs(bootstrap, BROKER_LOGGER_RESOURCE, _brokers(bootstrap)[:1])
+
+
+def _client_metrics_configs(bootstrap: str) -> list[str]:
+    from controller.metadata.configs import CLIENT_METRICS_RESOURCE
+
+    return _configs(bootstrap, CLIENT_METRICS_RESOURCE, ["any"])
+
+
 def _configs(bootstrap: str, kind: int, names: list[str]) -> list[str]:
     from deploy.clients.configs import describe
 
@@ -64,7 +82,10 @@ KINDS: Final[Mapping[str, Callable[[str], list[str]]]] = {
     "brokers": _brokers,
     "groups": _groups,
     "snapshots": _snapshots,
+    "client metrics": _client_metrics,
     "topic configs": _topic_configs,
     "broker configs": _broker_configs,
     "group configs": _group_configs,
+    "broker loggers": _broker_loggers,
+    "client metrics configs": _client_metrics_configs,
 }

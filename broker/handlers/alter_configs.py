@@ -28,7 +28,7 @@ from broker.handlers.broker_configs import (
 )
 from broker.handlers.configs import configs_denial
 from broker.handlers.dispatch import encode_response
-from broker.handlers.loggers import LOGGER_RESOURCE, LoggerRefused, alter_loggers
+from broker.handlers.loggers import LoggerRefused, alter_loggers
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.slices import listed, sliced
@@ -39,6 +39,7 @@ from broker.wire.gen import incremental_alter_configs as wire
 from controller.api.errors import ControllerError
 from controller.api.messages import AlterConfigs, ConfigChange, ConfiguredResource, ItemResult
 from controller.metadata.configs import (
+    BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
@@ -61,7 +62,7 @@ _REPEATED: Final = (
 )
 _ALTERED: Final = RESOURCE_NOUNS.keys()
 """What the controller alters."""
-_NOUNS: Final = RESOURCE_NOUNS | {LOGGER_RESOURCE: "loggers of broker"}
+_NOUNS: Final = RESOURCE_NOUNS | {BROKER_LOGGER_RESOURCE: "loggers of broker"}
 _NO_DEFAULTS: Final = {
     TOPIC_RESOURCE: "there are no configs for all topics: name one",
     CLIENT_METRICS_RESOURCE: "Subscription name can't be empty",
@@ -125,7 +126,7 @@ async def _alter(
     node: Node, resource: wire.AlterConfigsResource, *, validate_only: bool
 ) -> _Outcome:
     named = resource.resource_type, resource.resource_name
-    if resource.resource_type == LOGGER_RESOURCE:
+    if resource.resource_type == BROKER_LOGGER_RESOURCE:
         return _alter_loggers(node, resource, validate_only=validate_only)
     try:
         _check_resource(node, named)
@@ -191,7 +192,7 @@ def _list_default(node: Node, resource_type: int, name: str) -> str | None:
 def _check_resource(node: Node, resource: _Resource) -> None:
     """Raises _Refused if the controller is not asked about this resource."""
     resource_type, name = resource
-    if resource_type == LOGGER_RESOURCE:
+    if resource_type == BROKER_LOGGER_RESOURCE:
         problem = "AlterConfigs cannot change levels of loggers: use IncrementalAlterConfigs"
         raise _Refused(ErrorCode.INVALID_REQUEST, problem)
     if resource_type not in _ALTERED:

@@ -31,7 +31,6 @@ from broker.handlers.config_entry import (
 )
 from broker.handlers.dispatch import encode_response
 from broker.handlers.loggers import (
-    LOGGER_RESOURCE,
     described_broker_problem,
     logger_entries,
 )
@@ -49,6 +48,7 @@ from broker.wire.gen.describe_configs import (
 )
 from controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
 from controller.metadata.configs import (
+    BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
@@ -63,7 +63,9 @@ CONFIGS_MAX: Final = 50_000
 """Configs of one answer that are not of topics, about 30 MB with their documentation. Any name is
 that of a group with configs, so the number of groups alone limits nothing.
 """
-_CLUSTER_RESOURCES: Final = frozenset({BROKER_RESOURCE, LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE})
+_CLUSTER_RESOURCES: Final = frozenset(
+    {BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE}
+)
 _UNNAMED: Final = {
     CLIENT_METRICS_RESOURCE: "Client metrics subscription name must not be empty",
     GROUP_RESOURCE: "Group name must not be empty",
@@ -239,13 +241,13 @@ def _entries(
         return group_entries(node.image.configs.group(name), group_defaults(node.config))
     if resource_type == CLIENT_METRICS_RESOURCE:
         return _client_metrics_entries(node.image.configs.client_metrics(name))
-    if resource_type == LOGGER_RESOURCE:
+    if resource_type == BROKER_LOGGER_RESOURCE:
         if problem := described_broker_problem(node.node_id, name):
             return ErrorCode.INVALID_REQUEST, problem
         return logger_entries()
     allowed = (
-        f"{TOPIC_RESOURCE} (topic), {BROKER_RESOURCE} (broker), {LOGGER_RESOURCE} (loggers of a"
-        f" broker), {CLIENT_METRICS_RESOURCE} (client metrics) and {GROUP_RESOURCE} (group)"
+        f"{TOPIC_RESOURCE} (topic), {BROKER_RESOURCE} (broker), {BROKER_LOGGER_RESOURCE} (loggers"
+        f" of a broker), {CLIENT_METRICS_RESOURCE} (client metrics) and {GROUP_RESOURCE} (group)"
     )
     return (
         ErrorCode.INVALID_REQUEST,

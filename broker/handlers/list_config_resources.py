@@ -14,7 +14,6 @@ from broker.errors import ErrorCode
 from broker.handlers.advertised import live_nodes
 from broker.handlers.authorization import check_cluster
 from broker.handlers.dispatch import encode_response
-from broker.handlers.loggers import LOGGER_RESOURCE
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -24,6 +23,7 @@ from broker.wire.gen.list_config_resources import (
     decode_request,
 )
 from controller.metadata.configs import (
+    BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
@@ -31,7 +31,13 @@ from controller.metadata.configs import (
 )
 
 _TYPES: Final = frozenset(
-    {TOPIC_RESOURCE, BROKER_RESOURCE, LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE}
+    {
+        TOPIC_RESOURCE,
+        BROKER_RESOURCE,
+        BROKER_LOGGER_RESOURCE,
+        CLIENT_METRICS_RESOURCE,
+        GROUP_RESOURCE,
+    }
 )
 _FIRST_WITH_TYPES: Final = 1
 
@@ -52,7 +58,7 @@ def handle_list_config_resources(node: Node, ctx: RequestContext) -> Response:
 
 
 def _resources(node: Node, wanted: Collection[int]) -> Iterator[ConfigResource]:
-    for of_broker in (BROKER_RESOURCE, LOGGER_RESOURCE):
+    for of_broker in (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE):
         if of_broker in wanted:
             for state in live_nodes(node):
                 yield ConfigResource(str(state.node_id), of_broker)

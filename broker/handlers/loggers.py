@@ -18,9 +18,6 @@ from broker.handlers.config_entry import DYNAMIC_BROKER_LOGGER, ConfigEntry
 from broker.wire.gen.incremental_alter_configs import AlterableConfig
 from controller.metadata.topic_configs import ConfigType
 
-LOGGER_RESOURCE: Final = 8
-"""The type of the resource, as the other ones in `controller.metadata.configs`."""
-
 LOGGERS: Final = (
     ROOT,
     "broker",

@@ -15,6 +15,9 @@ TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 """A broker by its node id, or all brokers by the empty name."""
 
+BROKER_LOGGER_RESOURCE = 8
+"""The loggers of a broker. The metadata have none: levels are those of a process."""
+
 CLIENT_METRICS_RESOURCE = 16
 """A subscription to metrics of clients."""
 

@@ -39,18 +39,23 @@ def complete_snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete(ctx, incomplete, "snapshots")
 
 
+def complete_client_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a subscription to metrics of clients."""
+    return _complete(ctx, incomplete, "client metrics")
+
+
 def complete_topic_configs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete NAME= of a config of topics."""
     return [f"{name}=" for name in _complete(ctx, incomplete, "topic configs")]
 
 
 def complete_config_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the name of a config of what --topic, --broker, --all-brokers or --group names."""
+    """Complete the name of a config of the resource that the options name."""
     return _complete(ctx, incomplete, _kind_of_configs(ctx))
 
 
 def complete_config_values(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete NAME= of a config of what --topic, --broker, --all-brokers or --group names."""
+    """Complete NAME= of a config of the resource that the options name."""
     return [f"{name}=" for name in complete_config_names(ctx, incomplete)]
 
 
@@ -69,6 +74,10 @@ def complete_profiles(_ctx: typer.Context, incomplete: str) -> list[str]:
 def _kind_of_configs(ctx: typer.Context) -> str:
     if ctx.params.get("group"):
         return "group configs"
+    if ctx.params.get("client_metrics"):
+        return "client metrics configs"
+    if ctx.params.get("broker_logger") is not None:
+        return "broker loggers"
     is_broker = ctx.params.get("all_brokers") or ctx.params.get("broker") is not None
     return "broker configs" if is_broker else "topic configs"
 

@@ -1,17 +1,22 @@
-"""Run `penstock configs`: describe and alter configs of brokers, groups and topics."""
+"""Run `penstock configs`: describe, alter and list configs of brokers, their loggers, client
+metrics, groups and topics.
+"""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deploy.cli.completing import (
     complete_brokers,
+    complete_client_metrics,
     complete_config_names,
     complete_config_values,
     complete_groups,
     complete_topics,
 )
 from deploy.cli.config_values import parse_pair
+from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
 from deploy.errors import UsageError
 from deploy.output import Format, say
@@ -21,50 +26,116 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help=(
-        "Describe and alter configs of brokers, groups and topics, which take effect while the"
-        " cluster runs."
+        "Describe, alter and list configs of brokers, their loggers, client metrics, groups and"
+        " topics, which take effect while the cluster runs."
     ),
     no_args_is_help=True,
 )
 
-Broker = Annotated[
-    int | None,
-    typer.Option(
-        "--broker", min=0, help="The broker with this id.", autocompletion=complete_brokers
-    ),
-]
-AllBrokers = Annotated[bool, typer.Option("--all-brokers", help="The configs of all brokers.")]
-Group = Annotated[
-    str | None,
-    typer.Option("--group", help="The group with this id.", autocompletion=complete_groups),
-]
-Topic = Annotated[
-    str | None,
-    typer.Option("--topic", help="The topic with this name.", autocompletion=complete_topics),
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceOptions:
+    """Options that say what has the configs: one of them."""
+
+    broker: Annotated[
+        int | None,
+        typer.Option(
+            "--broker", min=0, help="The broker with this id.", autocompletion=complete_brokers
+        ),
+    ] = None
+    all_brokers: Annotated[
+        bool, typer.Option("--all-brokers", help="The configs of all brokers.")
+    ] = False
+    broker_logger: Annotated[
+        int | None,
+        typer.Option(
+            "--broker-logger",
+            min=0,
+            help="The levels of the loggers of the broker with this id, until it restarts.",
+            autocompletion=complete_brokers,
+        ),
+    ] = None
+    client_metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--client-metrics",
+            help=(
+                "The subscription to metrics of clients with this name (KIP-714). Brokers keep it,"
+                " and collect no such metrics."
+            ),
+            autocompletion=complete_client_metrics,
+        ),
+    ] = None
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="The group with this id.", autocompletion=complete_groups),
+    ] = None
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", help="The topic with this name.", autocompletion=complete_topics),
+    ] = None
+
+    def only(self) -> tuple[int, str]:
+        """Return Kafka's type and the name of the only resource that is given. Raises
+        UsageError.
+        """
+        from controller.metadata import configs
+
+        given = (
+            (configs.BROKER_RESOURCE, self.broker),
+            (configs.BROKER_RESOURCE, "" if self.all_brokers else None),
+            (configs.BROKER_LOGGER_RESOURCE, self.broker_logger),
+            (configs.CLIENT_METRICS_RESOURCE, self.client_metrics),
+            (configs.GROUP_RESOURCE, self.group),
+            (configs.TOPIC_RESOURCE, self.topic),
+        )
+        named = [(kind, str(name)) for kind, name in given if name is not None]
+        if len(named) != 1:
+            raise UsageError(
+                "name one of --broker, --all-brokers, --broker-logger, --client-metrics, --group"
+                " and --topic"
+            )
+        return named[0]
+
+
+@app.command("list")
+def list_(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> None:
+    """List the groups and the client metrics that have configs.
+
+    `penstock topics list` and `penstock nodes` list topics and brokers.
+
+    For example: penstock configs list
+    """
+    from deploy.clients import configs
+    from deploy.output import print_document, print_table
+
+    found = configs.resources(bootstrap)
+    if output is not Format.TABLE:
+        print_document(output, found)
+        return
+    print_table("", ("type", "name"), [(view.type, view.name) for view in found])
 
 
 @app.command("describe")
+@with_option_groups
 def describe(
     *,
-    broker: Broker = None,
-    all_brokers: AllBrokers = False,
-    group: Group = None,
-    topic: Topic = None,
+    resource: ResourceOptions,
     show_all: Annotated[
         bool, typer.Option("--all", help="Also show what has its default.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the configs of one broker, of all brokers, of a group or of a topic.
+    """Show the configs of a broker, of all brokers, of client metrics, of a group or of a topic, or
+    the levels of a broker's loggers.
 
     For example: penstock configs describe --topic orders --all
     """
     from deploy.clients import configs
     from deploy.output import print_document, print_table
 
-    found = configs.describe(bootstrap, _resource(broker, group, topic, all_brokers=all_brokers))
+    found = configs.describe(bootstrap, resource.only())
     if not show_all:
         found = [view for view in found if view.source not in configs.DEFAULT_SOURCES]
     if output is not Format.TABLE:
@@ -74,12 +145,10 @@ def describe(
 
 
 @app.command("alter")
+@with_option_groups
 def alter(
     *,
-    broker: Broker = None,
-    all_brokers: AllBrokers = False,
-    group: Group = None,
-    topic: Topic = None,
+    resource: ResourceOptions,
     values: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,7 +163,7 @@ def alter(
         typer.Option(
             "--delete",
             metavar="KEY",
-            help="Config to take away. Repeatable.",
+            help="Config to take away; it must be set. Repeatable.",
             autocompletion=complete_config_names,
         ),
     ] = None,
@@ -106,6 +175,8 @@ def alter(
     With --dry-run the cluster checks the values, and the command shows what would change.
 
     For example: penstock configs alter --topic orders --set retention.ms=3600000 --dry-run
+
+    penstock configs alter --broker-logger 1 --set broker.groups=DEBUG
     """
     from deploy.clients import configs
 
@@ -116,37 +187,22 @@ def alter(
     changes |= dict.fromkeys(deleted or ())
     if not changes:
         raise UsageError("nothing to change: add --set KEY=VALUE or --delete KEY")
-    resource = _resource(broker, group, topic, all_brokers=all_brokers)
+    named = resource.only()
+    found = configs.describe(bootstrap, named) if dry_run or deleted else []
+    # Brokers take the deletion of any name, so that a typing error would pass for a change.
+    if unset := sorted(set(deleted or ()) - configs.set_names(found, named)):
+        raise UsageError(
+            f"--delete {unset[0]}: it is not set; `penstock configs describe` shows what is"
+        )
     if dry_run:
-        before = {view.name: view.value for view in configs.describe(bootstrap, resource)}
-        configs.alter(bootstrap, resource, changes, validate_only=True)
+        before = {view.name: view.value for view in found}
+        configs.alter(bootstrap, named, changes, validate_only=True)
         for name, after in changes.items():
             was = before.get(name, "its default")
             say(f"would change {name} from {was} to {'its default' if after is None else after}")
         return
-    configs.alter(bootstrap, resource, changes)
+    configs.alter(bootstrap, named, changes)
     say(f"Changed {', '.join(changes)}")
-
-
-def _resource(
-    broker: int | None, group: str | None, topic: str | None, *, all_brokers: bool
-) -> tuple[int, str]:
-    """Return Kafka's type and the name of the only resource that the options name."""
-    from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
-
-    named = [
-        (kind, name)
-        for kind, name in (
-            (BROKER_RESOURCE, None if broker is None else str(broker)),
-            (BROKER_RESOURCE, "" if all_brokers else None),
-            (GROUP_RESOURCE, group),
-            (TOPIC_RESOURCE, topic),
-        )
-        if name is not None
-    ]
-    if len(named) != 1:
-        raise UsageError("name one of --broker, --all-brokers, --group and --topic")
-    return named[0]
 
 
 def _row(view: "ConfigView") -> tuple[str, str, str, str]:

@@ -1,18 +1,29 @@
-"""Describe and alter configs of brokers, groups and topics for the command line.
+"""Describe, alter and list configs for the command line.
 
-A broker answers only for itself, so its configs are asked at its own address.
+A broker answers only for itself and its loggers, so it is asked at its own address.
 Invariant: a failure is a KafkaFailed with the reason that the broker gave.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.wire import apis
 from broker.wire.error_codes import explain
-from broker.wire.gen import describe_configs, incremental_alter_configs, metadata
-from controller.metadata.configs import BROKER_RESOURCE
+from broker.wire.gen import (
+    describe_configs,
+    incremental_alter_configs,
+    list_config_resources,
+    metadata,
+)
+from controller.metadata.configs import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
 
@@ -27,10 +38,22 @@ _SOURCES: Final = {
     3: "all brokers",
     4: "process",
     5: "default",
+    6: "logger",
+    7: "client metrics",
     8: "group",
 }
 DEFAULT_SOURCES: Final = frozenset({"process", "default"})
 """Sources of values that were not set while the cluster runs."""
+_LISTED: Final = {CLIENT_METRICS_RESOURCE: "client-metrics", GROUP_RESOURCE: "group"}
+"""What exists by having configs, by the options that name it."""
+_OWN_SOURCES: Final = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    BROKER_LOGGER_RESOURCE: "logger",
+    CLIENT_METRICS_RESOURCE: "client metrics",
+    GROUP_RESOURCE: "group",
+}
+_OF_BROKERS: Final = frozenset({BROKER_RESOURCE, BROKER_LOGGER_RESOURCE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +66,32 @@ class ConfigView:
     live: bool
     others: tuple[tuple[str, str], ...]
     """Value and source of what would hold without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceView:
+    """A group, or a subscription to metrics of clients, that has configs."""
+
+    type: str
+    name: str
+
+
+def resources(bootstrap: str) -> list[ResourceView]:
+    """Return the groups and the subscriptions to metrics of clients that have configs."""
+    with WireClient(bootstrap) as client:
+        answer = client.ask(
+            apis.LIST_CONFIG_RESOURCES,
+            list_config_resources.ListConfigResourcesRequest(list(_LISTED)),
+            list_config_resources.encode_request,
+            list_config_resources.decode_response,
+        )
+    if answer.error_code:
+        raise KafkaFailed(f"configs cannot be listed: {explain(answer.error_code, None)}")
+    found = [
+        ResourceView(_LISTED[item.resource_type], item.resource_name)
+        for item in answer.config_resources
+    ]
+    return sorted(found, key=lambda view: (view.type, view.name))
 
 
 def describe(bootstrap: str, resource: tuple[int, str]) -> list[ConfigView]:
@@ -62,6 +111,15 @@ def describe(bootstrap: str, resource: tuple[int, str]) -> list[ConfigView]:
             f"configs cannot be described: {explain(result.error_code, result.error_message)}"
         )
     return sorted((_view(config) for config in result.configs), key=lambda view: view.name)
+
+
+def set_names(views: Iterable[ConfigView], resource: tuple[int, str]) -> set[str]:
+    """Return the names of the configs that were set for this resource itself."""
+    return {view.name for view in views if view.source == _own_source(*resource)}
+
+
+def _own_source(kind: int, name: str) -> str:
+    return "all brokers" if kind == BROKER_RESOURCE and not name else _OWN_SOURCES[kind]
 
 
 def _view(config: describe_configs.DescribeConfigsResourceResult) -> ConfigView:
@@ -115,7 +173,7 @@ def alter(
 def _client_of(bootstrap: str, resource: tuple[int, str]) -> "Generator[WireClient]":
     """Connect to the broker that answers for the resource."""
     with WireClient(bootstrap) as client:
-        if resource[0] != BROKER_RESOURCE or not resource[1]:
+        if resource[0] not in _OF_BROKERS or not resource[1]:
             yield client
             return
         answer = client.ask(

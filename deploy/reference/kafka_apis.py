@@ -64,10 +64,10 @@ From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 on
 There is no metadata version, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
 A level needs every registered broker; controllers are not asked, so update their software first.
 
-Brokers have loggers whose levels change at once (`kafka-configs.sh --entity-type broker-loggers`): `root` and the packages of Penstock.
+Brokers have loggers whose levels change at once (`penstock configs alter --broker-logger`, `kafka-configs.sh --entity-type broker-loggers`): `root` and the packages of Penstock.
 A restart takes them back to `log.level`.
 
-`kafka-client-metrics.sh` sets, shows and deletes subscriptions to metrics of clients (KIP-714), which have no effect: brokers do not collect such metrics, as Kafka without a plugin for them.
+`penstock configs alter --client-metrics` and `kafka-client-metrics.sh` set, show and delete subscriptions to metrics of clients (KIP-714), which have no effect: brokers do not collect such metrics, as Kafka without a plugin for them.
 There can be 1,000 subscriptions.
 
 Clients log in by SCRAM (KIP-84), PLAIN or OAUTHBEARER (KIP-255), and again before a session ends (KIP-368).

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from base.scram import ScramMechanism, salted_password
-from broker.handlers.loggers import LOGGER_RESOURCE, LOGGERS
+from broker.handlers.loggers import LOGGERS
 from broker.security.config import STANDARD_AUTHORIZER
 from broker.security.plain import plain_message
 from broker.wire import apis
@@ -21,6 +21,7 @@ from broker.wire.gen import (
     alter_user_scram_credentials,
     incremental_alter_configs,
 )
+from controller.metadata.configs import BROKER_LOGGER_RESOURCE
 from deploy.node import lifeline
 from objectstore.directory import DirectoryStore
 from tests.support.attacker import Attacker
@@ -77,7 +78,7 @@ def test_names_in_logs_for_programs_are_escaped() -> None:
 
 def altering(*loggers: str) -> incremental_alter_configs.IncrementalAlterConfigsRequest:
     changes = [incremental_alter_configs.AlterableConfig(name, 0, "FATAL") for name in loggers]
-    resource = incremental_alter_configs.AlterConfigsResource(LOGGER_RESOURCE, "7", changes)
+    resource = incremental_alter_configs.AlterConfigsResource(BROKER_LOGGER_RESOURCE, "7", changes)
     return incremental_alter_configs.IncrementalAlterConfigsRequest([resource])
 
 

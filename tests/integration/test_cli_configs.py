@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from base.log_levels import LOG_LEVELS
+from broker.handlers.loggers import LOGGERS
 from deploy.errors import DeployError, KafkaFailed, UsageError
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
@@ -62,6 +64,52 @@ async def test_configs_of_groups_and_topics(cli: Cli) -> None:
         assert f"{found['name']}={found['value']}" == config
 
 
+async def test_levels_of_loggers(cluster: Cluster, cli: Cli) -> None:
+    logger, own = "broker.groups", ("--broker-logger", "1")
+    described = ("configs", "describe", *own, "--json")
+    before = {item["name"]: item for item in json.loads(await cli.run(*described))}
+    assert before.keys() == set(LOGGERS)
+    assert before[logger]["source"] == "logger"
+    level = before[logger]["value"]
+    assert level == LOG_LEVELS.of(logger) != "DEBUG"
+    change = ("configs", "alter", *own, "--set", f"{logger}=DEBUG")
+    would = await cli.run(*change, "--dry-run")
+    assert would == f"would change {logger} from {level} to DEBUG\n"
+    assert LOG_LEVELS.of(logger) == level
+    try:
+        await cli.run(*change)
+        assert LOG_LEVELS.of(logger) == "DEBUG"
+        after = {item["name"]: item["value"] for item in json.loads(await cli.run(*described))}
+        assert after == {name: item["value"] for name, item in before.items()} | {logger: "DEBUG"}
+        await cli.run("configs", "alter", *own, "--delete", logger)
+        assert LOG_LEVELS.of(logger) == level
+    finally:
+        LOG_LEVELS.unset(logger)  # of this process
+
+
+async def test_subscriptions_to_metrics_of_clients(cluster: Cluster, cli: Cli) -> None:
+    named = ("--client-metrics", "slow")
+    assert json.loads(await cli.run("configs", "list", "--json")) == []
+    await cli.run("configs", "alter", *named, "--set", "interval.ms=60000", "--set", "metrics=a,b")
+    await cli.run("configs", "alter", "--group=g", "--set", "consumer.session.timeout.ms=50000")
+    found = json.loads(await cli.run("configs", "describe", *named, "--json"))
+    assert [(item["name"], item["value"], item["source"]) for item in found] == [
+        ("interval.ms", "60000", "client metrics"),
+        ("metrics", "a,b", "client metrics"),
+    ]
+    every = json.loads(await cli.run("configs", "describe", *named, "--all", "--json"))
+    assert [item["name"] for item in every] == ["interval.ms", "match", "metrics"]
+    assert json.loads(await cli.run("configs", "list", "--json")) == [
+        {"type": "client-metrics", "name": "slow"},
+        {"type": "group", "name": "g"},
+    ]
+    deleted = ("--delete", "interval.ms", "--delete", "metrics")
+    await cli.run("configs", "alter", *named, *deleted)
+    assert json.loads(await cli.run("configs", "list", "-o", "json")) == [
+        {"type": "group", "name": "g"}
+    ]
+
+
 def descriptor_set(path: Path) -> Path:
     file = FileDescriptorProto(name="a.proto", syntax="proto3")
     file.message_type.add(name="Order")
@@ -96,6 +144,14 @@ async def test_a_config_may_come_from_a_file(cli: Cli) -> None:
     ("arguments", "error", "said"),
     [
         (("alter", "--broker", "1", "--set", "node.id=3"), KafkaFailed, "node.id"),
+        (("alter", "--broker", "1", "--delete", "max.connections"), UsageError, "is not set"),
+        (("alter", "--group", "g", "--delete", "x", "--dry-run"), UsageError, "is not set"),
+        (("alter", "--broker-logger", "1", "--set", "root=LOUD"), KafkaFailed, "Valid log levels"),
+        (("alter", "--broker-logger", "1", "--set", "none=INFO"), KafkaFailed, "does not exist"),
+        (("alter", "--broker-logger", "1", "--delete", "root"), KafkaFailed, "not allowed"),
+        (("describe", "--broker-logger", "7"), KafkaFailed, "there are 0, 1"),
+        (("alter", "--client-metrics", "m", "--set", "interval.ms=1"), KafkaFailed, "100 and 36"),
+        (("alter", "--client-metrics", "m", "--set", "x=1"), KafkaFailed, "Unknown client metrics"),
         (("alter", "--broker", "1", "--set", "max.connections=0"), KafkaFailed, "1 to 1000000"),
         (("alter", "--broker", "7", "--set", "max.connections=5"), KafkaFailed, "there are 0, 1"),
         (("alter", "--group", "g", "--set", "x=5"), KafkaFailed, "Unknown group config name: x"),
