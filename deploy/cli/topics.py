@@ -1,5 +1,5 @@
-"""Run `penstock topics`: create, alter, fork, list, describe, delete and undelete topics; delete
-records.
+"""Run `penstock topics`: create, alter, fork, list, describe, delete and undelete topics; show
+offsets; delete records.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from deploy.cli.completing import complete_snapshots, complete_topic_configs, co
 from deploy.cli.config_values import parse_pair
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
 from deploy.cli.topics_apply import alter, apply
+from deploy.cli.topics_offsets import offsets
 from deploy.errors import UsageError
 from deploy.output import Format, iso_time, say
 
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 app = typer.Typer(
-    help="Create, apply, alter, fork, list, describe, delete and undelete topics; delete records.",
+    help=(
+        "Create, apply, alter, fork, list, describe, delete and undelete topics; show their"
+        " offsets; delete records."
+    ),
     no_args_is_help=True,
 )
 
 app.command("apply")(apply)
 app.command("alter")(alter)
+app.command("offsets")(offsets)
 
 
 @app.command("create")

@@ -1,0 +1,108 @@
+"""Run `penstock topics offsets`: show the offsets of topics at a time."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from deploy.cli.completing import complete_topics
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.errors import UsageError
+from deploy.output import Format
+
+if TYPE_CHECKING:
+    from deploy.clients.brokers import Brokers, Partition
+
+_TIMES: Final[Mapping[str, int]] = {
+    "latest": -1,
+    "earliest": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
+}
+"""The words of `kafka-get-offsets`, with the timestamps of ListOffsets."""
+
+
+def offsets(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC]...", autocompletion=complete_topics, show_default="all topics"
+        ),
+    ] = None,
+    *,
+    time: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help=(
+                f"{', '.join(_TIMES)}, or a time: milliseconds since 1970, or an ISO time, in UTC"
+                " without an offset."
+            ),
+        ),
+    ] = "latest",
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show the latest offset of each partition, or its offset at a time.
+
+    A time means the first record that is not older, max-timestamp the newest timestamp. A partition
+    without such a record has no offset. Where topics are not tiered, as here, earliest-local is
+    earliest, and latest-tiered and earliest-pending-upload have no offset.
+
+    For example: penstock topics offsets orders --time 2026-01-31T12:00:00
+    """
+    timestamp = _timestamp(time)
+    from deploy.clients.brokers import Brokers
+    from deploy.output import print_document, print_table
+
+    with Brokers(bootstrap) as brokers:
+        wanted = _wanted(brokers, names or (), partition or ())
+        found = brokers.offsets(wanted, timestamp)
+    rows = [(*key, None if found[key] < 0 else found[key]) for key in wanted]
+    if output is not Format.TABLE:
+        keys = ("topic", "partition", "offset")
+        print_document(output, [dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    cells = [(name, index, "-" if offset is None else offset) for name, index, offset in rows]
+    print_table("", ("topic", "partition", "offset"), cells)
+
+
+def _timestamp(text: str) -> int:
+    """Return a timestamp of ListOffsets. Raises UsageError."""
+    if text in _TIMES:
+        return _TIMES[text]
+    if text.isdecimal() or text in map(str, _TIMES.values()):
+        return int(text)
+    from deploy.groups.reset import parse_time
+
+    try:
+        return parse_time(text)
+    except UsageError:
+        raise UsageError(
+            f"--time {text!r}: one of {', '.join(_TIMES)}, milliseconds since 1970, or an ISO time"
+            " as 2026-01-31T12:00:00"
+        ) from None
+
+
+def _wanted(
+    brokers: "Brokers", names: Sequence[str], partitions: Sequence[int]
+) -> "list[Partition]":
+    """Return the partitions in order. Raises KafkaFailed, UsageError."""
+    topics = sorted(set(names)) or [topic.name or "" for topic in brokers.metadata(None).topics]
+    there = brokers.partitions(topics) if topics else {}
+    for name in names:
+        if unknown := sorted(set(partitions) - set(there[name])):
+            shown = ",".join(map(str, there[name]))
+            raise UsageError(f"--partition {unknown[0]}: {name} has {shown}")
+    return [
+        (name, index)
+        for name in sorted(there)
+        for index in there[name]
+        if not partitions or index in partitions
+    ]

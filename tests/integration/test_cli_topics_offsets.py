@@ -1,0 +1,59 @@
+"""`penstock topics offsets` against real brokers, each of which answers for its partitions."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import KafkaFailed, UsageError
+from tests.support.cli import Cli
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+
+
+@pytest.fixture
+async def cli(tmp_path: Path) -> AsyncIterator[Cli]:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        for topic, partitions in (("orders", 4), ("empty", 1)):
+            await asyncio.to_thread(create_topic, cluster.bootstrap, topic, partitions)
+        yield Cli(cluster, tmp_path)
+
+
+async def test_offsets_at_a_time(cli: Cli) -> None:
+    for partition, day in ((0, 1), (3, 1), (3, 3), (3, 2)):
+        at = ("-p", str(partition), "--timestamp", f"2026-01-0{day}")
+        await cli.run("produce", "orders", *at, "--value", "x")
+
+    async def offsets(*arguments: str) -> dict[tuple[str, int], int | None]:
+        found = json.loads(await cli.run("topics", "offsets", *arguments, "--json"))
+        return {(item["topic"], item["partition"]): item["offset"] for item in found}
+
+    latest = {("orders", index): end for index, end in enumerate((1, 0, 0, 3))}
+    assert await offsets() == {("empty", 0): 0} | latest
+    assert await offsets("orders", "-p", "3", "-p", "0") == {("orders", 0): 1, ("orders", 3): 3}
+    assert await offsets("empty", "orders", "-p", "0") == {("empty", 0): 0, ("orders", 0): 1}
+    for time, expected in (
+        ("earliest", (0, 0, 0, 0)),
+        ("max-timestamp", (0, None, None, 1)),
+        ("latest-tiered", (None, None, None, None)),
+        ("2026-01-02", (None, None, None, 1)),
+        ("2026-01-01T01:00:00+01:00", (0, None, None, 0)),
+        ("1767225600001", (None, None, None, 1)),
+    ):
+        assert await offsets("orders", "--time", time) == {
+            ("orders", index): offset for index, offset in enumerate(expected)
+        }, time
+    assert "│ orders │         1 │ -      │" in await cli.run(
+        *("topics", "offsets", "orders", "--time", "max-timestamp")
+    )
+    for wrong, error, said in (
+        (("--time", "soon"), UsageError, "one of latest, earliest, max-timestamp"),
+        (("--time", "-7"), UsageError, "one of latest"),
+        (("-p", "9"), UsageError, "--partition 9: orders has 0,1,2,3"),
+    ):
+        with pytest.raises(error, match=said):
+            await cli.run("topics", "offsets", "orders", *wrong)
+    with pytest.raises(KafkaFailed, match="did you mean orders"):
+        await cli.run("topics", "offsets", "order")
