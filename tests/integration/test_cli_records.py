@@ -91,6 +91,21 @@ async def test_records_go_in_and_come_out(cli: Cli) -> None:
             await cli.run("consume", "orders", *wrong)
 
 
+async def test_records_are_sent_at_a_rate(cli: Cli) -> None:
+    rate, count = 20, 31
+    await cli.run(
+        *("produce", "orders", "-p", "0", "--value", "x"),
+        *("--count", str(count), "--rate", str(rate)),
+    )
+    shown = await cli.run("consume", "orders", *ALL, "-p", "0", "-f", "%T\n")
+    times_ms = [int(line) for line in shown.split()]
+    assert len(times_ms) == count
+    # No record comes earlier than the rate allows. The clock starts before the first record.
+    late_ms = 500
+    for index, time_ms in enumerate(times_ms):
+        assert time_ms - times_ms[0] >= index * 1_000 / rate - late_ms, index
+
+
 async def test_a_transaction_has_all_records_or_none(cli: Cli) -> None:
     send = ("produce", "orders", "-p", "0", "--transactional-id", "t", "--format", "json")
     with pytest.raises(DeployError, match="line 2: it is not JSON"):

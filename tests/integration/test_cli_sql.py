@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
 
+from tests.support.slow_store import slow_store
+from tests.support.terminal import on_terminal
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -24,14 +31,22 @@ WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
     with ThreadedCluster(tmp_path_factory.mktemp("cluster"), brokers=1) as cluster:
         cluster.create("orders", 1)
         cluster.produce(
-            {"topic": "orders", "value": json.dumps({"id": n, "who": f"a,\x1b{n}"}).encode()}
+            {
+                "topic": "orders",
+                "value": json.dumps({"id": n, "who": f"a,\x1b{n}", "unit price": 3}).encode(),
+            }
             for n in range(2_000)
         )
-        yield cluster.store_url
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def store(cluster: ThreadedCluster) -> str:
+    return cluster.store_url
 
 
 def run(store: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -70,6 +85,70 @@ def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
     done = run(store, "SELECT * FROM order_", "--csv")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: no topic or view is named 'order_'; did you mean orders?\n"
+
+
+def test_protobuf_fields_are_columns(cluster: ThreadedCluster, tmp_path: Path) -> None:
+    """The brokers check the records by the same descriptor set."""
+    text, number = FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_INT64
+    file = FileDescriptorProto(name="trip.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Trip")
+    place = message.nested_type.add(name="Place")
+    place.field.add(name="city", number=1, type=text, label=1)
+    message.field.add(name="km", number=1, type=number, label=1)
+    message.field.add(name="tags", number=2, type=text, label=3)
+    message.field.add(name="to", number=3, type=11, type_name=".shop.Trip.Place", label=1)
+    path = tmp_path / "trip.desc"
+    path.write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+
+    def penstock(*arguments: str, given: str = "") -> str:
+        done = subprocess.run(
+            (sys.executable, "-m", "deploy.cli", *arguments, "-b", cluster.bootstrap),
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    configs = ("penstock.value.schema.type=protobuf", f"penstock.value.schema=@{path}")
+    named = "penstock.value.schema.message=shop.Trip"
+    penstock("topics", "create", "trips", *(f"--config={item}" for item in (*configs, named)))
+    trips = [{"km": "42", "tags": ["a", "b"], "to": {"city": "Bern"}}, {"km": "7"}]
+    penstock(
+        *("produce", "trips", "--format", "protobuf", "--schema", str(path)),
+        *("--message", "shop.Trip"),
+        given="\n".join(map(json.dumps, trips)),
+    )
+    options = ("--schema", f"trips={path}", "--message", "trips=shop.Trip")
+    wait_until(lambda: cluster.has("trips"))
+    done = run(cluster.store_url, "DESCRIBE trips", *options, "--json")
+    columns = {row["column_name"]: row["column_type"] for row in json.loads(done.stdout)}
+    assert {name: columns[name] for name in ("km", "tags", "to")} == {
+        "km": "BIGINT",
+        "tags": "VARCHAR[]",
+        "to": "STRUCT(city VARCHAR)",
+    }
+    query = 'SELECT km, tags, "to".city AS city, _offset FROM trips ORDER BY km'
+    done = run(cluster.store_url, query, *options, "--json")
+    assert json.loads(done.stdout) == [
+        {"km": 7, "tags": [], "city": None, "_offset": 1},
+        {"km": 42, "tags": ["a", "b"], "city": "Bern", "_offset": 0},
+    ], done.stderr
+    done = run(cluster.store_url, query, "--schema", f"trips={path}", "--message", "trips=Trip")
+    assert "has no message 'Trip'; it has shop.Trip" in done.stderr
+
+
+def test_a_bar_shows_how_much_a_slow_statement_has_read(store: str) -> None:
+    command = (sys.executable, "-m", "deploy.cli", "sql", "SELECT max(id) FROM orders")
+    with slow_store(store) as url:
+        shown = on_terminal(command, {"PENSTOCK_STORE": url, "TERM": "xterm"}).decode()
+    with slow_store(store) as url:
+        done = run(url, "SELECT max(id) FROM orders", "--csv")
+    bar = re.search(r"read .*━.* 2000/2000 .*records", shown)
+    assert bar, shown
+    assert shown.index("max(id)") > bar.end()  # the bar has gone before the rows
+    assert (done.stdout, done.stderr) == ("max(id)\n1999\n", "")
 
 
 def test_the_quick_exit_loses_no_error_and_leaves_no_file(store: str, tmp_path: Path) -> None:
@@ -130,6 +209,36 @@ def test_the_prompt(store: str, tmp_path: Path) -> None:
         terminal.process.wait()
     (history,) = tmp_path.rglob("sql_history")
     assert "SELECT max(id) FROM orders;" in history.read_text()
+
+
+def test_tab_completes_columns_of_the_topics_that_are_named(store: str, tmp_path: Path) -> None:
+    terminal = Terminal(store, tmp_path)
+    try:
+        terminal.until("penstock> ")
+        assert _offered(terminal, "FROM orders SELECT _") == [
+            *("_headers", "_key", "_offset", "_partition", "_timestamp", "_value")
+        ]
+        assert _offered(terminal, "FROM orders SELECT w") == ["when", "where", "who", "with"]
+        assert _offered(terminal, "SELECT w") == ["when", "where", "with"]
+        terminal.type("FROM orders\n")  # a statement over several lines
+        terminal.until(r"\.\.\.> ")
+        terminal.type("SELECT unit\t")
+        terminal.until('"unit price"')
+        terminal.type(" LIMIT 1;\n")
+        assert "┃ unit price ┃" in terminal.until("penstock> ")
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+def _offered(terminal: Terminal, line: str) -> list[str]:
+    """Return what two Tabs list for a line, and delete the line."""
+    terminal.type(f"{line}\t\t")
+    terminal.until(re.escape(line))
+    listed = terminal.until(re.escape(line))
+    terminal.type("\x15\n")
+    terminal.until(r"\n[^\n]*penstock> ")
+    return sorted(listed.replace("\x07", " ").removesuffix(f"penstock> {line}").split())
 
 
 def _converse(terminal: Terminal) -> None:

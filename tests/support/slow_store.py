@@ -1,0 +1,58 @@
+"""An S3 server that is slow to answer the first read of records: it passes requests on to another
+one.
+"""
+
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+DELAY_S = 1.5
+"""Longer than what `deploy.output.Progress` waits for until it shows a bar."""
+
+
+@contextmanager
+def slow_store(url: str) -> Iterator[str]:
+    """Yield the URL of a store with the objects of another one. url: ends with an endpoint."""
+    bucket, _, endpoint = url.partition("endpoint=")
+    delays_s = iter((DELAY_S,))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if "/data/" in self.path or "/wal/" in self.path:
+                time.sleep(next(delays_s, 0))
+            wanted = {name: value for name, value in self.headers.items() if name != "Host"}
+            request = urllib.request.Request(
+                endpoint + self.path, headers=wanted, method=self.command
+            )
+            try:
+                answer = urllib.request.urlopen(request)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                body = answer.read()
+                self.send_response(answer.status)
+                for name, value in answer.headers.items():
+                    if name.lower() not in {"connection", "transfer-encoding", "date", "server"}:
+                        self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"{bucket}endpoint=http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
