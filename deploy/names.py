@@ -16,6 +16,21 @@ def _topics(bootstrap: str) -> list[str]:
         return [topic.name or "" for topic in brokers.metadata(None).topics]
 
 
+def _partitions(bootstrap: str) -> list[str]:
+    with Brokers(bootstrap) as brokers:
+        return [
+            f"{topic.name}-{part.partition_index}"
+            for topic in brokers.metadata(None).topics
+            for part in topic.partitions
+        ]
+
+
+def _deleted_topics(bootstrap: str) -> list[str]:
+    from deploy.clients.frozen_topics import deleted_topics
+
+    return list({topic.name for topic in deleted_topics(bootstrap)})
+
+
 def _brokers(bootstrap: str) -> list[str]:
     with Brokers(bootstrap) as brokers:
         return [str(broker.node_id) for broker in brokers.metadata([]).brokers]
@@ -79,6 +94,8 @@ def _configs(bootstrap: str, kind: int, names: list[str]) -> list[str]:
 
 KINDS: Final[Mapping[str, Callable[[str], list[str]]]] = {
     "topics": _topics,
+    "partitions": _partitions,
+    "deleted topics": _deleted_topics,
     "brokers": _brokers,
     "groups": _groups,
     "snapshots": _snapshots,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deploy.cli.completing import complete_topics
 from deploy.cli.options import Controller, Output, StateFile
 from deploy.errors import KafkaFailed, UsageError
 from deploy.output import Format, say
@@ -26,7 +27,10 @@ def balance(
     ] = 100,
     topics: Annotated[
         str,
-        typer.Option(help="Move only partitions of these topics, as in a,b; empty: all topics."),
+        typer.Option(
+            help="Move only partitions of these topics, as in a,b; empty: all topics.",
+            autocompletion=complete_topics,
+        ),
     ] = "",
     controller: Controller = None,
     state_file: StateFile = None,

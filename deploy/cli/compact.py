@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from base.extras import install_hint
-from deploy.cli.options import Controller, DryRun, Output, StateFile
+from deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName
 from deploy.errors import DeployError, UsageError
 from deploy.output import Format, say
 
@@ -75,7 +75,7 @@ KeyMapMib = Annotated[
 
 
 def compact(
-    topic: str,
+    topic: TopicName,
     *,
     store: StoreOption = "",
     cluster: ClusterOption = "",

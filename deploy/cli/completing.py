@@ -24,6 +24,21 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return _complete(ctx, incomplete, "topics")
 
 
+def complete_topic_values(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete TOPIC= of a value for a topic."""
+    return [f"{name}=" for name in complete_topics(ctx, incomplete)]
+
+
+def complete_deleted_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the name of a topic that can come back; with --records, whose records can."""
+    return _complete(ctx, incomplete, "topics" if ctx.params.get("records") else "deleted topics")
+
+
+def complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete TOPIC-PARTITION."""
+    return _complete(ctx, incomplete, "partitions")
+
+
 def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the id of a group."""
     return _complete(ctx, incomplete, "groups")
@@ -98,7 +113,9 @@ def _names(ctx: typer.Context, kind: str) -> list[str]:
     profiles.use(given.get("profile") or "", os.environ)
     if given.get("command_config"):
         security.use_file(given["command_config"])
-    brokers = find_brokers(ctx.params.get("bootstrap") or "").bootstrap
+    # Commands that read the store or ask a controller have no --bootstrap.
+    asked = ctx.params.get("bootstrap") or os.environ.get("PENSTOCK_BOOTSTRAP", "")
+    brokers = find_brokers(asked).bootstrap
     properties = security.current_security()
     path = _cache_path(f"{brokers}\n{properties.username}\n{properties.certificate}\n{kind}")
     known = _read_cache(path)

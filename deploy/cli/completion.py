@@ -1,11 +1,35 @@
 """Run `penstock completion`: print the script that completes commands in a shell."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from deploy.cli.lazy import completion_module
+
+# Bash makes three words of --topic=orders, and puts a space behind a name that is complete.
+_BASH: Final = """\
+_penstock_completion() {
+    local IFS=$'\\n' words=() count=0 word
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        if (( count )) && [[ $word == = || ( ${words[count-1]} == *= && $word == [!-]* ) ]]; then
+            words[count-1]+=$word
+        else
+            words[count]=$word
+            count=$(( count + 1 ))
+        fi
+    done
+    COMPREPLY=( $( env COMP_WORDS="${words[*]}" \\
+                   COMP_CWORD=$(( count - 1 )) \\
+                   _PENSTOCK_COMPLETE=complete_bash "$1" ) )
+    if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]]; then
+        compopt -o nospace 2> /dev/null
+    fi
+    return 0
+}
+
+complete -o default -F _penstock_completion penstock
+"""
 
 
 class _Shell(StrEnum):
@@ -27,5 +51,8 @@ def completion(
 
     Once for fish: penstock completion fish > ~/.config/fish/completions/penstock.fish
     """
+    if shell is _Shell.BASH:
+        print(_BASH, end="")
+        return
     script = completion_module().get_completion_script
     print(script(prog_name="penstock", complete_var="_PENSTOCK_COMPLETE", shell=shell.value))

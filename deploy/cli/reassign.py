@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.completing import complete_partitions
 from deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
@@ -206,7 +207,14 @@ def cancel(
 
 @app.command("trace")
 def trace(
-    partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION")],
+    partition: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC-PARTITION",
+            help="The partition, as in orders-0.",
+            autocompletion=complete_partitions,
+        ),
+    ],
     *,
     controller: Controller = None,
     state_file: StateFile = None,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from deploy.cli.completing import complete_topics
 from deploy.cli.options import StateFile
 from deploy.errors import UsageError
 from deploy.output import say
@@ -21,7 +22,9 @@ def snippets(
         ),
     ] = None,
     *,
-    topic: Annotated[str, typer.Option(help="Topic that the program uses.")] = "orders",
+    topic: Annotated[
+        str, typer.Option(help="Topic that the program uses.", autocompletion=complete_topics)
+    ] = "orders",
     bootstrap: Annotated[
         str | None,
         typer.Option(

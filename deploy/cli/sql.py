@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from base.collector import resume_collector
+from deploy.cli.completing import complete_snapshots, complete_topic_values, complete_topics
 from deploy.cli.lake_errors import one_line_errors
 from deploy.cli.option_groups import with_option_groups
 from deploy.errors import UsageError
@@ -36,19 +37,27 @@ class TopicOptions:
             metavar="TIME", help="Read topics up to the first record that is not older: a UTC time."
         ),
     ] = ""
-    snapshot: Annotated[str, typer.Option(help="Read topics as they are in this snapshot.")] = ""
+    snapshot: Annotated[
+        str,
+        typer.Option(
+            help="Read topics as they are in this snapshot.", autocompletion=complete_snapshots
+        ),
+    ] = ""
     schema: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TOPIC=FILE",
             help="Schema of a topic whose values are not JSON, or to fix its columns: .avsc (Avro),"
             " .desc or .pb (Protobuf descriptor set), .json (JSON Schema). Repeatable.",
+            autocompletion=complete_topic_values,
         ),
     ] = None
     message: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TOPIC=NAME", help="Full name of the Protobuf message of a topic. Repeatable."
+            metavar="TOPIC=NAME",
+            help="Full name of the Protobuf message of a topic. Repeatable.",
+            autocompletion=complete_topic_values,
         ),
     ] = None
     framed: Annotated[
@@ -57,6 +66,7 @@ class TopicOptions:
             metavar="TOPIC",
             help="Values of this topic begin with the magic byte and schema id of a schema"
             " registry. Repeatable.",
+            autocompletion=complete_topics,
         ),
     ] = None
     strict: Annotated[

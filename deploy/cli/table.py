@@ -12,7 +12,7 @@ import typer
 
 from deploy.cli.lake_errors import one_line_errors
 from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import Output
+from deploy.cli.options import Output, TopicName
 from deploy.errors import UsageError
 from deploy.output import Format, say
 
@@ -187,7 +187,7 @@ _MIB = 1 << 20
 @app.command("sync")
 @with_option_groups
 def sync(
-    topic: str,
+    topic: TopicName,
     *,
     store: Store,
     table: Annotated[str, typer.Option(help="Name of the table; the default is the topic's.")] = "",

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.cli.asking import confirm
-from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
+from deploy.cli.completing import (
+    complete_deleted_topics,
+    complete_snapshots,
+    complete_topic_configs,
+    complete_topics,
+)
 from deploy.cli.config_values import parse_pair
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
 from deploy.cli.topics_apply import alter, apply
@@ -432,7 +437,8 @@ def undelete(
                 "The deleted topic: its name, for the one that was deleted last, or its id of"
                 " `penstock topics list --deleted`. With --records, the topic whose records were"
                 " deleted."
-            )
+            ),
+            autocompletion=complete_deleted_topics,
         ),
     ],
     *,

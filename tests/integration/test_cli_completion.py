@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from confluent_kafka import TopicPartition
 from tests.support.cli import Cli
 from tests.support.clients import confluent_consumer, create_topic
 from tests.support.cluster import Cluster
+from tests.support.terminal import Terminal
 
 SHELLS = {"bash": "complete -o default -F", "zsh": "compdef", "fish": "complete --command penstock"}
 
@@ -67,6 +69,14 @@ class Shell:
         assert not found.stderr, found.stderr
         return found.stdout.split()
 
+    def terminal(self) -> Terminal:
+        """Return bash at its prompt."""
+        program = ("bash", "--norc", "--noprofile", "-i")
+        terminal = Terminal(program, {**self._environment, "PS1": "$ "})
+        terminal.type(f"source {self._script}; echo re''ady\n")
+        terminal.until("ready")
+        return terminal
+
 
 def _commit(bootstrap: str, group: str) -> None:
     with closing(confluent_consumer(bootstrap, group)) as consumer:
@@ -92,6 +102,77 @@ async def test_bash_completes_names_of_the_cluster(cluster: Cluster, tmp_path: P
     await asyncio.to_thread(_commit, cluster.bootstrap, "workers")
     assert await completed("groups", "describe", "wor") == ["workers"]
     assert await completed("topics", "describe", "-b", "127.0.0.1:1", "ord") == []
+
+
+ORD = ("orders", "ordinary")
+COMPLETED = (
+    ("balance --topics ord", ORD),
+    ("compact ord", ORD),
+    ("configs alter --broker-logger 0 --set broker.gr", ("broker.groups=",)),
+    ("configs alter --client-metrics slow --delete inter", ("interval.ms",)),
+    ("configs alter --group workers --set consumer.session", ("consumer.session.timeout.ms=",)),
+    ("configs describe --broker-logger ", ("0",)),
+    ("configs describe --client-metrics s", ("slow",)),
+    ("configs describe --group wor", ("workers",)),
+    # As bash splits --topic=ord.
+    ("configs describe --topic = ord", ORD),
+    (
+        "configs alter --topic orders --set retention.ms = 5 --set retention.b",
+        ("retention.bytes=",),
+    ),
+    ("consume orders --group wor", ("workers",)),
+    ("groups delete other wor", ("workers",)),
+    ("groups delete-offsets workers --topic ord", ORD),
+    ("groups reset-offsets wor", ("workers",)),
+    ("produce ord", ORD),
+    ("reassign trace orders", ("orders-0",)),
+    ("snapshots create nightly --topics ord", ORD),
+    ("snippets --topic ord", ORD),
+    ("sql --framed ord", ORD),
+    ("sql --message ord", ("orders=", "ordinary=")),
+    ("sql --schema ord", ("orders=", "ordinary=")),
+    ("streams describe ord", ORD),
+    ("table sync ord", ORD),
+    ("topics alter ord", ORD),
+    ("topics delete ord", ORD),
+    ("topics delete-records ord", ORD),
+    ("topics fork ord", ORD),
+    ("topics offsets other ord", ORD),
+    ("topics undelete ", ("gone",)),
+    ("topics undelete --records ord", ORD),
+    ("acls add --topic ord", ORD),
+    ("acls list --group wor", ("workers",)),
+    ("transactions find-hanging --topic ord", ORD),
+)
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+async def test_commands_that_take_names_complete_them(cluster: Cluster, tmp_path: Path) -> None:
+    cli = Cli(cluster, tmp_path)
+    await asyncio.to_thread(_commit, cluster.bootstrap, "workers")
+    await cli.run("configs", "alter", "--client-metrics", "slow", "--set", "interval.ms=60000")
+    await cli.run("topics", "create", "gone", "--config", "penstock.delete.grace.ms=3600000")
+    await cli.run("topics", "delete", "gone", "--yes")
+    shell = await asyncio.to_thread(Shell, tmp_path, cluster.bootstrap)
+    for line, names in COMPLETED:
+        assert await asyncio.to_thread(shell.complete, *line.split(" ")) == list(names), line
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
+async def test_what_is_typed_is_completed(cluster: Cluster, tmp_path: Path) -> None:
+    shell = await asyncio.to_thread(Shell, tmp_path, cluster.bootstrap)
+    terminal = await asyncio.to_thread(shell.terminal)
+    try:
+        for typed, shown in (
+            ("configs alter --topic=oth\t--set retention.b\t5", "=other --set retention.bytes=5"),
+            ("topics offsets ord\t\t", "\norders    ordinary"),
+        ):
+            terminal.type(f"penstock {typed}")
+            await asyncio.to_thread(terminal.until, re.escape(shown))
+            terminal.type("\x15\n")
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

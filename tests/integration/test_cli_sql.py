@@ -4,12 +4,10 @@ import csv
 import io
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from tests.support.slow_store import slow_store
-from tests.support.terminal import on_terminal
+from tests.support.terminal import Terminal, on_terminal
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -166,41 +164,13 @@ def test_the_quick_exit_loses_no_error_and_leaves_no_file(store: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-class Terminal:
-    """A prompt on a pseudo terminal."""
-
-    def __init__(self, store: str, home: Path) -> None:
-        self._fd, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            (sys.executable, "-m", "deploy.cli", "sql"),
-            env=os.environ | {"PENSTOCK_STORE": store, "XDG_CACHE_HOME": str(home), "TERM": "dumb"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self.seen = ""
-
-    def type(self, text: str) -> None:
-        os.write(self._fd, text.encode())
-
-    def until(self, pattern: str) -> str:
-        """Read until the pattern appears in what came since the last call, and return that."""
-        deadline = time.monotonic() + WAIT_S
-        while not (found := re.search(pattern, self.seen)):
-            assert time.monotonic() < deadline, self.seen
-            self.seen += os.read(self._fd, 65_536).decode()
-        text, self.seen = self.seen[: found.end()], self.seen[found.end() :]
-        return text
-
-    def cpu_ticks(self) -> int:
-        """Return the CPU time of the process."""
-        return sum(map(int, Path(f"/proc/{self.process.pid}/stat").read_text().split()[13:15]))
+def prompt(store: str, home: Path) -> Terminal:
+    variables = {"PENSTOCK_STORE": store, "XDG_CACHE_HOME": str(home)}
+    return Terminal((sys.executable, "-m", "deploy.cli", "sql"), variables)
 
 
 def test_the_prompt(store: str, tmp_path: Path) -> None:
-    terminal = Terminal(store, tmp_path)
+    terminal = prompt(store, tmp_path)
     try:
         _converse(terminal)
         assert terminal.process.wait(WAIT_S) == 0
@@ -212,7 +182,7 @@ def test_the_prompt(store: str, tmp_path: Path) -> None:
 
 
 def test_tab_completes_columns_of_the_topics_that_are_named(store: str, tmp_path: Path) -> None:
-    terminal = Terminal(store, tmp_path)
+    terminal = prompt(store, tmp_path)
     try:
         terminal.until("penstock> ")
         assert _offered(terminal, "FROM orders SELECT _") == [

@@ -2,9 +2,13 @@
 
 import os
 import pty
+import re
+import select
 import subprocess
+import time
 import tty
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 HOSTILE = "\r\n".join(
     (
@@ -14,6 +18,9 @@ HOSTILE = "\r\n".join(
 )
 """ANSI and C1 controls, line breaks, marks of direction, and markup of rich."""
 _ACTING = tuple("\x07\x1b\r\x9b\x7f\u202e\u2066\u2028")
+
+
+_WAIT_S = 60
 
 
 def check_harmless(text: str) -> None:
@@ -42,3 +49,38 @@ def on_terminal(program: Sequence[str], environment: Mapping[str, str] | None = 
         os.close(ours)
         assert process.wait() == 0, got
     return got
+
+
+class Terminal:
+    """A program that reads what is typed."""
+
+    def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
+        """environment: added to that of the tests."""
+        self._fd, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            program,
+            env={**os.environ, "TERM": "dumb", **environment},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def until(self, pattern: str) -> str:
+        """Read until the pattern appears in what came since the last call, and return that."""
+        deadline = time.monotonic() + _WAIT_S
+        while not (found := re.search(pattern, self.seen)):
+            ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, self.seen
+            self.seen += os.read(self._fd, 65_536).decode()
+        text, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+        return text
+
+    def cpu_ticks(self) -> int:
+        """Return the CPU time of the process."""
+        return sum(map(int, Path(f"/proc/{self.process.pid}/stat").read_text().split()[13:15]))
