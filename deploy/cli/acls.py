@@ -47,11 +47,13 @@ Operations = Annotated[
         "--operation",
         help=(
             "What: read, write, create, delete, alter, describe, cluster-action, describe-configs,"
-            " alter-configs, idempotent-write, or all. May be repeated."
+            " alter-configs, idempotent-write, or all. Repeatable."
         ),
     ),
 ]
-Deny = Annotated[bool, typer.Option("--deny", help="Deny the operation. Denials come first.")]
+Deny = Annotated[
+    bool, typer.Option("--deny", help="Deny the operations. A denial wins over what is allowed.")
+]
 
 
 @app.command("list")
@@ -140,7 +142,13 @@ def remove(
     principal: PrincipalName = None,
     host: Host = None,
     operation: Operations = None,
-    deny: Deny = False,
+    deny: Annotated[
+        bool,
+        typer.Option(
+            "--deny",
+            help="Only ACLs that deny. Without it, those that allow; without --operation, both.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     bootstrap: Bootstrap = BOOTSTRAP,

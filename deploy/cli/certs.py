@@ -14,15 +14,18 @@ app = typer.Typer(help="Make certificates for development.", no_args_is_help=Tru
 @app.command("dev")
 def dev(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory for the files; must not have any yet.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Directory for the files; it must have no PEM files yet."
+        ),
     ],
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", help="Name or address of brokers, several times for several."),
+        typer.Option("--host", help="Name or address of brokers. Repeatable."),
     ] = None,
     clients: Annotated[
         list[str] | None,
-        typer.Option("--client", help="Name of a client, several times for several."),
+        typer.Option("--client", help="Name of a client. Repeatable."),
     ] = None,
 ) -> None:
     """Make a CA, a keystore for brokers and one for each client, all as PEM files.

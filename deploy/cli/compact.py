@@ -30,7 +30,8 @@ StoreOption = Annotated[
     ),
 ]
 ClusterOption = Annotated[
-    str, typer.Option(help="Cluster id; needed if the store holds several clusters.")
+    str,
+    typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
 ]
 EngineOption = Annotated[
     str,
@@ -51,7 +52,9 @@ TargetMib = Annotated[
 MaxGib = Annotated[float, typer.Option(help="Stop after rewriting this many GiB.", min=0.0)]
 TtlS = Annotated[
     int,
-    typer.Option(help=("Seconds after which objects of a killed run are deleted: 1 to 3600.")),
+    typer.Option(
+        "--ttl", help="Seconds after which objects of a killed run are deleted: 1 to 3600."
+    ),
 ]
 ByKey = Annotated[
     bool,
@@ -103,7 +106,7 @@ def compact(
     if not 1 <= target_mib <= 1_024:
         raise UsageError(f"--target-mib {target_mib} is not allowed: 1 to 1024")
     if not 1 <= ttl_s <= 3_600:
-        raise UsageError(f"--ttl-s {ttl_s} is not allowed: 1 to 3600")
+        raise UsageError(f"--ttl {ttl_s} is not allowed: 1 to 3600")
     if engine not in {"local", "spark"}:
         raise UsageError(f"--engine {engine!r}: choose one of local, spark")
     if not 1 <= key_map_mib <= 65_536:

@@ -162,7 +162,7 @@ def compact_by_key(job: ByKeyJob, *, plan_only: bool, output: Format) -> None:
     if report.unresolved:
         raise DeployError(
             f"partitions {report.unresolved} changed during every pass, or a pass took longer than"
-            " --ttl-s allows. Nothing is lost; run the command again"
+            " --ttl allows. Nothing is lost; run the command again"
         )
 
 

@@ -40,7 +40,10 @@ class _Where:
         str,
         typer.Option(
             metavar="TIME",
-            help="Start with the first record that is not older: an ISO time, UTC without offset.",
+            help=(
+                "Start with the first record that is not older: an ISO time, in UTC without an"
+                " offset."
+            ),
         ),
     ] = ""
     partitions: Annotated[
@@ -60,7 +63,11 @@ class _Where:
         typer.Option("--key", help="Only records with this key.", show_default=False),
     ] = None
     isolation: Annotated[
-        str, typer.Option(metavar="|".join(_ISOLATIONS), help="Whether open transactions show.")
+        str,
+        typer.Option(
+            metavar="|".join(_ISOLATIONS),
+            help="read_uncommitted also prints records of open and aborted transactions.",
+        ),
     ] = _ISOLATIONS[0]
 
     def begin(self) -> "Begin":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import Controller, Output, StateFile
+from deploy.cli.options import Controller, Output, StateFile, Yes
 from deploy.errors import DeployError, UsageError
 from deploy.output import Format
 
@@ -45,6 +45,7 @@ Listener = Annotated[
     typer.Option(
         help=(
             "Check only these listeners of brokers; `first` is the one that brokers use themselves."
+            " Repeatable."
         ),
         show_default=False,
     ),
@@ -58,7 +59,6 @@ DeleteOrphans = Annotated[
     typer.Option("--delete-orphans", help=("Delete orphaned objects, after confirmation.")),
 ]
 OlderThan = Annotated[str, typer.Option(help="Minimum age of orphans: 90s, 30m, 12h, 7d.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
 Settle = Annotated[
     float,
     typer.Option(

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import KafkaFailed, UsageError
-from deploy.output import say
+from deploy.output import Format, print_document, say
 
 
 def elect(
     *,
     preferred: Annotated[
         bool,
-        typer.Option("--preferred", help="Elect the first candidate of each partition."),
+        typer.Option("--preferred", help="Required: the only type of election."),
     ] = False,
     path: Annotated[
         Path | None,
@@ -26,8 +26,9 @@ def elect(
         ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
-    """Elect preferred leaders.
+    """Elect preferred leaders: the first candidates of partitions lead them again.
 
     For example: penstock elect --preferred
     """
@@ -47,16 +48,30 @@ def elect(
         raise UsageError(f"{path} cannot be read: {error}") from None
     with WireClient(bootstrap) as client:
         elected, problems = elect_preferred(client, keys)
-    needless = [
-        str(key)
-        for key, (code, _) in sorted(problems.items())
-        if code is ErrorCode.ELECTION_NOT_NEEDED
-    ]
-    failed = [
-        f"{key}: {text}"
-        for key, (code, text) in sorted(problems.items())
-        if code is not ErrorCode.ELECTION_NOT_NEEDED
-    ]
+    is_needless = {
+        key: code is ErrorCode.ELECTION_NOT_NEEDED for key, (code, _) in problems.items()
+    }
+    needless = [str(key) for key in sorted(problems) if is_needless[key]]
+    failed = {key: problems[key][1] for key in sorted(problems) if not is_needless[key]}
+    if output is not Format.TABLE:
+        results = dict.fromkeys(elected, "elected") | {
+            key: "not needed" if is_needless[key] else "failed" for key in problems
+        }
+        print_document(
+            output,
+            [
+                {
+                    "topic": key.topic,
+                    "partition": key.partition,
+                    "result": results[key],
+                    "error": failed.get(key),
+                }
+                for key in sorted(results)
+            ],
+        )
+        if failed:
+            raise typer.Exit(1)
+        return
     if elected:
         say(
             "Successfully completed leader election (PREFERRED) for partitions"
@@ -69,4 +84,5 @@ def elect(
             else "Valid replica already elected for all partitions"
         )
     if failed:
-        raise KafkaFailed("Error completing leader election (PREFERRED) for:\n" + "\n".join(failed))
+        lines = [f"{key}: {text}" for key, text in failed.items()]
+        raise KafkaFailed("Error completing leader election (PREFERRED) for:\n" + "\n".join(lines))

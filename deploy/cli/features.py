@@ -13,7 +13,7 @@ app = typer.Typer(help="List, upgrade and downgrade the levels of features.", no
 _LEVEL_MAX = 32_767
 
 Levels = Annotated[
-    list[str], typer.Argument(metavar="FEATURE=LEVEL...", help="For example transaction.version=2.")
+    list[str], typer.Argument(metavar="FEATURE=LEVEL", help="For example transaction.version=2.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the levels, and change nothing.")]
 

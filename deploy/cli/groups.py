@@ -24,7 +24,12 @@ app = typer.Typer(
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[GROUP]...", autocompletion=complete_groups, show_default="all groups"),
+    typer.Argument(
+        metavar="GROUP",
+        help="Only these.",
+        autocompletion=complete_groups,
+        show_default="all groups",
+    ),
 ]
 Topics = Annotated[
     list[str] | None,
@@ -144,7 +149,10 @@ def reset_offsets(
 
 @app.command("delete")
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...", autocompletion=complete_groups)],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="GROUP", help="The groups.", autocompletion=complete_groups),
+    ],
     *,
     dry_run: DryRun = False,
     yes: Yes = False,

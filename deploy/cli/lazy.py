@@ -25,18 +25,14 @@ class Command(TyperCommand):
     """A command. Where it has --output, --json is short for --output json."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
-        if any(option.name == "output" for option in self.params):
-            args = _with_output(args)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, _checked(self, ctx, args))
 
 
 class Group(TyperGroup):
     """A command that has commands, and can answer by itself."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
-        if any(option.name == "output" for option in self.params):
-            args = _with_output(args)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, _checked(self, ctx, args))
 
 
 class LazyCommands(TyperGroup):
@@ -119,6 +115,18 @@ def _moved_to_front(arguments: list[str]) -> list[str]:
         else:
             rest.append(item)
     return [*front, *rest]
+
+
+def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa: ANN401 - click's
+    """Return the arguments with --output for --json. Fail if they name brokers for a command that
+    asks controllers.
+    """
+    known = {option.name for option in command.params}
+    if "controller" in known and "bootstrap" not in known:
+        for item in arguments:
+            if (option := item.partition("=")[0]) in _BOOTSTRAP:
+                ctx.fail(f"{option}: this command asks the controllers: --controller HOST:PORT")
+    return _with_output(arguments) if "output" in known else arguments
 
 
 def _with_output(arguments: list[str]) -> list[str]:

@@ -26,11 +26,15 @@ def describe(
     *,
     brokers: Annotated[
         list[int] | None,
-        typer.Option("--broker", help="Only this one.", autocompletion=complete_brokers),
+        typer.Option(
+            "--broker", help="Only this broker. Repeatable.", autocompletion=complete_brokers
+        ),
     ] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="Only this one.", autocompletion=complete_topics),
+        typer.Option(
+            "--topic", help="Only this topic. Repeatable.", autocompletion=complete_topics
+        ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,

@@ -78,7 +78,8 @@ def nodes(
 @app.command("unregister")
 def unregister(
     node_id: Annotated[
-        int, typer.Argument(help="Id of the broker.", autocompletion=complete_brokers)
+        int,
+        typer.Argument(metavar="ID", help="Id of the broker.", autocompletion=complete_brokers),
     ],
     *,
     dry_run: DryRun = False,

@@ -49,5 +49,9 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-TopicName = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
-GroupName = Annotated[str, typer.Argument(help="The group.", autocompletion=complete_groups)]
+TopicName = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=complete_topics)
+]
+GroupName = Annotated[
+    str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_groups)
+]

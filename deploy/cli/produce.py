@@ -65,7 +65,11 @@ class _Input:
         int, typer.Option("--partition", "-p", help="Partition to write to; -1: by key, or any.")
     ] = -1
     timestamp: Annotated[
-        str, typer.Option(metavar="TIME", help="Time of the records, as ISO time; default: now.")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Time of the records: an ISO time, in UTC without an offset; default: now.",
+        ),
     ] = ""
     count: Annotated[
         int | None,

@@ -25,7 +25,9 @@ Name = Annotated[
 
 @app.command("add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="a-z, A-Z, 0-9, '_', '-'.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the profile: of a-z, A-Z, 0-9, '_', '-'.")
+    ],
     *,
     bootstrap: Annotated[
         str,
@@ -95,7 +97,12 @@ def list_(*, output: Output = Format.TABLE) -> None:
 def show(
     name: Annotated[
         str,
-        typer.Argument(help="Default: the active one.", autocompletion=complete_profiles),
+        typer.Argument(
+            metavar="NAME",
+            help="Name of the profile.",
+            autocompletion=complete_profiles,
+            show_default="the active one",
+        ),
     ] = "",
     *,
     output: Output = Format.TABLE,

@@ -134,7 +134,9 @@ def transfer(
     node_id: Annotated[
         int,
         typer.Argument(
-            metavar="[ID]", help=("Id of the new leader; default: the voter with the longest log.")
+            metavar="ID",
+            help="Id of the new leader.",
+            show_default="the voter with the longest log",
         ),
     ] = -1,
     *,

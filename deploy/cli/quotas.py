@@ -48,7 +48,7 @@ def set_(
     quotas: Annotated[
         list[str],
         typer.Argument(
-            metavar="QUOTA=VALUE...",
+            metavar="QUOTA=VALUE",
             help=(
                 "producer_byte_rate, consumer_byte_rate (bytes in a second), request_percentage"
                 " (of the time of a broker's event loop), controller_mutation_rate (partitions in"
@@ -77,7 +77,7 @@ def set_(
 def delete(
     quotas: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[QUOTA...]", help="Only these.", show_default="all quotas"),
+        typer.Argument(metavar="QUOTA", help="Only these.", show_default="all quotas"),
     ] = None,
     *,
     user: User = None,

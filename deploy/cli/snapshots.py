@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from deploy.snapshots import RestoredView
 
 Name = Annotated[
-    str, typer.Argument(help="The snapshot: 1 to 100 of a-z, A-Z, 0-9, '.', '_', '-'.")
+    str,
+    typer.Argument(
+        metavar="SNAPSHOT", help="The snapshot: 1 to 100 of a-z, A-Z, 0-9, '.', '_', '-'."
+    ),
 ]
-Existing = Annotated[str, typer.Argument(help="The snapshot.", autocompletion=complete_snapshots)]
+Existing = Annotated[
+    str, typer.Argument(metavar="SNAPSHOT", help="The snapshot.", autocompletion=complete_snapshots)
+]
 Topics = Annotated[
     list[str] | None,
     typer.Option(

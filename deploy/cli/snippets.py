@@ -15,10 +15,11 @@ def snippets(
     client: Annotated[
         str | None,
         typer.Argument(
+            metavar="CLIENT",
             help=(
                 "confluent-kafka | kafka-python | aiokafka | kcat | java | spark; default:"
                 " list them."
-            )
+            ),
         ),
     ] = None,
     *,

@@ -34,7 +34,11 @@ class TopicOptions:
     as_of: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="Read topics up to the first record that is not older: a UTC time."
+            metavar="TIME",
+            help=(
+                "Read topics up to the first record that is not older: an ISO time, in UTC without"
+                " an offset."
+            ),
         ),
     ] = ""
     snapshot: Annotated[
@@ -141,7 +145,11 @@ class FormOptions:
 @with_option_groups
 def sql(
     statement: Annotated[
-        str, typer.Argument(help="SQL; without it a prompt opens, or standard input is read.")
+        str,
+        typer.Argument(
+            metavar="SQL",
+            help="The statement; without it a prompt opens, or standard input is read.",
+        ),
     ] = "",
     *,
     store: Annotated[
@@ -152,7 +160,10 @@ def sql(
         ),
     ] = "",
     cluster: Annotated[
-        str, typer.Option(help="Cluster id; needed if the store holds several clusters.")
+        str,
+        typer.Option(
+            "--cluster-id", help="Cluster id; needed if the store holds several clusters."
+        ),
     ] = "",
     topics: TopicOptions,
     limits: LimitOptions,

@@ -166,7 +166,7 @@ class BatchOptions:
             help="Exit when the table is up to date. Without it, go on until interrupted.",
         ),
     ] = False
-    interval_s: Annotated[
+    interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between checks for new records.")
     ] = 10.0
     batch_mib: Annotated[
@@ -192,7 +192,10 @@ def sync(
     store: Store,
     table: Annotated[str, typer.Option(help="Name of the table; the default is the topic's.")] = "",
     cluster: Annotated[
-        str, typer.Option(help="Cluster id; needed if the store holds several clusters.")
+        str,
+        typer.Option(
+            "--cluster-id", help="Cluster id; needed if the store holds several clusters."
+        ),
     ] = "",
     rows: RowOptions,
     batches: BatchOptions,
@@ -231,7 +234,7 @@ def sync(
                     options,
                     on_files=progress.advance,
                 )
-                _run(run, once=batches.once, interval_s=batches.interval_s, output=output)
+                _run(run, once=batches.once, interval_s=batches.interval, output=output)
 
 
 def _sync_options(rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
@@ -294,7 +297,7 @@ def _print_report(report: "BatchReport", *, output: Format) -> None:
 @app.command("compact")
 @with_option_groups
 def compact(
-    table: str,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table.")],
     *,
     target_mib: Annotated[
         int, typer.Option(min=1, help="Size of a Parquet file in MiB, approximately.")
@@ -329,7 +332,7 @@ def compact(
 @app.command("query")
 @with_option_groups
 def query(
-    sql: str,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="The statement.")],
     *,
     max_rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to show.")] = 100,
     place: WarehouseOptions,

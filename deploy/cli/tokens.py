@@ -23,18 +23,19 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 _Token = Annotated[str, typer.Argument(metavar="TOKEN_ID", help="Id of the token.")]
-_Owner = Annotated[str | None, typer.Option(help="Name of the owner.", show_default=False)]
 _PERIOD: Final = "as long as the brokers allow"
 
 
 @app.command("create")
 def create(
     *,
-    owner: _Owner = None,
+    owner: Annotated[
+        str | None, typer.Option(help="Owner of the token.", show_default="the user who asks")
+    ] = None,
     renewer: Annotated[
         list[str] | None,
         typer.Option(
-            help="User who may renew and expire it, besides the owner. May be repeated.",
+            help="User who may renew and expire it, besides the owner. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -73,7 +74,9 @@ def create(
 @app.command("list")
 def list_(
     *,
-    owner: _Owner = None,
+    owner: Annotated[
+        str | None, typer.Option(help="Only tokens of this owner.", show_default=False)
+    ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:

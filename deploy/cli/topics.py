@@ -3,7 +3,6 @@ offsets; delete records.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +11,13 @@ import typer
 from deploy.cli.asking import confirm
 from deploy.cli.completing import (
     complete_deleted_topics,
-    complete_snapshots,
     complete_topic_configs,
     complete_topics,
 )
 from deploy.cli.config_values import parse_pair
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
 from deploy.cli.topics_apply import alter, apply
+from deploy.cli.topics_fork import fork
 from deploy.cli.topics_offsets import offsets
 from deploy.errors import UsageError
 from deploy.output import Format, iso_time, say
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from deploy.clients.kafka import Kafka
     from deploy.topic_sizes import SizeView
 
-TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
-
 app = typer.Typer(
     help=(
         "Create, apply, alter, fork, list, describe, delete and undelete topics; show their"
@@ -38,14 +35,10 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-app.command("apply")(apply)
-app.command("alter")(alter)
-app.command("offsets")(offsets)
-
 
 @app.command("create")
 def create(
-    name: str,
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The new topic.")],
     *,
     partitions: Annotated[
         int,
@@ -54,7 +47,13 @@ def create(
         ),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(help="Number of leader candidates; durability comes from the store.")
+        int,
+        typer.Option(
+            help=(
+                "Number of leader candidates; -1: the cluster's default. Durability comes from the"
+                " store."
+            )
+        ),
     ] = -1,
     config: Annotated[
         list[str] | None,
@@ -78,103 +77,16 @@ def create(
     say(f"created {name}")
 
 
-AtTime = Annotated[
-    datetime | None,
-    typer.Option(
-        help="Leave out the first record from this time (UTC) on, and all behind it.",
-        formats=TIME_FORMATS,
-    ),
-]
-
-
-@app.command("fork")
-def fork(
-    source: Annotated[
-        str, typer.Argument(help="The topic to fork.", autocompletion=complete_topics)
-    ],
-    name: Annotated[str, typer.Argument(help="The new topic.")],
-    *,
-    at_time: AtTime = None,
-    at_offsets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help=(
-                "End partitions before these offsets: JSON as for kafka-delete-records,"
-                ' {"partitions": [{"topic", "partition", "offset"}]}; - for standard input.'
-                " Partitions that are not in it end where the source ends."
-            ),
-        ),
-    ] = None,
-    snapshot: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SNAPSHOT",
-            help="Take the topic as it is in this snapshot.",
-            autocompletion=complete_snapshots,
-        ),
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="Topic config as KEY=VALUE, instead of that of the source. Repeatable.",
-            autocompletion=complete_topic_configs,
-        ),
-    ] = None,
-    bootstrap: Bootstrap = BOOTSTRAP,
-    output: Output = Format.TABLE,
-) -> None:
-    """Create a topic that begins with the records of another one.
-
-    Nothing is copied: both refer to the same objects. From then on each lives alone. No batch is
-    cut: a partition ends at the last border of a batch at or before the wanted offset. Transactions
-    that are open there are aborted in the new topic.
-
-    For example: penstock topics fork orders orders-test --at-time 2026-01-31T12:00:00
-    """
-    if sum(option is not None for option in (at_time, at_offsets, snapshot)) > 1:
-        raise UsageError("name one of --at-time, --at-offsets and --snapshot")
-    if snapshot is not None:
-        from stream.format.manifest.model import in_snapshot
-
-        source = in_snapshot(source, snapshot)
-    configs = {"penstock.fork.source": source} | dict(_pair(text) for text in config or [])
-    if at_time is not None:
-        timestamp_ms = int(at_time.replace(tzinfo=UTC).timestamp() * 1_000)
-        configs["penstock.fork.timestamp.ms"] = str(timestamp_ms)
-    if at_offsets is not None:
-        from deploy.fork_offsets import read_offsets
-
-        configs["penstock.fork.offsets"] = ",".join(
-            f"{partition}:{offset}" for partition, offset in read_offsets(at_offsets, source)
-        )
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_document, print_table
-
-    kafka, began = Kafka(bootstrap), monotonic()
-    kafka.create_topic(name, -1, -1, configs)
-    took_ms = round((monotonic() - began) * 1_000)
-    offsets = kafka.offsets(name, [at.partition for at in kafka.topic(name).partitions])
-    if output is not Format.TABLE:
-        partitions = [
-            {"partition": at, "earliest": earliest, "latest": latest}
-            for at, (earliest, latest) in offsets.items()
-        ]
-        view = {"name": name, "source": source, "took_ms": took_ms, "partitions": partitions}
-        print_document(output, view)
-        return
-    rows = [(at, *bounds, bounds[1] - bounds[0]) for at, bounds in offsets.items()]
-    print_table(name, ["partition", "earliest", "latest", "offsets"], rows)
-    say(f"forked {source} to {name} in {took_ms:,} ms")
+app.command("apply")(apply)
+app.command("alter")(alter)
+app.command("fork")(fork)
 
 
 @app.command("list")
 def list_topics(
     *,
     deleted: Annotated[
-        bool, typer.Option("--deleted", help="List the deleted topics that can come back instead.")
+        bool, typer.Option("--deleted", help="List instead the deleted topics that can come back.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
@@ -211,7 +123,9 @@ def describe(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The topic; with --size, all if left out.", autocompletion=complete_topics
+            metavar="TOPIC",
+            help="The topic; with --size, all if left out.",
+            autocompletion=complete_topics,
         ),
     ] = None,
     *,
@@ -220,10 +134,10 @@ def describe(
         typer.Option(
             "--size",
             help=(
-                "Show bytes in the object store, objects, WAL bytes, cost of storage, and the GETs"
-                " of one reader of everything instead. An object that partitions share counts in"
-                " each of them, by the bytes of the partition's ranges; shared bytes are those that"
-                " a fork, a snapshot or deleted records count too."
+                "Show sizes instead: bytes in the object store, objects, WAL bytes, cost of"
+                " storage, and the GETs of one reader of everything. An object that partitions"
+                " share counts in each of them, by the bytes of the partition's ranges; shared"
+                " bytes are those that a fork, a snapshot or deleted records count too."
             ),
         ),
     ] = False,
@@ -273,6 +187,9 @@ def describe(
     print_table("configs", ["name", "value"], configs.items())
 
 
+app.command("offsets")(offsets)
+
+
 @app.command("delete-records")
 def delete_records(
     name: TopicName,
@@ -281,16 +198,19 @@ def delete_records(
         int | None, typer.Option(help="Delete the records before this offset.")
     ] = None,
     before_time: Annotated[
-        datetime | None,
+        str | None,
         typer.Option(
-            help="Delete the records before the first one that is not older: a time in UTC.",
-            formats=TIME_FORMATS,
+            metavar="TIME",
+            help=(
+                "Delete the records before the first one that is not older: an ISO time, in UTC"
+                " without an offset."
+            ),
         ),
     ] = None,
     all_records: Annotated[bool, typer.Option("--all", help="Delete all records.")] = False,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", help="Only this one; any number of times."),
+        typer.Option("--partition", "-p", min=0, help="Only this partition. Repeatable."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -316,8 +236,9 @@ def delete_records(
     offsets = kafka.offsets(name, partition or there)
     ends = {index: latest for index, (_, latest) in offsets.items()}
     if before_time is not None:
-        timestamp_ms = int(before_time.replace(tzinfo=UTC).timestamp() * 1_000)
-        starts = kafka.offsets_for_time(name, ends, timestamp_ms)
+        from deploy.groups.reset import parse_time
+
+        starts = kafka.offsets_for_time(name, ends, parse_time(before_time))
     else:
         starts = ends if before_offset is None else dict.fromkeys(ends, before_offset)
     count = sum(max(0, min(starts[at], ends[at]) - offsets[at][0]) for at in ends)
@@ -369,6 +290,7 @@ def delete(
     name: Annotated[
         str,
         typer.Argument(
+            metavar="TOPIC",
             help="The topic; NAME@TOPIC_ID removes a deleted topic for good.",
             autocompletion=complete_topics,
         ),
@@ -433,6 +355,7 @@ def undelete(
     name: Annotated[
         str,
         typer.Argument(
+            metavar="TOPIC",
             help=(
                 "The deleted topic: its name, for the one that was deleted last, or its id of"
                 " `penstock topics list --deleted`. With --records, the topic whose records were"

@@ -28,7 +28,10 @@ def offsets(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TOPIC]...", autocompletion=complete_topics, show_default="all topics"
+            metavar="TOPIC",
+            help="Only these.",
+            autocompletion=complete_topics,
+            show_default="all topics",
         ),
     ] = None,
     *,

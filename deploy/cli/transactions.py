@@ -55,7 +55,12 @@ def list_transactions(
 
 @app.command("describe")
 def describe(
-    transactional_id: str, *, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE
+    transactional_id: Annotated[
+        str, typer.Argument(metavar="TRANSACTIONAL_ID", help="The transactional id.")
+    ],
+    *,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the producer, the state and the partitions of one transactional id.
 

@@ -95,6 +95,17 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         assert out == "Valid replica already elected for partitions tp_re_01-2\n"
         out = await cli.run("elect", "--preferred")
         assert out == "Valid replica already elected for all partitions\n"
+        out = await cli.run("elect", "--preferred", "--json")
+        assert json.loads(out) == []
+        keys = [{"topic": "tp_re_01", "partition": index} for index in (2, 9)]
+        some = cli.file("some.json", {"partitions": keys})
+        out = await cli.run(
+            *("elect", "--preferred", "--path-to-json-file", some, "--json"), code=1
+        )
+        there, absent = json.loads(out)
+        assert there == {**keys[0], "result": "not needed", "error": None}
+        assert absent == {**keys[1], "result": "failed", "error": absent["error"]}
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in absent["error"]
 
         async with asyncio.timeout(20):
             while (

@@ -17,7 +17,9 @@ from tests.support.cluster import Cluster
 async def cli(tmp_path: Path) -> AsyncIterator[Cli]:
     async with Cluster(tmp_path, brokers=2) as cluster:
         for topic, partitions in (("orders", 4), ("empty", 1)):
-            await asyncio.to_thread(create_topic, cluster.bootstrap, topic, partitions)
+            await asyncio.to_thread(
+                create_topic, cluster.bootstrap, topic, partitions, retention_ms="-1"
+            )
         yield Cli(cluster, tmp_path)
 
 
@@ -57,3 +59,25 @@ async def test_offsets_at_a_time(cli: Cli) -> None:
             await cli.run("topics", "offsets", "orders", *wrong)
     with pytest.raises(KafkaFailed, match="did you mean orders"):
         await cli.run("topics", "offsets", "order")
+
+
+async def test_times_have_the_same_form_in_all_commands(cli: Cli) -> None:
+    for day in (1, 2, 3):
+        at = ("-p", "0", "--timestamp", f"2026-01-0{day}")
+        await cli.run("produce", "orders", *at, "--value", str(day))
+    for time in ("2026-01-02", "2026-01-02 00:00:00.000", "2026-01-01T23:00:00-01:00"):
+        found = json.loads(await cli.run("topics", "offsets", "orders", "--time", time, "--json"))
+        assert found[0]["offset"] == 1, time
+        delete = ("topics", "delete-records", "orders", "--before-time", time)
+        found = json.loads(await cli.run(*delete, "--dry-run", "--json"))
+        assert found[0]["new_earliest"] == 1, time
+        shown = await cli.run("consume", "orders", "--from-time", time, "--until-end")
+        assert shown.splitlines() == ["2", "3"], time
+    await cli.run("topics", "fork", "orders", "fork", "--at-time", "2026-01-02T02:00:00+02:00")
+    assert await cli.run("consume", "fork", "--from-beginning", "--until-end") == "1\n"
+    for command in (
+        ("fork", "orders", "f", "--at-time"),
+        ("delete-records", "orders", "--before-time"),
+    ):
+        with pytest.raises(UsageError, match="'soon' is not allowed: as in 2026-01-31T12"):
+            await cli.run("topics", *command, "soon")

@@ -59,7 +59,7 @@ def _kafkas(tools: ToolRunner, address: str, tool: str, *arguments: str) -> list
 
 def _fill(address: str) -> None:
     """The newest timestamp is not the last one; the third partition is empty."""
-    create_topic(address, TOPIC, 3)
+    create_topic(address, TOPIC, 3, retention_ms="-1")
     producer = Producer({"bootstrap.servers": address})
     for partition, later_ms in ((0, 1_000), (0, 5_000), (0, 3_000), (0, 4_000), (1, 0)):
         at_ms = START_MS + later_ms

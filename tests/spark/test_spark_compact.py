@@ -215,7 +215,7 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     await asyncio.to_thread(wait_until, lambda: layout(cluster, topic).ends == ends)
     before = await asyncio.to_thread(layout, cluster, topic)
     await asyncio.to_thread(
-        answer, compacting(cluster, topic, "--ttl-s", "4", where=where), -signal.SIGKILL
+        answer, compacting(cluster, topic, "--ttl", "4", where=where), -signal.SIGKILL
     )
     assert not await asyncio.to_thread(is_clean, cluster), (
         "the killed job must leave objects to delete"
@@ -242,7 +242,7 @@ async def test_two_compactions_at_once_lose_nothing(cluster: HurriedCluster) -> 
         await asyncio.to_thread(many_objects, cluster, "twice")
         engines = (["--engine", "local"], ["--master", "local[2]"])
         processes = [
-            compacting(cluster, "twice", "--json", "--ttl-s", "60", *engine) for engine in engines
+            compacting(cluster, "twice", "--json", "--ttl", "60", *engine) for engine in engines
         ]
         reports = [json.loads(await asyncio.to_thread(answer, process)) for process in processes]
     assert all(report["unresolved"] == 0 for report in reports)

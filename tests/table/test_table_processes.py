@@ -90,7 +90,7 @@ def test_the_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> Non
         "--partition-by",
         "day",
     )
-    with penstock(*sync, "--json", "--interval-s", "0.2") as process:
+    with penstock(*sync, "--json", "--interval", "0.2") as process:
         assert process.stdout is not None
         report = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGINT)

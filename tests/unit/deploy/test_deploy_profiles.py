@@ -157,3 +157,14 @@ def test_an_option_before_its_command_gets_a_hint(option: str) -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [option, "k:1", "topics", "list"])
     assert result.exit_code == 2
     assert f"{option} goes after the command: penstock topics list" in result.output
+
+
+@pytest.mark.parametrize(
+    "command", ["nodes", "nodes unregister 2", "quorum describe", "top --json", "compact orders"]
+)
+def test_commands_that_ask_controllers_say_so(command: str) -> None:
+    arguments = [*command.split(), "--bootstrap-server=k:1"]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    assert result.exit_code == 2
+    said = "--bootstrap-server: this command asks the controllers: --controller HOST:PORT"
+    assert said in result.output

@@ -1,0 +1,112 @@
+"""Run `penstock topics fork`: create a topic that begins with the records of another one."""
+
+from time import monotonic
+from typing import Annotated
+
+import typer
+
+from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
+from deploy.cli.config_values import parse_pair
+from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from deploy.errors import UsageError
+from deploy.output import Format, say
+
+Source = Annotated[
+    str,
+    typer.Argument(metavar="SOURCE", help="The topic to fork.", autocompletion=complete_topics),
+]
+AtTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help=(
+            "Leave out the first record that is not older, and all behind it: an ISO time, in UTC"
+            " without an offset."
+        ),
+    ),
+]
+
+
+def fork(
+    source: Source,
+    name: Annotated[str, typer.Argument(metavar="TOPIC", help="The new topic.")],
+    *,
+    at_time: AtTime = None,
+    at_offsets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help=(
+                "End partitions before these offsets: JSON as for kafka-delete-records,"
+                ' {"partitions": [{"topic", "partition", "offset"}]}; - for standard input.'
+                " Partitions that are not in it end where the source ends."
+            ),
+        ),
+    ] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SNAPSHOT",
+            help="Take the topic as it is in this snapshot.",
+            autocompletion=complete_snapshots,
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="Topic config as KEY=VALUE, instead of that of the source. Repeatable.",
+            autocompletion=complete_topic_configs,
+        ),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Create a topic that begins with the records of another one.
+
+    Nothing is copied: both refer to the same objects. From then on each lives alone. No batch is
+    cut: a partition ends at the last border of a batch at or before the wanted offset. Transactions
+    that are open there are aborted in the new topic.
+
+    For example: penstock topics fork orders orders-test --at-time 2026-01-31T12:00:00
+    """
+    if sum(option is not None for option in (at_time, at_offsets, snapshot)) > 1:
+        raise UsageError("name one of --at-time, --at-offsets and --snapshot")
+    if snapshot is not None:
+        from stream.format.manifest.model import in_snapshot
+
+        source = in_snapshot(source, snapshot)
+    configs = {"penstock.fork.source": source} | dict(map(_pair, config or []))
+    if at_time is not None:
+        from deploy.groups.reset import parse_time
+
+        configs["penstock.fork.timestamp.ms"] = str(parse_time(at_time))
+    if at_offsets is not None:
+        from deploy.fork_offsets import read_offsets
+
+        configs["penstock.fork.offsets"] = ",".join(
+            f"{partition}:{offset}" for partition, offset in read_offsets(at_offsets, source)
+        )
+    from deploy.clients.kafka import Kafka
+    from deploy.output import print_document, print_table
+
+    kafka, began = Kafka(bootstrap), monotonic()
+    kafka.create_topic(name, -1, -1, configs)
+    took_ms = round((monotonic() - began) * 1_000)
+    offsets = kafka.offsets(name, [at.partition for at in kafka.topic(name).partitions])
+    if output is not Format.TABLE:
+        partitions = [
+            {"partition": at, "earliest": earliest, "latest": latest}
+            for at, (earliest, latest) in offsets.items()
+        ]
+        view = {"name": name, "source": source, "took_ms": took_ms, "partitions": partitions}
+        print_document(output, view)
+        return
+    rows = [(at, *bounds, bounds[1] - bounds[0]) for at, bounds in offsets.items()]
+    print_table(name, ["partition", "earliest", "latest", "offsets"], rows)
+    say(f"forked {source} to {name} in {took_ms:,} ms")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    return parse_pair("--config", text, "retention.ms=3600000")
