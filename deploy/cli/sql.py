@@ -11,7 +11,9 @@ from base.collector import resume_collector
 from deploy.cli.completing import complete_snapshots, complete_topic_values, complete_topics
 from deploy.cli.lake_errors import one_line_errors
 from deploy.cli.option_groups import with_option_groups
+from deploy.cli.options import Output
 from deploy.errors import UsageError
+from deploy.output import Format
 
 if TYPE_CHECKING:
     from lake.sql.session import SessionOptions
@@ -114,7 +116,7 @@ class LimitOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Rows to print at most: 1,000 of a table, all with --csv, --json and --parquet.",
+            help="Rows to print at most: 1,000 of a table, all in the other forms.",
             show_default=False,
         ),
     ] = None
@@ -134,8 +136,7 @@ class LimitOptions:
 class FormOptions:
     """Options that say how rows are written. At most one is given."""
 
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False
+    output: Output = Format.TABLE
     parquet: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write rows to a Parquet file.", show_default=False),
@@ -176,18 +177,18 @@ def sql(
 
     For example: penstock sql "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"
     """
-    if sum((form.as_csv, form.as_json, form.parquet is not None)) > 1:
-        raise UsageError("give one of --csv, --json and --parquet")
+    if form.output is not Format.TABLE and form.parquet is not None:
+        raise UsageError("--output and --parquet exclude each other")
     with one_line_errors("sql"):
         _hide_pandas()
         from deploy.clients.target import find_store
-        from deploy.sql.command import Command, Output
+        from deploy.sql.command import Command, RowOutput
         from deploy.sql.prompt import run_prompt
 
         resume_collector()
-        output = Output(form.as_csv, form.as_json, form.parquet, limits.max_rows)
+        rows = RowOutput(form.output, form.parquet, limits.max_rows)
         options = _session_options(cluster, topics, limits)
-        with Command(store or find_store(), options, output, limits.max_seconds) as command:
+        with Command(store or find_store(), options, rows, limits.max_seconds) as command:
             if statement:
                 command.run_all(statement)
             elif sys.stdin.isatty():

@@ -4,15 +4,21 @@ Invariant: a statement runs in a thread, because DuckDB does not return to Pytho
 the main thread waits and gets the signal. Stdout carries rows alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from deploy.errors import DeployError
-from deploy.output import Progress, remark
-from deploy.sql.forms import print_csv, print_json_rows, print_rows, write_parquet
+from deploy.output import Format, Progress, remark
+from deploy.sql.forms import (
+    print_csv,
+    print_json_rows,
+    print_rows,
+    print_yaml_rows,
+    write_parquet,
+)
 from lake.sql.session import Session, SessionOptions
 from lake.sql.tokens import statements_of
 
@@ -21,22 +27,26 @@ if TYPE_CHECKING:
 
 TABLE_ROWS_MAX: Final = 1_000
 """Rows of a table on the terminal."""
+_PRINTED: Final[Mapping[Format, "Callable[[SqlResult], None]"]] = {
+    Format.CSV: print_csv,
+    Format.JSON: print_json_rows,
+    Format.YAML: print_yaml_rows,
+}
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class RowOutput:
     """How rows are written: as a table by default. `max_rows` is None if it was not given."""
 
-    as_csv: bool = False
-    as_json: bool = False
+    output: Format = Format.TABLE
     parquet: Path | None = None
     max_rows: int | None = None
 
     @property
     def is_table(self) -> bool:
-        return not (self.as_csv or self.as_json or self.parquet)
+        return self.output is Format.TABLE and self.parquet is None
 
     @property
     def rows_max(self) -> int | None:
@@ -47,7 +57,7 @@ class Command:
     """The session of one command. Use it in a `with` block."""
 
     def __init__(
-        self, store: str, options: SessionOptions, form: Output, max_seconds: float | None = None
+        self, store: str, options: SessionOptions, form: RowOutput, max_seconds: float | None = None
     ) -> None:
         self.session = Session(store, options)
         self._form = form
@@ -120,5 +130,5 @@ class Command:
             rows = write_parquet(result, self._form.parquet)
             path = self._form.parquet
             return lambda: remark(f"wrote {rows:,} rows to {path}")
-        (print_csv if self._form.as_csv else print_json_rows)(result)
+        _PRINTED[self._form.output](result)
         return lambda: None

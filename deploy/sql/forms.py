@@ -1,6 +1,6 @@
-"""Write rows as a table, CSV, JSON or Parquet.
+"""Write rows as a table, CSV, JSON, YAML or Parquet.
 
-Invariant: CSV, JSON and Parquet are written batch by batch, so memory does not grow with the rows.
+Invariant: all but a table is written batch by batch, so memory does not grow with the rows.
 A NULL is empty in CSV, and bytes are text if they are UTF-8, else hexadecimal.
 """
 
@@ -62,6 +62,20 @@ def print_json_rows(result: "SqlResult") -> None:
             sys.stdout.write(separator + document)
             separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
+    sys.stdout.flush()
+
+
+def print_yaml_rows(result: "SqlResult") -> None:
+    """Print one YAML sequence, an object per row."""
+    from deploy.yaml_text import encode_yaml
+
+    is_empty = True
+    for batch in result.batches():
+        rows = [_plain(row) for row in batch.to_pylist()]
+        if rows:
+            sys.stdout.write(encode_yaml(rows))
+            is_empty = False
+    sys.stdout.write("[]\n" if is_empty else "")
     sys.stdout.flush()
 
 

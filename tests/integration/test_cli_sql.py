@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from google.protobuf.descriptor_pb2 import (
@@ -62,7 +63,7 @@ def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.parquet"
     query = "SELECT id, who, {'a': [id]} AS nested, NULL AS n FROM orders WHERE id < 2 ORDER BY id"
     view = f"CREATE VIEW v AS {query}; SELECT * FROM v"
-    done = run(store, "--csv", given=view)
+    done = run(store, "--output=csv", given=view)
     assert list(csv.reader(io.StringIO(done.stdout)))[1:] == [
         ["id", "who", "nested", "n"],
         ["0", "a,\x1b0", '{"a": [0]}', ""],
@@ -73,6 +74,14 @@ def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
         {"id": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None},
         {"id": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None},
     ]
+    done = run(store, query, "-o", "yaml")
+    assert msgspec.yaml.decode(done.stdout) == [
+        {"id": 0, "who": "a,\x1b0", "nested": {"a": [0]}, "n": None},
+        {"id": 1, "who": "a,\x1b1", "nested": {"a": [1]}, "n": None},
+    ]
+    assert run(store, "SELECT id FROM orders WHERE id < 0", "-o", "yaml").stdout == "[]\n"
+    both = run(store, query, "--json", "--parquet", str(file))
+    assert (both.returncode, both.stdout) == (2, "")
     done = run(store, "SELECT id FROM orders", "--parquet", str(file))
     assert "wrote 2,000 rows" in done.stderr
     assert pq.read_table(file)["id"].to_pylist() == list(range(2_000))
@@ -80,7 +89,7 @@ def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
     done = run(store, "SELECT id, who FROM orders", "--max-rows", "1")
     assert r"a,\x1b0" in done.stdout
     assert "only the first 1 rows; --max-rows shows more" in done.stderr
-    done = run(store, "SELECT * FROM order_", "--csv")
+    done = run(store, "SELECT * FROM order_", "--output=csv")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: no topic or view is named 'order_'; did you mean orders?\n"
 
@@ -142,7 +151,7 @@ def test_a_bar_shows_how_much_a_slow_statement_has_read(store: str) -> None:
     with slow_store(store) as url:
         shown = on_terminal(command, {"PENSTOCK_STORE": url, "TERM": "xterm"}).decode()
     with slow_store(store) as url:
-        done = run(url, "SELECT max(id) FROM orders", "--csv")
+        done = run(url, "SELECT max(id) FROM orders", "--output=csv")
     bar = re.search(r"read .*━.* 2000/2000 .*records", shown)
     assert bar, shown
     assert shown.index("max(id)") > bar.end()  # the bar has gone before the rows
@@ -152,7 +161,14 @@ def test_a_bar_shows_how_much_a_slow_statement_has_read(store: str) -> None:
 def test_the_quick_exit_loses_no_error_and_leaves_no_file(store: str, tmp_path: Path) -> None:
     environment = os.environ | {"PENSTOCK_STORE": store, "TMPDIR": str(tmp_path)}
     environment.pop("PYTHONUNBUFFERED", None)  # so that output is in a buffer until the end
-    command = (sys.executable, "-m", "deploy.cli", "sql", "SELECT max(id) FROM orders", "--csv")
+    command = (
+        sys.executable,
+        "-m",
+        "deploy.cli",
+        "sql",
+        "SELECT max(id) FROM orders",
+        "--output=csv",
+    )
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             command, env=environment, stdout=full, stderr=subprocess.PIPE, timeout=WAIT_S

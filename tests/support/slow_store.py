@@ -6,7 +6,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -15,7 +15,7 @@ DELAY_S = 1.5
 
 
 @contextmanager
-def slow_store(url: str) -> Iterator[str]:
+def slow_store(url: str) -> Generator[str]:
     """Yield the URL of a store with the objects of another one. url: ends with an endpoint."""
     bucket, _, endpoint = url.partition("endpoint=")
     delays_s = iter((DELAY_S,))
