@@ -292,6 +292,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = 60_000
     """A partition that moved is not moved again by auto-balancing for so long."""
 
+    balance_return_delay_ms: Annotated[
+        int, Setting("auto.balance.return.delay.ms", Kind.DURATION, 0, 86_400_000)
+    ] = 30_000
+    """Auto-balancing gives a broker that started again nothing for so long: clients may still have
+    its old address. New brokers do not wait.
+    """
+
     balance_bytes_min: Annotated[
         int, Setting("auto.balance.min.bytes.per.second", Kind.BYTES, 1)
     ] = 256 << 10

@@ -3,9 +3,10 @@ also make the moves and relieve slow brokers.
 
 Invariants: nothing happens before every living broker has reported to this process, so a new leader
 begins with fresh figures. There is no round while any partition moves, regardless of the cause. A
-partition that moved rests for the cool-down. Slow brokers are not elected as long as others live. A
-manager checks every decision again in the writer's turn (`move_leaders`, `relieve`). Planning
-yields often, so that fencing and electing can run.
+partition that moved rests for the cool-down, and a broker that started again for a delay. Slow
+brokers are not elected as long as others live. A manager checks every decision again in the
+writer's turn (`move_leaders`, `relieve`). Planning yields often, so that fencing and electing can
+run.
 Must not write metadata of its own: its state ends with the epoch of this active controller.
 Source: AutoMQ `AnomalyDetector` and `ActionExecutor`, ADR 0015.
 """
@@ -97,11 +98,11 @@ class Balancer:
     async def propose(
         self, request: lm.ProposeMoves, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """Propose moves to an operator. There is no cool-down, because the operator can see recent
-        moves.
+        """Propose moves to an operator. There are no cool-down and no delay, because the operator
+        can see recent moves and starts.
         """
         del timeout_s, size_bytes, request_id
-        seen = await self._view(cooldown_ms=0, topics=request.topics)
+        seen = await self._view(cooldown_ms=0, return_delay_ms=0, topics=request.topics)
         limits = replace(self._limits, moves_max=max(0, min(request.moves_max, MOVES_MAX)))
         found = await _plan(seen, limits)
         now_ms = self._now_ms()
@@ -127,7 +128,10 @@ class Balancer:
                 continue  # the writer is busy; the next round sees the same
 
     async def _balance(self) -> None:
-        seen = await self._view(cooldown_ms=self._config.balance_cooldown_ms)
+        seen = await self._view(
+            cooldown_ms=self._config.balance_cooldown_ms,
+            return_delay_ms=self._config.balance_return_delay_ms,
+        )
         if seen.moving or any(broker.note == NO_REPORT for broker in seen.brokers):
             return
         found = await _plan(seen, self._limits)
@@ -190,10 +194,18 @@ class Balancer:
 
             await self._runtime.submit("RelieveSlow", begin)
 
-    async def _view(self, *, cooldown_ms: int, topics: tuple[str, ...] = ()) -> BalanceView:
+    async def _view(
+        self, *, cooldown_ms: int, return_delay_ms: int, topics: tuple[str, ...] = ()
+    ) -> BalanceView:
         alive = self._sessions.alive()
         conditions = Conditions(
-            alive, self._slow.excluded(alive), self._now_ms(), self._wall_ms(), cooldown_ms, topics
+            alive,
+            self._slow.excluded(alive),
+            self._now_ms(),
+            self._wall_ms(),
+            cooldown_ms,
+            return_delay_ms,
+            topics,
         )
         return await self._runtime.with_committed_image(
             lambda image: view(image, self._book, conditions)

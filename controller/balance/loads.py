@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from base.ids import NodeId, StreamEpoch
+from base.ids import NodeEpoch, NodeId, StreamEpoch
 from controller.api.load_messages import (
     PARTITIONS_PER_REPORT_MAX,
     Load,
@@ -41,12 +41,14 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The last report of one broker.
+    """The last report of one broker. `began_ms` is when the first one of this start came.
 
     `answer_ms` is the median time from append to acknowledgement, including appends that still
     wait. It is None if there were no appends.
     """
 
+    node_epoch: NodeEpoch
+    began_ms: int
     received_ms: int
     rest_each: Load
     answer_ms: float | None
@@ -67,7 +69,11 @@ class LoadBook:
 
     def add(self, report: ReportLoad, now_ms: int) -> None:
         rest, count = report.rest, max(report.rest_count, 1)
+        before = self._reports.get(report.node_id)
+        is_same = before is not None and before.node_epoch == report.node_epoch
         self._reports[report.node_id] = BrokerReport(
+            report.node_epoch,
+            before.began_ms if before is not None and is_same else now_ms,
             now_ms,
             Load(rest.bytes_in // count, rest.bytes_out // count, rest.requests // count),
             report.append_p50_ms,

@@ -13,8 +13,10 @@ from controller.balance.plan import BrokerSlot, PartitionSlot
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.topics import PartitionKey, PartitionMetadata, is_moving
+from stream.ports import BrokerIncarnation
 
 NO_REPORT = "has not reported its load"
+CAME_BACK = "came back a moment ago"
 
 
 class BalanceView(NamedTuple):
@@ -31,6 +33,7 @@ class Conditions(NamedTuple):
     """What a view depends on besides image and reports.
 
     `now_ms` is monotonic. `topics` are those whose partitions may move; if it is empty, all may.
+    `return_delay_ms`: for so long a broker that started again neither gives nor takes.
     """
 
     live: Collection[NodeId]
@@ -38,12 +41,15 @@ class Conditions(NamedTuple):
     now_ms: int
     wall_ms: Millis
     cooldown_ms: int
+    return_delay_ms: int
     topics: Collection[str] = ()
 
 
 def view(image: MetadataImage, book: LoadBook, conditions: Conditions) -> BalanceView:
+    # A broker that leaves in order is removed, but its WALs stay.
+    earlier = {wal.writer.node_id for wal in image.nodes.wals() if _is_over(image, wal.writer)}
     brokers = [
-        BrokerSlot(node.node_id, _note(node, book, conditions))
+        BrokerSlot(node.node_id, _note(node, book, conditions, node.node_id in earlier))
         for node in sorted(image.nodes, key=lambda n: n.node_id)
         if not node.fenced
     ]
@@ -68,7 +74,12 @@ def view(image: MetadataImage, book: LoadBook, conditions: Conditions) -> Balanc
     return BalanceView(brokers, partitions, moving)
 
 
-def _note(node: NodeState, book: LoadBook, conditions: Conditions) -> str:
+def _is_over(image: MetadataImage, writer: BrokerIncarnation) -> bool:
+    node = image.nodes.get(writer.node_id)
+    return node is not None and writer.node_epoch < node.node_epoch
+
+
+def _note(node: NodeState, book: LoadBook, conditions: Conditions, is_back: bool) -> str:
     if node.draining:
         return "is leaving"
     if node.node_id not in conditions.live:
@@ -76,7 +87,12 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions) -> str:
     excluded = conditions.excluded.get(node.node_id)
     if excluded is not None:
         return f"is excluded: {excluded}"
-    return NO_REPORT if book.report_of(node.node_id, conditions.now_ms) is None else ""
+    report = book.report_of(node.node_id, conditions.now_ms)
+    if report is None:
+        return NO_REPORT
+    if is_back and conditions.now_ms - report.began_ms < conditions.return_delay_ms:
+        return CAME_BACK
+    return ""
 
 
 def _is_cooling(record: PartitionMetadata, conditions: Conditions) -> bool:

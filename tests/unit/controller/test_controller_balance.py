@@ -4,6 +4,8 @@ says, and how its moves begin.
 
 from uuid import UUID
 
+import msgspec
+
 from base.ids import (
     Millis,
     NodeEpoch,
@@ -21,7 +23,7 @@ from controller.api.messages import NewTopic, Status
 from controller.balance.loads import KEPT_MS, TRUSTED_MS, LoadBook
 from controller.balance.plan import BrokerSlot, Limits, PartitionSlot, plan
 from controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
-from controller.balance.view import NO_REPORT, Conditions, view
+from controller.balance.view import CAME_BACK, NO_REPORT, Conditions, view
 from controller.managers import reassign
 from controller.metadata.topics import PartitionKey
 from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
@@ -248,7 +250,7 @@ def test_the_view_leaves_out_who_is_slow_silent_or_away_and_what_moved_lately() 
     for node_id in (0, 1):
         book.add(report(node_id), 0)
     excluded = {NodeId(1): "is slow"}
-    seen = view(cluster.image, book, Conditions(live[:2], excluded, 0, Millis(1_500), 501))
+    seen = view(cluster.image, book, Conditions(live[:2], excluded, 0, Millis(1_500), 501, 0))
     assert [broker.note for broker in seen.brokers] == [
         "",
         "is excluded: is slow",
@@ -258,8 +260,36 @@ def test_the_view_leaves_out_who_is_slow_silent_or_away_and_what_moved_lately() 
         ("t", 0),
         ("u", 0),
     }
-    seen = view(cluster.image, book, Conditions(live, {}, 0, Millis(1_501), 501, ("t",)))
+    seen = view(cluster.image, book, Conditions(live, {}, 0, Millis(1_501), 501, 0, ("t",)))
     assert [broker.note for broker in seen.brokers] == ["", "", NO_REPORT]
     assert {
         (slot.topic, slot.partition, slot.leader) for slot in seen.partitions if slot.movable
     } == {("t", 0, 0), ("t", 1, 1)}
+
+
+def test_a_broker_that_started_again_waits_and_a_new_one_does_not() -> None:
+    cluster = ManagersCluster()
+    first, live = cluster.broker(0), [NodeId(0), NodeId(1)]
+    cluster.die(first)
+    book = LoadBook(1_000)
+
+    def notes(now_ms: int) -> list[str]:
+        conditions = Conditions(live, {}, now_ms, Millis(0), 0, 300)
+        return [broker.note for broker in view(cluster.image, book, conditions).brokers]
+
+    def heard(now_ms: int) -> None:
+        for node in (cluster.image.nodes.get(node_id) for node_id in live):
+            assert node is not None
+            book.add(
+                msgspec.structs.replace(report(node.node_id), node_epoch=node.node_epoch), now_ms
+            )
+
+    cluster.broker(0)
+    cluster.broker(1)
+    heard(1_000)
+    heard(1_200)
+    assert notes(1_299) == [CAME_BACK, ""]
+    assert notes(1_300) == ["", ""]
+    cluster.broker(1)
+    heard(1_400)
+    assert notes(1_400) == ["", CAME_BACK], "each start counts, by itself"

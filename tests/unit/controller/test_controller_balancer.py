@@ -100,6 +100,22 @@ async def test_nothing_moves_before_all_have_reported(cluster: Cluster) -> None:
     await until(lambda: sorted(leaders(first, "t")) == [0, 0, 1, 1, 2, 2])
 
 
+async def test_a_broker_that_started_again_waits_for_its_share(cluster: Cluster) -> None:
+    """Unlike a new one. Clients may still have the address that it had before."""
+    first, second, third = cluster.brokers
+    assert await create(first, "t", 0) == [0] * PARTITIONS
+    await third.stop()
+    await until(lambda: 2 not in {node.node_id for node in first.image.nodes if not node.fenced})
+    back = await cluster.broker(2)
+    for broker in (first, second, back):
+        await report(broker)
+    await until(lambda: sorted(leaders(first, "t")) == [0, 0, 0, 1, 1, 1])
+    assert (await proposal(first)).moves, "an operator need not wait"
+    await report(await cluster.broker(3))
+    await until(lambda: 3 in leaders(first, "t"))
+    assert 2 not in leaders(first, "t")
+
+
 async def test_a_slow_broker_leads_nothing_new_and_is_relieved_of_what_it_led(
     cluster: Cluster,
 ) -> None:
