@@ -211,6 +211,22 @@ def test_objects_are_valid_for_the_oldest_supported_kubernetes() -> None:
 
 
 @pytest.mark.parametrize(
+    "version", ["v1.28.0-eks-5e0fdde", "v1.31.0-eks-abc", "v1.33.5-gke.1080000", "v1.34.1+k3s1"]
+)
+def test_versions_of_platforms_are_accepted(version: str) -> None:
+    """In the order of versions they precede the version without suffix; some releases of Helm go by
+    that, hence the `-0` in Chart.yaml.
+    """
+    assert 'kubeVersion: ">=1.28.0-0"' in (CHART / "Chart.yaml").read_text()
+    assert named(render(BUCKET, kubernetes=version), "StatefulSet", "penstock-broker")
+
+
+def test_an_older_version_of_a_platform_is_refused() -> None:
+    refused = template(BUCKET, check=False, kubernetes="v1.27.16-eks-abc")
+    assert "kubeVersion" in refused.stderr
+
+
+@pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"security.allowInsecure": True}, "store.bucket is missing"),

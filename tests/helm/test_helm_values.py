@@ -10,10 +10,13 @@ from moto.server import ThreadedMotoServer
 
 from broker.config import BrokerConfig
 from deploy.node.config.load import load
+from objectstore.config import S3Config
+from objectstore.url import parse_store_url
 from tests.helm.test_helm_objects import BUCKET, EVERYTHING, OWN_CONTAINER, SECURE, variables_of
-from tests.support.chart import Object, named, pod_of, render
+from tests.support.chart import Object, Pod, command, environment, named, pod_of, render
 
 OWN: Object = {**BUCKET, "store.caSecret": "store-ca", "bindAddress": "[::]"}
+KMS_KEY = "arn:aws:kms:eu-west-1:111122223333:key/0a-1b"
 _HALF: Object = {"rollingUpdate": {"partition": 2}}
 
 
@@ -45,6 +48,33 @@ def test_deleted_pods_come_from_the_new_template() -> None:
     for values, partition in ((BUCKET, 0), ({**BUCKET, "brokers.updateStrategy": _HALF}, 2)):
         strategy = named(render(values), "StatefulSet", "penstock-broker")["spec"]["updateStrategy"]
         assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "asked"),
+    [
+        ({"sse": "AES256"}, ("AES256", None, None)),
+        (
+            {"sse": "aws:kms", "sse_kms_key_id": KMS_KEY, "sse_bucket_key": True},
+            ("aws:kms", KMS_KEY, True),
+        ),
+    ],
+)
+def test_all_that_write_to_the_store_ask_for_encryption(
+    parameters: Object, asked: tuple[str, str | None, bool | None]
+) -> None:
+    """SSE-S3 and SSE-KMS: brokers, controllers and the job that recovers."""
+    values = {**BUCKET, "store.parameters": parameters}
+    job = named(render({**values, "recover.enabled": True}), "Job", "penstock-recover-1")
+    (container,) = pod_of(job)["containers"]
+    words = command(container, environment(container, Pod.of(job, 0), []))
+    (source,) = (word.removeprefix("--from=") for word in words if word.startswith("--from="))
+    objects = render(values)
+    nodes = [variables_of(objects, role, 0)["PENSTOCK_STORE"] for role in ("broker", "controller")]
+    for url in (*nodes, source):
+        store = parse_store_url(url)
+        assert isinstance(store, S3Config)
+        assert (store.sse, store.sse_kms_key_id, store.sse_bucket_key) == asked
 
 
 def test_nodes_trust_the_ca_of_the_store() -> None:
