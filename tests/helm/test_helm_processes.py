@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.chart import render
 from tests.support.chart_cluster import ChartCluster
+from tests.support.s3_servers import s3_server
 
 VALUES = {
     "store.bucket": "records",
@@ -116,6 +117,46 @@ def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
             )[0]
         )
         assert "three records came back" in cluster.run_test()
+
+
+@pytest.mark.timeout(400)
+def test_the_recovery_job_brings_back_a_cluster_without_volumes(tmp_path: Path) -> None:
+    """Follow "Restore lost controllers" of docs/how-to/kubernetes.md."""
+    with s3_server("moto", tmp_path) as server:
+        store = server.new_bucket()
+        values = {
+            "store.bucket": store.bucket,
+            "store.endpoint": store.endpoint,
+            "store.credentials.accessKeyId": store.access_key,
+            "store.credentials.secretAccessKey": store.secret_key,
+            "security.allowInsecure": True,
+            "brokers.replicas": 1,
+            "config.broker": {"group.initial.rebalance.delay.ms": 0},
+        }
+        with ChartCluster(render(values), tmp_path) as cluster:
+            cluster.wait_ready()
+            load = Load(cluster.bootstrap, "numbers")
+            load.wait(500)
+            sent = load.stop()
+            for pod in list(cluster.running):
+                running = cluster.running.pop(pod)
+                running.process.kill()
+                running.process.wait()
+            for controller in tmp_path.glob("penstock-controller-?"):
+                shutil.rmtree(controller)
+
+            job = "penstock-recover-1"
+            cluster.upgrade(render({**values, "recover.enabled": True}))
+            with pytest.raises(AssertionError, match="something was written"):
+                cluster.run_job(job)
+            cluster.upgrade(render({**values, "recover.enabled": True, "recover.force": True}))
+            assert "recovered: the new history begins" in cluster.run_job(job)
+
+            cluster.upgrade(render(values))
+            cluster.start_all()
+            cluster.wait_ready()
+            assert consume(cluster.bootstrap, "numbers", len(sent)) == sent
+            assert "three records came back" in cluster.run_test()
 
 
 @pytest.mark.timeout(600)

@@ -60,16 +60,7 @@ class ChartCluster:
 
     def __enter__(self) -> Self:
         try:
-            # Start the S3 server first: the others retry with growing pauses until it answers.
-            for kind in (
-                "Deployment",
-                "StatefulSet",
-            ):
-                for workload in of_kind(self._objects, kind):
-                    for ordinal in range(workload["spec"]["replicas"]):
-                        self.start(workload["metadata"]["name"], ordinal)
-                if kind == "Deployment":
-                    self.wait_ready()
+            self.start_all()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -139,6 +130,17 @@ class ChartCluster:
             begin, _, endpoint = text.partition("endpoint=")
             text = f"{begin}endpoint={quote(endpoint, safe='')}"
         return text
+
+    def start_all(self) -> None:
+        """Start all pods. The S3 server is first: the others retry with growing pauses until it
+        answers.
+        """
+        for kind in ("Deployment", "StatefulSet"):
+            for workload in of_kind(self._objects, kind):
+                for ordinal in range(workload["spec"]["replicas"]):
+                    self.start(workload["metadata"]["name"], ordinal)
+            if kind == "Deployment":
+                self.wait_ready()
 
     def start(self, workload_name: str, ordinal: int) -> None:
         workload = self._workload(workload_name)
