@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.support.chart import render
 from tests.support.chart_cluster import ChartCluster
+from tests.support.node_ports import NodePorts
+from tests.support.ports import free_port
 from tests.support.s3_servers import s3_server
 
 VALUES = {
@@ -25,9 +28,13 @@ VALUES = {
 
 
 class Load:
-    """Produces numbers until it is stopped. `failed` holds the errors of all delivery reports."""
+    """Produces numbers until it is stopped. `failed` holds the errors of all delivery reports, and
+    `longest_wait_s` is the time of the slowest record from the call to its acknowledgement.
+    """
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, *, partition: int = -1, interval_s: float = 0.005
+    ) -> None:
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -36,18 +43,25 @@ class Load:
             }
         )
         self._topic = topic
+        self._partition = partition
+        self._interval_s = interval_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.acknowledged: set[int] = set()
         self.failed: list[KafkaError] = []
+        self.longest_wait_s = 0.0
         self._thread.start()
 
     def _run(self) -> None:
         number = 0
         while not self._stopping.is_set():
-            self._producer.produce(self._topic, b"%d" % number, on_delivery=self._delivered)
+            self._producer.produce(
+                self._topic, b"%d" % number, partition=self._partition, on_delivery=self._delivered
+            )
             number += 1
-            self._producer.poll(0.005)
+            due = time.monotonic() + self._interval_s
+            while (left_s := due - time.monotonic()) > 0:
+                self._producer.poll(left_s)
         self._producer.flush(40)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -55,6 +69,7 @@ class Load:
             self.failed.append(error)
         else:
             self.acknowledged.add(int(message.value() or b""))
+            self.longest_wait_s = max(self.longest_wait_s, message.latency() or 0.0)
 
     def wait(self, more: int) -> None:
         """Wait until `more` further records are acknowledged."""
@@ -189,6 +204,45 @@ def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> Non
         outside = f"127.0.0.1:{cluster.port('penstock-broker-0', 9094)}"
         told = AdminClient({"bootstrap.servers": outside}).list_topics(timeout=10).brokers
         assert {(it.id, it.host, it.port) for it in told.values()} == {(0, "127.0.0.1", 31001)}
+
+
+@pytest.mark.timeout(400)
+def test_clients_do_not_wait_for_the_address_of_a_pod_that_is_gone(tmp_path: Path) -> None:
+    """Each producer sends so rarely that only the redirection tells it who leads. Without it, it
+    would connect to the address once more: librdkafka gives up after 10 s here, as the connection
+    is accepted, and after 30 s in a network of pods.
+    """
+    first = 20_100 + 10 * (free_port() % 500)  # ports above those of free_port, for two in a row
+    values = VALUES | {
+        "brokers.redirectSeconds": 3,
+        "controllers.replicas": 1,
+        "externalListeners.NODES.firstNodePort": first,
+    }
+    with ChartCluster(render(values), tmp_path) as cluster:
+        pods = {first + id_: cluster.port(f"penstock-broker-{id_}", 9094) for id_ in range(2)}
+        with NodePorts(pods) as network:
+            cluster.wait_ready()
+            topic = NewTopic("numbers", 2, replica_assignment=[[0, 1], [1, 0]])
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+            admin.create_topics([topic])["numbers"].result()
+            bootstrap = ",".join(f"127.0.0.1:{port}" for port in pods)
+            loads = [
+                Load(bootstrap, "numbers", partition=partition, interval_s=1.0)
+                for partition in range(2)
+            ]
+            for ordinal in (1, 0):
+                for load in loads:
+                    load.wait(2)
+                assert cluster.stop(f"penstock-broker-{ordinal}") == 0
+                for load in loads:
+                    load.wait(2)
+                cluster.start("penstock-broker", ordinal)
+                cluster.wait_ready(f"penstock-broker-{ordinal}")
+            for load in loads:
+                load.stop()
+    assert network.unanswered == {}
+    assert [load.failed for load in loads] == [[], []]
+    assert max(load.longest_wait_s for load in loads) < 10
 
 
 def test_a_broker_without_its_store_is_alive_and_not_ready(tmp_path: Path) -> None:
