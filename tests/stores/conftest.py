@@ -1,15 +1,13 @@
-"""Run each server once for all tests. MinIO alone is marked long: versitygw runs in `make test`."""
+"""Run each server once for all tests."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.support.s3_servers import S3Server, s3_server
+from tests.support.s3_servers import NAMES, S3Server, s3_server
 
 
-@pytest.fixture(
-    scope="session", params=["versitygw", pytest.param("minio", marks=pytest.mark.long)]
-)
+@pytest.fixture(scope="session", params=NAMES)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[S3Server]:

@@ -1,8 +1,12 @@
-"""Run S3 servers that are not mocks, on free ports, with their files in a directory of the test."""
+"""Run S3 servers on free ports, with their files in a directory of the test: those of
+`deploy/ensure-s3-servers.sh`, and the one of `penstock dev`, moto, which keeps everything in
+memory.
+"""
 
 import itertools
 import os
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -12,12 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import boto3
+import pytest
+
 from objectstore.config import S3Config
 from tests.support.missing import missing
 from tests.support.ports import free_ports
 
 SERVERS: Final = Path(__file__).parents[2] / "build" / "s3-servers"
-NAMES: Final = ("versitygw", "minio")
+NAMES: Final = ("moto", "versitygw", pytest.param("minio", marks=pytest.mark.long))
+"""MinIO alone is long: the others run in `make test`."""
 ACCESS_KEY: Final = "local"
 SECRET_KEY: Final = "local-secret"
 START_S: Final = 60
@@ -27,16 +35,23 @@ _bucket_numbers = itertools.count()
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server. Both servers show the folders of their directory as buckets."""
+    """A running server."""
 
     name: str
     endpoint: str
-    directory: Path
 
     def new_bucket(self) -> S3Config:
         """Create an empty bucket and return its config."""
         bucket = f"bucket-{next(_bucket_numbers)}"
-        (self.directory / bucket).mkdir()
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+        client.create_bucket(Bucket=bucket)
+        client.close()
         return S3Config(
             bucket=bucket,
             endpoint=self.endpoint,
@@ -55,17 +70,10 @@ class S3Server:
 
 @contextmanager
 def s3_server(name: str, directory: Path) -> Iterator[S3Server]:
-    """Run the server. Skips the test where it was not compiled, and fails it in CI."""
-    program = SERVERS / name
-    if not program.exists():
-        missing(f"{name} is not compiled: deploy/ensure-s3-servers.sh {name}")
+    """Run moto, versitygw or minio. Skips where it is not compiled; in CI that fails."""
     (port,) = free_ports(1)
     files, log = directory / "files", directory / "log"
     files.mkdir()
-    arguments = {
-        "versitygw": ("--quiet", "--port", f"127.0.0.1:{port}", "posix", str(files)),
-        "minio": ("server", "--quiet", "--address", f"127.0.0.1:{port}", str(files)),
-    }
     keys = {
         "ROOT_ACCESS_KEY": ACCESS_KEY,
         "ROOT_SECRET_KEY": SECRET_KEY,
@@ -75,15 +83,30 @@ def s3_server(name: str, directory: Path) -> Iterator[S3Server]:
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [program, *arguments[name]], env=os.environ | keys, stdout=output, stderr=output
+            _command(name, port, files), env=os.environ | keys, stdout=output, stderr=output
         )
     try:
         endpoint = f"http://127.0.0.1:{port}"
         _wait_for(endpoint, process, log)
-        yield S3Server(name, endpoint, files)
+        yield S3Server(name, endpoint)
     finally:
         process.kill()
         process.wait()
+
+
+def _command(name: str, port: int, files: Path) -> list[str]:
+    if name == "moto":
+        module = ("-m", "deploy.local.moto_store")
+        return [sys.executable, *module, "--bucket", "first", "--port", str(port)]
+    program = SERVERS / name
+    if not program.exists():
+        missing(f"{name} is not compiled: deploy/ensure-s3-servers.sh {name}")
+    address = f"127.0.0.1:{port}"
+    arguments = {
+        "versitygw": ("--quiet", "--port", address, "posix", str(files)),
+        "minio": ("server", "--quiet", "--address", address, str(files)),
+    }
+    return [str(program), *arguments[name]]
 
 
 def _wait_for(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

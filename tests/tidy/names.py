@@ -85,6 +85,7 @@ FOREIGN_SETTINGS = {
     "session.timeout.ms": "Kafka clients",
     "share.acknowledgement.mode": "Kafka clients",
     "share.acquire.mode": "Kafka clients",
+    "socket.connection.setup.timeout.ms": "librdkafka",
     "ssl.truststore.location": "Kafka clients",
     "ssl.truststore.type": "Kafka clients",
     "transaction.timeout.ms": "Kafka clients",
@@ -170,6 +171,7 @@ POLICY_STATEMENTS = {
 
 FOREIGN_VARIABLES_BEGIN = (
     "AWS_",
+    "GATEWAY_",
     "JAVA_",
     "KAFKA_",
     "OTEL_",
