@@ -39,7 +39,6 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     bootstrap: str
     controller: str
-    store: str
     store_url: str
     processes: list[ProcessState]
     command_config: str = ""

@@ -16,6 +16,8 @@ from controller.metadata.image import MetadataImage
 from deploy.clients.metadata import read_metadata
 from deploy.clients.state_file import ClusterState
 from deploy.local.moto_store import COUNTS_PATH
+from objectstore.config import S3Config
+from objectstore.url import parse_store_url
 from stream.ports import ObjectRole
 
 _NAMES: Final = {
@@ -54,8 +56,10 @@ def shares_of(state: ClusterState) -> list[Share]:
 
 def request_counts(state: ClusterState) -> dict[str, int]:
     """Return moto's counts of requests and bytes, by HTTP method."""
-    base = urlsplit(state.store)
-    with urllib.request.urlopen(f"http://{base.netloc}{COUNTS_PATH}", timeout=10) as answer:
+    store = parse_store_url(state.store_url)
+    assert isinstance(store, S3Config)
+    host = urlsplit(store.endpoint or "").netloc
+    with urllib.request.urlopen(f"http://{host}{COUNTS_PATH}", timeout=10) as answer:
         return msgspec.json.decode(answer.read(), type=dict[str, int])
 
 

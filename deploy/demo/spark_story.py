@@ -21,6 +21,7 @@ from deploy.demo.spark_master import SparkTarget
 from deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
 from deploy.errors import DeployError
 from deploy.local.handle import LocalCluster
+from objectstore.url import redact_url
 
 STOP_TIMEOUT_S: Final = 10.0
 
@@ -48,7 +49,8 @@ class SparkDemo(Demo):
 
     def _run_on(self, cluster: LocalCluster) -> str:
         state = cluster.state()
-        self._note(f"clients connect to {state.bootstrap}; the bucket is {state.store}")
+        bucket_url = redact_url(state.store_url)
+        self._note(f"clients connect to {state.bootstrap}; the bucket is {bucket_url}")
         with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
             Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, CONFIGS)
         self._produce(state.bootstrap)

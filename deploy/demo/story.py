@@ -32,6 +32,7 @@ from deploy.errors import DeployError
 from deploy.local import moto_store
 from deploy.local.handle import LocalCluster
 from deploy.output import size
+from objectstore.url import redact_url
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 6
@@ -81,7 +82,8 @@ class Demo:
 
     def _run_on(self, cluster: LocalCluster) -> str:
         state = cluster.state()
-        self._note(f"clients connect to {state.bootstrap}; the bucket is {state.store}")
+        bucket_url = redact_url(state.store_url)
+        self._note(f"clients connect to {state.bootstrap}; the bucket is {bucket_url}")
         with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
             Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, CONFIGS)
         sent = self._produce(state.bootstrap)

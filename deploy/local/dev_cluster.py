@@ -32,7 +32,6 @@ from deploy.local.plan import (
     ClusterPlan,
     Ports,
     plan_cluster,
-    shown_store,
 )
 from deploy.local.ports import find_ports
 from deploy.local.security import SecurityFiles, make, names_of_this_machine
@@ -44,6 +43,7 @@ from deploy.node.config.definition import ROLES
 from deploy.node.config.load import given_beside_flags
 from deploy.node.config.sources import check_assignment
 from deploy.output import Progress
+from objectstore.url import redact_url
 
 _FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -165,7 +165,6 @@ class _Dev:
         self._plan = plan
         self._state_path = state_path
         self._started_at = started_at
-        self._store = shown_store(options, ports)
         self._store_port = ports.store
         self._console: WebConsole | None = None
 
@@ -243,7 +242,6 @@ class _Dev:
                 pid=os.getpid(),
                 bootstrap=self._plan.bootstrap,
                 controller=self._plan.controller,
-                store=self._store,
                 store_url=self._plan.store_url,
                 processes=list(processes),
                 command_config=str(self._security.client_properties) if self._security else "",
@@ -293,7 +291,7 @@ class _Dev:
         config = f" command-config={files.client_properties}" if files else ""
         console = "" if self._console is None else f" console={self._console.url}"
         print(
-            f"ready: bootstrap={self._plan.bootstrap} store={self._store}"
+            f"ready: bootstrap={self._plan.bootstrap} store={redact_url(self._plan.store_url)}"
             f" controller={self._plan.controller} state={self._state_path}{config}{console}"
             f" took={took_s:.1f}s",
             flush=True,

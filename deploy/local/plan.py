@@ -144,15 +144,6 @@ def store_url(options: ClusterOptions, ports: Ports) -> str:
     return options.store
 
 
-def shown_store(options: ClusterOptions, ports: Ports) -> str:
-    """Return the store as the ready line shows it: for moto the bucket's address, else a URL that
-    readers can open.
-    """
-    if options.store == "moto":
-        return f"http://127.0.0.1:{ports.store}/{BUCKET}"
-    return options.store if options.store == "memory" else store_url(options, ports)
-
-
 def plan_cluster(
     options: ClusterOptions,
     ports: Ports,

@@ -77,7 +77,7 @@ def test_others_cannot_read_secrets(tmp_path: Path) -> None:
     """The metadata log has salted keys of users, and an address of a store may have its keys."""
     LocalFiles(tmp_path).create("segment").close()
     state = state_file.ClusterState(
-        pid=1, bootstrap="", controller="", store="", store_url="s3://b?secret_key=x", processes=[]
+        pid=1, bootstrap="", controller="", store_url="s3://b?secret_key=x", processes=[]
     )
     state_file.write(tmp_path / "state.json", state)
     for name in ("segment", "state.json"):

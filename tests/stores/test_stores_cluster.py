@@ -17,7 +17,7 @@ from deploy.demo.flights import Flight, read_flights
 from deploy.demo.tally import Tally
 from deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import penstock
-from tests.support.s3_servers import NAMES, s3_server
+from tests.support.s3_servers import NAMES, SECRET_KEY, s3_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,6 +59,7 @@ def test_the_first_record_and_all_others_survive_their_broker(store_url: str) ->
     for flight in flights:
         sent.add(*flight)
     with on(store_url) as cluster:
+        assert SECRET_KEY not in cluster.ready_line
         assert penstock(cluster, "produce", "greetings", given="hello\n").returncode == 0
         asked = ("consume", "greetings", "--from-beginning", "--max-messages", "1")
         assert penstock(cluster, *asked).stdout == "hello\n"

@@ -51,7 +51,7 @@ def test_ready_line_and_state_file_tell_the_same(cluster: LocalCluster) -> None:
     state = cluster.state()
     assert (told["bootstrap"], told["store"], told["controller"]) == (
         state.bootstrap,
-        state.store,
+        state.store_url,
         state.controller,
     )
     assert [(process.role, process.node_id, process.phase) for process in state.processes] == [
@@ -219,7 +219,7 @@ def test_a_taken_port_is_named(cluster: LocalCluster) -> None:
 
 
 def test_a_missing_bucket_is_an_error_that_says_how_to_make_it(cluster: LocalCluster) -> None:
-    endpoint = cluster.state().store.rpartition("/")[0]
+    endpoint = cluster.state().store_url.partition("endpoint=")[2]
     done = penstock(
         cluster, "dev", "--port", "0", "--store", f"s3://no-such-bucket?endpoint={endpoint}"
     )
@@ -370,7 +370,7 @@ async def test_every_object_of_a_cluster_is_encrypted_as_the_store_s_url_says(
 
 
 def test_store_counts_its_requests(cluster: LocalCluster) -> None:
-    endpoint = cluster.state().store.rpartition("/")[0]
+    endpoint = cluster.state().store_url.partition("endpoint=")[2]
     with urllib.request.urlopen(f"{endpoint}/-/counts", timeout=5) as answer:
         assert json.loads(answer.read())["PUT"] > 0
 

@@ -69,7 +69,6 @@ def dev_cluster(tmp_path: Path) -> None:
         pid=os.getpid(),
         bootstrap="dev:1",
         controller="dev:2",
-        store="file",
         store_url="file:/dev-store",
         processes=[],
     )
