@@ -228,19 +228,22 @@ def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminat
     return took
 
 
-def newcomer_s(bootstrap: str, kill: "Kill", joins: int) -> float:
-    """Measure from the exec of broker `joins`, which returns to two loaded brokers, until it leads
-    its share.
+def newcomer_s(bootstrap: str, kill: "Kill", leaves: int) -> float:
+    """Measure from the exec of a new broker beside two loaded ones until it leads its share.
+
+    leaves: a broker that ends first; the new one has its settings under another id, because
+    balancing lets a broker that returns wait.
     """
-    process = Path(f"/proc/{kill.pid_of(joins)}")
+    process, joins = Path(f"/proc/{kill.pid_of(leaves)}"), leaves + 1
     command = _strings(process / "cmdline")
+    command[command.index("--node-id") + 1] = str(joins)
     environment = dict(item.split("=", 1) for item in _strings(process / "environ")) | {
         PARENT_VARIABLE: str(os.getpid())
     }
-    kill(joins)
+    kill(leaves)
     while process.exists():
         time.sleep(0.01)
-    others = [node for node in range(3) if node != joins]
+    others = [node for node in range(3) if node != leaves]
     create_topic(bootstrap, [[others[index % 2]] for index in range(PARTITIONS)])
     with Load(bootstrap), WireClient(bootstrap) as client:
         time.sleep(_LOADED_S)
