@@ -39,6 +39,7 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
             auto_balance=True,
             balance_interval_ms=300,
             balance_cooldown_ms=1_000,
+            balance_return_delay_ms=0,
             balance_bytes_min=1,
         )
         return replace(drawn, controller=config, partitions=max(drawn.partitions, 6))
