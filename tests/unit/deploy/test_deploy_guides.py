@@ -62,6 +62,7 @@ CLIENT_SETTINGS = {
     "spark.driver.host",
     "spark.executor.memory",
     "spark.pyspark.python",
+    "socket.connection.setup.timeout.ms",
 }
 FILES = (".json", ".jsonl", ".py", ".md", ".tar.gz", ".yaml", ".yml")
 OTHER_FLAGS = {"--api-versions", "--archives", "--build-arg", "--cascade=orphan"}
