@@ -18,11 +18,11 @@ from typer.core import TyperCommand, TyperGroup
 
 GLOBAL_OPTIONS: Final = ("--command-config", "--profile")
 _BOOTSTRAP: Final = frozenset({"-b", "--bootstrap", "--bootstrap-server"})
-_JSON: Final = "--json"
+_SHORT: Final = {"--json": "--output=json", "--csv": "--output=csv"}
 
 
 class Command(TyperCommand):
-    """A command. Where it has --output, --json is short for --output json."""
+    """A command. Where it has --output, --json and --csv are short for --output json and csv."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - click's context
         return super().parse_args(ctx, _checked(self, ctx, args))
@@ -82,7 +82,7 @@ def _load(name: str, place: str) -> Any:  # noqa: ANN401 - click's command
 
 def _prepare(commands: typer.Typer) -> None:
     """Join the lines of each paragraph of the help, because Typer keeps the line breaks of
-    docstrings, and let commands accept --json.
+    docstrings, and let commands accept --json and --csv.
     """
     for command in commands.registered_commands:
         command.help = _joined(command.callback)
@@ -118,7 +118,7 @@ def _moved_to_front(arguments: list[str]) -> list[str]:
 
 
 def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa: ANN401 - click's
-    """Return the arguments with --output for --json. Fail if they name brokers for a command that
+    """Return the arguments with --output for --json and --csv. Fail if they name brokers for a command that
     asks controllers.
     """
     known = {option.name for option in command.params}
@@ -138,7 +138,7 @@ def _replaced(items: Iterator[str]) -> Iterator[str]:
         if item == "--":
             yield item
             break
-        yield "--output=json" if item == _JSON else item
+        yield _SHORT.get(item, item)
     yield from items
 
 

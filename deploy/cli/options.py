@@ -42,7 +42,7 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Print the answer in this format. `--json` is short for `--output json`.",
+        help="Print the answer in this format. `--json` and `--csv` are short forms.",
     ),
 ]
 DryRun = Annotated[

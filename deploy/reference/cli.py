@@ -30,7 +30,7 @@ Their options are the settings of the node, listed under [Configuration](configu
 A value that no option gives comes from the environment variable, else from the profile, else from the running `penstock dev` (not if the profile names another cluster), else the brokers are at 127.0.0.1:9092.
 `penstock profile add NAME` names a cluster, and `penstock profile use NAME` chooses it; the file is `penstock/profiles.toml` in `$XDG_CONFIG_HOME` or `~/.config`, with mode 0600.
 
-Every command that answers takes `--output table`, `json`, `yaml` or `csv` (`-o`); `--json` is short for `--output json`.
+Every command that answers takes `--output table`, `json`, `yaml` or `csv` (`-o`); `--json` and `--csv` are short for `--output json` and `--output csv`.
 Fields of machine formats keep their names, times are ISO 8601 in UTC, and numbers have no separators.
 CSV has one row for each object in the first list of objects of the JSON document, or one row without such a list; empty answers have no header.
 Fields of nested objects have both names, joined by a dot; the values of a list are joined by a semicolon.

@@ -280,7 +280,7 @@ class Session:
             )
         if _WRITES_FILE.match(text):
             return SqlError(
-                "statements neither read nor write files: use SELECT, and --output or"
+                "statements neither read nor write files: use SELECT, and --csv, --json or"
                 " --parquet FILE of penstock sql, or a method of the result of penstock.sql"
             )
         if missing := _NO_TABLE.search(message):

@@ -63,7 +63,7 @@ def test_statements_and_forms_of_rows(store: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.parquet"
     query = "SELECT id, who, {'a': [id]} AS nested, NULL AS n FROM orders WHERE id < 2 ORDER BY id"
     view = f"CREATE VIEW v AS {query}; SELECT * FROM v"
-    done = run(store, "--output=csv", given=view)
+    done = run(store, "--csv", given=view)
     assert list(csv.reader(io.StringIO(done.stdout)))[1:] == [
         ["id", "who", "nested", "n"],
         ["0", "a,\x1b0", '{"a": [0]}', ""],
