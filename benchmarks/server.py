@@ -24,6 +24,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from base.buffers import Buffer
 from base.collector import tune_collector
 from benchmarks.counting import set_counting
 from broker.config import BrokerConfig
@@ -76,7 +77,7 @@ class KeyedStore(MeteredStore):
         self.reads[_root_of(key)] += 1
         return await super().get(key)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         self.reads[_root_of(key)] += 1
         return await super().get_range(key, start, length)
 

@@ -15,6 +15,7 @@ from enum import Enum
 from random import Random
 from typing import Final, TypeVar
 
+from base.buffers import Buffer
 from objectstore.errors import AccessDenied, ConditionalConflict, Throttled, Unavailable
 from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
@@ -137,12 +138,12 @@ class FaultyStore:
         data, fault = await self._call("get", key, lambda: self._store.get(key))
         return self._damage(data, fault)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See ObjectStore.get_range."""
         data, fault = await self._call(
             "get_range", key, lambda: self._store.get_range(key, start, length)
         )
-        return self._damage(data, fault)
+        return data if fault is None else self._damage(bytes(data), fault)
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
         """See ObjectStore.get_tail."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from base.buffers import Buffer
 from base.histogram import Latencies, LatencyHistogram
 from objectstore.body import body_bytes
 from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectStore, ObjectTail
@@ -100,7 +101,7 @@ class MeteredStore:
             meter.read_bytes += len(data)
             return data
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See ObjectStore.get_range."""
         with self._measured("get_range") as meter:
             data = await self._store.get_range(key, start, length)

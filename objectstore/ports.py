@@ -60,9 +60,9 @@ class ObjectStore(Protocol):
         """Return the whole object. Raises ObjectNotFound."""
         ...
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Return bytes [start, start+length), fewer if the object ends inside; start >= 0, length >
-        0.
+        0. They may be a view, so that nothing is copied.
 
         Raises ObjectNotFound, and RangeNotSatisfiable if the object ends at or before `start`.
         """

@@ -7,6 +7,7 @@ wrapped store.
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+from base.buffers import Buffer
 from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 
@@ -22,7 +23,7 @@ class PrefixedStore:
         """See ObjectStore.get."""
         return await self._store.get(self._prefix + key)
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See ObjectStore.get_range."""
         return await self._store.get_range(self._prefix + key, start, length)
 

@@ -16,6 +16,7 @@ from random import Random
 from typing import TypeVar
 
 from base.backoff import Backoff
+from base.buffers import Buffer
 from base.log import get_logger
 from objectstore.body import join_body
 from objectstore.errors import (
@@ -69,7 +70,7 @@ class RetryingStore:
         """See ObjectStore.get."""
         return await self._retry("get", key, lambda: self._store.get(key))
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See ObjectStore.get_range."""
         return await self._retry(
             "get_range", key, lambda: self._store.get_range(key, start, length)

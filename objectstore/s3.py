@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 import obstore
 from obstore.store import S3Store as Client
 
+from base.buffers import Buffer
 from objectstore.body import join_body
 from objectstore.config import S3Config
 from objectstore.errors import InvalidKey, ObjectStoreError, RangeNotSatisfiable
@@ -63,14 +64,15 @@ class S3Store:
         """See ObjectStore.get."""
         return (await self._get("get", key))[0]
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """See ObjectStore.get_range."""
         assert start >= 0, f"range starts at {start}"
         assert length > 0, f"range of {length} bytes"
         check_key(key)
         try:
             async with self._connections:
-                return bytes(
+                # Copying what is in the memory of obstore would take 0.3 ms of CPU for each MB.
+                return memoryview(
                     await until_exit(
                         obstore.get_range_async(self._client, key, start=start, length=length)
                     )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from base.buffers import Buffer
 from lake.fetch.errors import ObjectGone, ReadError
 from lake.fetch.limits import ReadConfig
 from lake.fetch.parts import (
@@ -73,8 +74,8 @@ class Fetch:
         self._bodies = bodies or {}
         objects = groupby(enumerate(slices), key=lambda numbered: numbered[1].key)
         self._objects: deque[list[_Numbered]] = deque(list(group) for _, group in objects)
-        self._opening: deque[asyncio.Task[list[tuple[Part, bytes | None]]]] = deque()
-        self._planned: deque[tuple[Part, bytes | None]] = deque()
+        self._opening: deque[asyncio.Task[list[tuple[Part, Buffer | None]]]] = deque()
+        self._planned: deque[tuple[Part, Buffer | None]] = deque()
         self._loading: deque[tuple[Part, asyncio.Task[memoryview]]] = deque()
         self._loading_bytes = 0
 
@@ -141,7 +142,7 @@ class Fetch:
 
     # --- the store --------------------------------------------------------------------------------
 
-    async def _open(self, numbered: list[_Numbered]) -> list[tuple[Part, bytes | None]]:
+    async def _open(self, numbered: list[_Numbered]) -> list[tuple[Part, Buffer | None]]:
         """Return the parts to read of one object, with the object's bytes if they came with the
         index.
         """
@@ -161,7 +162,7 @@ class Fetch:
             ) from None
         return [(part, data) for part in coalesce(pieces, self._config)]
 
-    async def _index(self, slice_: Slice) -> tuple[ObjectIndex, bytes | None]:
+    async def _index(self, slice_: Slice) -> tuple[ObjectIndex, Buffer | None]:
         """Return the object's index, and all of the object if it is small."""
         body = self._bodies.get(slice_.key)
         index = self._indexes.get(slice_.key)
@@ -180,7 +181,7 @@ class Fetch:
         self._indexes.put(slice_.key, parsed, parsed.size_bytes)
         return parsed, tail if is_small else None
 
-    async def _load(self, part: Part, data: bytes | None) -> memoryview:
+    async def _load(self, part: Part, data: Buffer | None) -> memoryview:
         if data is not None:
             return memoryview(data)[part.start : part.end]
         piece = part.pieces[0]
@@ -194,7 +195,7 @@ class Fetch:
                 slice_.key, slice_.topic, slice_.partition, piece.block.start_offset, str(error)
             ) from None
 
-    async def _get(self, key: str, start: int, end: int) -> bytes:
+    async def _get(self, key: str, start: int, end: int) -> Buffer:
         if end <= start:
             raise ObjectCorrupt(key, start, f"an object of {end} bytes")
         try:

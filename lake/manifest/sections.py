@@ -9,6 +9,7 @@ the version was deleted after its grace, so the reader's manifest is old. Limits
 import asyncio
 from collections.abc import Callable, Sequence
 
+from base.buffers import Buffer
 from objectstore.errors import RangeNotSatisfiable
 from objectstore.ports import ObjectStore
 from stream.errors import ObjectCorrupt
@@ -82,7 +83,7 @@ class SectionReader:
             return memoryview(await _get(self._store, key, start, end - start)), key
 
 
-async def _get(store: ObjectStore, key: str, start: int, length: int) -> bytes:
+async def _get(store: ObjectStore, key: str, start: int, length: int) -> Buffer:
     try:
         data = await store.get_range(key, start, length)
     except RangeNotSatisfiable:

@@ -9,25 +9,51 @@ Source: AutoMQ `DataBlockCache`.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from base.buffers import Buffer
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-Load = Callable[[Sequence[K]], Awaitable[Sequence[tuple[V, int] | Exception]]]
-"""Return (value, weight in bytes) or an error for each key, in the order of the keys. Raises an
-error that concerns all of them.
+
+class Loaded(NamedTuple, Generic[V]):
+    """A value and its weight. is_shared: it shares memory with the other shared values of the same
+    load, so that none of them is freed before all are.
+    """
+
+    value: V
+    size_bytes: int
+    is_shared: bool = False
+
+
+Load = Callable[[Sequence[K]], Awaitable[Sequence[Loaded[V] | Exception]]]
+"""Return a value or an error for each key, in the order of the keys. Raises an error that concerns
+all of them.
 """
 
 
+class _Memory(Generic[K]):
+    """What is freed together: the keys whose values share it."""
+
+    __slots__ = ("keys", "size_bytes")
+
+    def __init__(self, keys: set[K], size_bytes: int) -> None:
+        self.keys = keys
+        self.size_bytes = size_bytes
+
+
 class ByteLru(Generic[K, V]):
-    """Keep the most recently used values. Pure. A value heavier than the limit is not kept."""
+    """Keep the most recently used values. Pure. Values that share memory count as used together,
+    and are evicted together. What is heavier than the limit is not kept.
+    """
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.bytes_max = bytes_max
+        self._entries: dict[K, tuple[V, _Memory[K]]] = {}
+        self._by_use: OrderedDict[_Memory[K], None] = OrderedDict()
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -37,27 +63,44 @@ class ByteLru(Generic[K, V]):
         entry = self._entries.get(key)
         if entry is None:
             return None
-        self._entries.move_to_end(key)
+        self._by_use.move_to_end(entry[1])
         return entry[0]
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        self.discard(key)
-        if size_bytes > self._bytes_max:
+        self.put_shared({key: value}, size_bytes)
+
+    def put_shared(self, values: Mapping[K, V], size_bytes: int) -> None:
+        """Keep values that share memory. size_bytes: of all of them."""
+        for key in values:
+            self.discard(key)
+        if size_bytes > self.bytes_max or not values:
             return
-        self._entries[key] = (value, size_bytes)
+        memory = _Memory(set(values), size_bytes)
+        self._entries.update({key: (value, memory) for key, value in values.items()})
+        self._by_use[memory] = None
         self.size_bytes += size_bytes
-        while self.size_bytes > self._bytes_max:
-            _, (_, evicted_bytes) = self._entries.popitem(last=False)
-            self.size_bytes -= evicted_bytes
+        while self.size_bytes > self.bytes_max:
+            evicted, _ = self._by_use.popitem(last=False)
+            self.size_bytes -= evicted.size_bytes
+            for key in evicted.keys:
+                del self._entries[key]
 
     def discard(self, key: K) -> None:
         entry = self._entries.pop(key, None)
-        if entry is not None:
-            self.size_bytes -= entry[1]
+        if entry is None:
+            return
+        memory = entry[1]
+        memory.keys.discard(key)
+        if not memory.keys:
+            del self._by_use[memory]
+            self.size_bytes -= memory.size_bytes
 
     def check_invariants(self) -> None:
-        assert self.size_bytes == sum(size_bytes for _, size_bytes in self._entries.values())
-        assert self.size_bytes <= self._bytes_max
+        assert self.size_bytes == sum(memory.size_bytes for memory in self._by_use)
+        assert self.size_bytes <= self.bytes_max
+        held = [key for memory in self._by_use for key in memory.keys]
+        assert len(held) == len(self._entries)
+        assert all(key in self._entries[key][1].keys for key in held)
 
 
 class LoadingCache(Generic[K, V]):
@@ -66,10 +109,14 @@ class LoadingCache(Generic[K, V]):
     def __init__(self, bytes_max: int) -> None:
         self._kept: ByteLru[K, V] = ByteLru(bytes_max)
         self._flights: dict[K, asyncio.Future[V]] = {}
-        self._loads: set[asyncio.Task[Sequence[tuple[V, int] | Exception]]] = set()
+        self._loads: set[asyncio.Task[Sequence[Loaded[V] | Exception]]] = set()
         self.hit_count = 0
         """Keys that were in the cache. Keys whose load was in flight count as missed."""
         self.miss_count = 0
+
+    @property
+    def bytes_max(self) -> int:
+        return self._kept.bytes_max
 
     @property
     def size_bytes(self) -> int:
@@ -82,6 +129,10 @@ class LoadingCache(Generic[K, V]):
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """Cache a value that was read together with something else."""
         self._kept.put(key, value, size_bytes)
+
+    def put_shared(self, values: Mapping[K, V], size_bytes: int) -> None:
+        """Cache values that share memory. size_bytes: of all of them."""
+        self._kept.put_shared(values, size_bytes)
 
     async def get(self, key: K, load: Load[K, V]) -> V:
         """Return the value of one key. Raises what `load` raises or returns for it."""
@@ -126,7 +177,7 @@ class LoadingCache(Generic[K, V]):
         task.add_done_callback(partial(self._settle, claimed))
 
     def _settle(
-        self, claimed: list[K], task: asyncio.Task[Sequence[tuple[V, int] | Exception]]
+        self, claimed: list[K], task: asyncio.Task[Sequence[Loaded[V] | Exception]]
     ) -> None:
         self._loads.discard(task)
         flights = [self._flights.pop(key) for key in claimed]
@@ -138,13 +189,27 @@ class LoadingCache(Generic[K, V]):
             for flight in flights:
                 _fail(flight, error)
         else:
-            for key, flight, loaded in zip(claimed, flights, task.result(), strict=True):
-                if isinstance(loaded, Exception):
-                    _fail(flight, loaded)
-                    continue
-                value, size_bytes = loaded
-                self._kept.put(key, value, size_bytes)
-                flight.set_result(value)
+            self._keep(claimed, flights, task.result())
+
+    def _keep(
+        self,
+        claimed: Sequence[K],
+        flights: Sequence[asyncio.Future[V]],
+        results: Sequence[Loaded[V] | Exception],
+    ) -> None:
+        shared: dict[K, V] = {}
+        shared_bytes = 0
+        for key, flight, loaded in zip(claimed, flights, results, strict=True):
+            if isinstance(loaded, Exception):
+                _fail(flight, loaded)
+                continue
+            if loaded.is_shared:
+                shared[key] = loaded.value
+                shared_bytes += loaded.size_bytes
+            else:
+                self._kept.put(key, loaded.value, loaded.size_bytes)
+            flight.set_result(loaded.value)
+        self._kept.put_shared(shared, shared_bytes)
 
     async def close(self) -> None:
         """Cancel the loads in flight and wait for their end. Waiters get CancelledError."""
@@ -154,7 +219,7 @@ class LoadingCache(Generic[K, V]):
         await asyncio.gather(*loads, return_exceptions=True)
 
 
-async def _call(load: Load[K, V], keys: list[K]) -> Sequence[tuple[V, int] | Exception]:
+async def _call(load: Load[K, V], keys: list[K]) -> Sequence[Loaded[V] | Exception]:
     return await load(keys)
 
 
@@ -167,5 +232,5 @@ BlockKey = tuple[str, int]
 """(object key, position of the block). Keys are never written twice with other bytes."""
 
 
-class BlockCache(LoadingCache[BlockKey, bytes]):
+class BlockCache(LoadingCache[BlockKey, Buffer]):
     """Blocks whose checksums held."""

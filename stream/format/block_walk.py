@@ -66,7 +66,7 @@ def batches_of(piece: Piece, data: Buffer) -> Iterator[tuple[int, BatchSpan]]:
 
 
 def cut(
-    piece: Piece, data: bytes, start: int, end_offset: int, left_bytes: int, *, min_one: bool
+    piece: Piece, data: Buffer, start: int, end_offset: int, left_bytes: int, *, min_one: bool
 ) -> tuple[memoryview, int, bool]:
     """Return the batches from the one with `start`, the offset to continue at, and whether the
     block is finished.
@@ -90,7 +90,7 @@ def cut(
 
 
 def batches_since(
-    piece: Piece, data: bytes, timestamp_ms: int, start_offset: int
+    piece: Piece, data: Buffer, timestamp_ms: int, start_offset: int
 ) -> Iterator[memoryview]:
     """Yield the batches that may hold a record at `start_offset` or later that is not older than
     `timestamp_ms`.

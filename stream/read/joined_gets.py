@@ -14,13 +14,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from base.buffers import Buffer
 from stream.errors import StreamError
 from stream.ports import ObjectRange
 
-Get = Callable[[ObjectRange, int, int], Awaitable[bytes]]
+Get = Callable[[ObjectRange, int, int], Awaitable[Buffer]]
 """Read exactly these bytes: (object, first byte, length)."""
 
-Part = tuple[bytes, int]
+Part = tuple[Buffer, int]
 """Bytes of an object, and the position in them of the first requested byte."""
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from base.ids import StreamId
-from stream.cache.block_cache import ByteLru, LoadingCache
+from stream.cache.block_cache import ByteLru, Loaded, LoadingCache
 from stream.read.read_ahead import ReadAhead
 
 
@@ -26,18 +26,41 @@ def test_the_longest_unused_leaves_first() -> None:
     assert len(lru) == 2
 
 
-@given(st.lists(st.tuples(st.sampled_from("pgd"), st.integers(0, 9), st.integers(0, 30))))
-def test_the_limit_always_holds(steps: list[tuple[str, int, int]]) -> None:
+def test_values_that_share_memory_leave_together() -> None:
+    lru: ByteLru[str, int] = ByteLru(10)
+    lru.put_shared({"a": 1, "b": 2}, 6)
+    lru.put("c", 3, 4)
+    assert lru.get("a") == 1  # b counts as used too
+    lru.put("d", 4, 4)
+    assert [lru.get(key) for key in "abcd"] == [1, 2, None, 4]
+    lru.discard("a")
+    assert lru.size_bytes == 10, "the memory is held by b"
+    lru.put("b", 5, 1)
+    assert lru.size_bytes == 5
+    lru.put_shared({"e": 6, "f": 7}, 11)
+    assert [lru.get(key) for key in "bdef"] == [5, 4, None, None]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("pgd"),
+            st.sets(st.integers(0, 9), min_size=1, max_size=4),
+            st.integers(0, 30),
+        )
+    )
+)
+def test_the_limit_always_holds(steps: list[tuple[str, set[int], int]]) -> None:
     lru: ByteLru[int, int] = ByteLru(50)
-    for action, key, size_bytes in steps:
+    for action, keys, size_bytes in steps:
         if action == "p":
-            lru.put(key, size_bytes, size_bytes)
-            assert lru.get(key) == size_bytes
+            lru.put_shared(dict.fromkeys(keys, size_bytes), size_bytes)
+            assert {lru.get(key) for key in keys} == {size_bytes}
         elif action == "g":
-            lru.get(key)
+            lru.get(min(keys))
         else:
-            lru.discard(key)
-            assert lru.get(key) is None
+            lru.discard(min(keys))
+            assert lru.get(min(keys)) is None
         lru.check_invariants()
 
 
@@ -49,12 +72,12 @@ class Loader:
         self.gate = asyncio.Event()
         self.error: Exception | None = None
 
-    async def __call__(self, keys: Sequence[int]) -> list[tuple[str, int]]:
+    async def __call__(self, keys: Sequence[int]) -> list[Loaded[str]]:
         self.calls.append(list(keys))
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return [(f"value {key}", 10) for key in keys]
+        return [Loaded(f"value {key}", 10) for key in keys]
 
 
 async def test_a_key_is_loaded_once_for_all() -> None:
@@ -89,8 +112,10 @@ async def test_a_failed_load_fails_all_waiters_and_is_forgotten() -> None:
 async def test_a_load_may_fail_for_one_of_its_keys() -> None:
     cache: LoadingCache[int, str] = LoadingCache(1_000)
 
-    async def load(keys: Sequence[int]) -> list[tuple[str, int] | Exception]:
-        return [ValueError(f"lost {key}") if key == 2 else (f"value {key}", 10) for key in keys]
+    async def load(keys: Sequence[int]) -> list[Loaded[str] | Exception]:
+        return [
+            ValueError(f"lost {key}") if key == 2 else Loaded(f"value {key}", 10) for key in keys
+        ]
 
     found, alone = await asyncio.gather(
         cache.get_each([1, 2, 3], load), cache.get(2, load), return_exceptions=True
@@ -99,6 +124,21 @@ async def test_a_load_may_fail_for_one_of_its_keys() -> None:
     assert [str(item) for item in found] == ["value 1", "lost 2", "value 3"]
     assert str(alone) == "lost 2"
     assert [key in cache for key in (1, 2, 3)] == [True, False, True]
+
+
+async def test_shared_values_of_a_load_are_kept_together() -> None:
+    cache: LoadingCache[int, str] = LoadingCache(40)
+
+    async def load(keys: Sequence[int]) -> list[Loaded[str] | Exception]:
+        return [
+            ValueError(f"lost {key}") if key == 2 else Loaded(f"value {key}", 10, is_shared=True)
+            for key in keys
+        ]
+
+    await cache.get_each([1, 2, 3], load)
+    assert cache.size_bytes == 20
+    cache.put(4, "value 4", 30)
+    assert [key in cache for key in (1, 3, 4)] == [False, False, True]
 
 
 async def test_a_cancelled_waiter_disturbs_nobody() -> None:

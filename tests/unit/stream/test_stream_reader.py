@@ -3,9 +3,11 @@
 import asyncio
 import random
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from base.buffers import Buffer
 from base.ids import (
     Millis,
     NodeEpoch,
@@ -37,11 +39,13 @@ class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.gets: list[tuple[str, int, int]] = []
+        self.gives_views = False
 
-    async def get_range(self, key: str, start: int, length: int) -> bytes:
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
         self.gets.append((key, start, length))
         await asyncio.sleep(0)
-        return await super().get_range(key, start, length)
+        data = await super().get_range(key, start, length)
+        return memoryview(data) if self.gives_views else data
 
 
 def entry(
@@ -122,6 +126,28 @@ async def test_reading_in_steps_gives_every_batch_once() -> None:
         read += got
     assert read == everything
     await reader.close()
+
+
+@pytest.mark.parametrize("gives_views", [False, True])
+async def test_blocks_of_one_get_share_its_memory_if_the_cache_is_large(
+    gives_views: bool,
+) -> None:
+    store = CountingStore()
+    store.gives_views = gives_views
+    mine = await put(
+        store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)], block_bytes_max=20_000
+    )
+    config = ObjectReaderConfig(whole_bytes_max=0)
+    for cache_bytes, is_shared in ((8 * mine.object_size_bytes, True), (300_000, False)):
+        reader = ObjectReader(store, BlockCache(cache_bytes), config)
+        views = await reader.read([mine], 0, 1 << 20)
+        assert len(views) > 5
+        memories = {id(view.obj): view.obj for view in views}
+        held_bytes = sum(len(cast("bytes", memory)) for memory in memories.values())
+        assert len(memories) == (1 if is_shared else len(views))
+        assert held_bytes == sum(map(len, views))
+        assert await reader.read([mine], 0, 1 << 20) == views, "from the cache"
+        await reader.close()
 
 
 async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
