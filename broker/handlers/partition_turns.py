@@ -10,7 +10,7 @@ Source: ADR 0100.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
@@ -31,7 +31,7 @@ class PartitionTurns:
         self._busy = asyncio.Lock()
 
     @asynccontextmanager
-    async def turn(self, partition_count: int, deadline: float) -> AsyncIterator[float]:
+    async def turn(self, partition_count: int, deadline: float) -> AsyncGenerator[float]:
         """Wait for a turn. Yield the seconds that are left. deadline: by the clock of the event
         loop. Raises TimeoutError.
         """

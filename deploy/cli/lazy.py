@@ -18,7 +18,8 @@ from typer.core import TyperCommand, TyperGroup
 
 GLOBAL_OPTIONS: Final = ("--command-config", "--profile")
 _BOOTSTRAP: Final = frozenset({"-b", "--bootstrap", "--bootstrap-server"})
-_SHORT: Final = {"--json": "--output=json", "--csv": "--output=csv"}
+OUTPUT_FORMS: Final = {"--json": "--output=json", "--csv": "--output=csv"}
+"""Short forms of --output, for every command that has it."""
 
 
 class Command(TyperCommand):
@@ -118,8 +119,8 @@ def _moved_to_front(arguments: list[str]) -> list[str]:
 
 
 def _checked(command: Any, ctx: Any, arguments: list[str]) -> list[str]:  # noqa: ANN401 - click's
-    """Return the arguments with --output for --json and --csv. Fail if they name brokers for a command that
-    asks controllers.
+    """Return the arguments with --output for --json and --csv. Fail if they name brokers for a
+    command that asks controllers.
     """
     known = {option.name for option in command.params}
     if "controller" in known and "bootstrap" not in known:
@@ -138,7 +139,7 @@ def _replaced(items: Iterator[str]) -> Iterator[str]:
         if item == "--":
             yield item
             break
-        yield _SHORT.get(item, item)
+        yield OUTPUT_FORMS.get(item, item)
     yield from items
 
 

@@ -19,7 +19,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Loaded(NamedTuple, Generic[V]):
+class LoadedValue(NamedTuple, Generic[V]):
     """A value and its weight. is_shared: it shares memory with the other shared values of the same
     load, so that none of them is freed before all are.
     """
@@ -29,7 +29,7 @@ class Loaded(NamedTuple, Generic[V]):
     is_shared: bool = False
 
 
-Load = Callable[[Sequence[K]], Awaitable[Sequence[Loaded[V] | Exception]]]
+Load = Callable[[Sequence[K]], Awaitable[Sequence[LoadedValue[V] | Exception]]]
 """Return a value or an error for each key, in the order of the keys. Raises an error that concerns
 all of them.
 """
@@ -109,7 +109,7 @@ class LoadingCache(Generic[K, V]):
     def __init__(self, bytes_max: int) -> None:
         self._kept: ByteLru[K, V] = ByteLru(bytes_max)
         self._flights: dict[K, asyncio.Future[V]] = {}
-        self._loads: set[asyncio.Task[Sequence[Loaded[V] | Exception]]] = set()
+        self._loads: set[asyncio.Task[Sequence[LoadedValue[V] | Exception]]] = set()
         self.hit_count = 0
         """Keys that were in the cache. Keys whose load was in flight count as missed."""
         self.miss_count = 0
@@ -177,7 +177,7 @@ class LoadingCache(Generic[K, V]):
         task.add_done_callback(partial(self._settle, claimed))
 
     def _settle(
-        self, claimed: list[K], task: asyncio.Task[Sequence[Loaded[V] | Exception]]
+        self, claimed: list[K], task: asyncio.Task[Sequence[LoadedValue[V] | Exception]]
     ) -> None:
         self._loads.discard(task)
         flights = [self._flights.pop(key) for key in claimed]
@@ -195,7 +195,7 @@ class LoadingCache(Generic[K, V]):
         self,
         claimed: Sequence[K],
         flights: Sequence[asyncio.Future[V]],
-        results: Sequence[Loaded[V] | Exception],
+        results: Sequence[LoadedValue[V] | Exception],
     ) -> None:
         shared: dict[K, V] = {}
         shared_bytes = 0
@@ -219,7 +219,7 @@ class LoadingCache(Generic[K, V]):
         await asyncio.gather(*loads, return_exceptions=True)
 
 
-async def _call(load: Load[K, V], keys: list[K]) -> Sequence[Loaded[V] | Exception]:
+async def _call(load: Load[K, V], keys: list[K]) -> Sequence[LoadedValue[V] | Exception]:
     return await load(keys)
 
 

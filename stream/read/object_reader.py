@@ -20,7 +20,7 @@ from base.ids import Offset
 from base.log import get_logger
 from objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
 from objectstore.ports import ObjectStore
-from stream.cache.block_cache import BlockCache, BlockKey, Loaded, LoadingCache
+from stream.cache.block_cache import BlockCache, BlockKey, LoadedValue, LoadingCache
 from stream.errors import NotContiguous, ObjectCorrupt, StreamError
 from stream.format.block_walk import Piece, batches_since, cut
 from stream.format.decoder import (
@@ -312,17 +312,19 @@ class ObjectReader:
     async def _load_group(self, group: Sequence[Piece]) -> list[Buffer | Exception]:
         by_key = {(piece.source.key, piece.block.position): piece for piece in group}
 
-        async def load(keys: Sequence[BlockKey]) -> Sequence[Loaded[Buffer] | Exception]:
+        async def load(keys: Sequence[BlockKey]) -> Sequence[LoadedValue[Buffer] | Exception]:
             return await self._get_blocks([by_key[key] for key in keys])
 
         return await self._blocks.get_each(list(by_key), load)
 
-    async def _get_blocks(self, pieces: Sequence[Piece]) -> Sequence[Loaded[Buffer] | Exception]:
+    async def _get_blocks(
+        self, pieces: Sequence[Piece]
+    ) -> Sequence[LoadedValue[Buffer] | Exception]:
         """Return each block, or ObjectCorrupt. Raises an error that concerns all of them."""
         data, positions = await self._get_group(pieces)
         wanted_bytes = sum(piece.block.size_bytes for piece in pieces)
         is_shared = wanted_bytes == len(data) and self._may_share(data)
-        blocks: list[Loaded[Buffer] | Exception] = []
+        blocks: list[LoadedValue[Buffer] | Exception] = []
         for piece, at in zip(pieces, positions, strict=True):
             block = _part(data, at, piece.block.size_bytes, is_shared=is_shared)
             try:
@@ -330,7 +332,7 @@ class ObjectReader:
             except ObjectCorrupt as error:
                 blocks.append(error)
             else:
-                blocks.append(Loaded(block, len(block), is_shared))
+                blocks.append(LoadedValue(block, len(block), is_shared))
         return blocks
 
     def _may_share(self, data: Buffer) -> bool:
@@ -346,7 +348,7 @@ class ObjectReader:
         data, shift = await self._joined.get(source, start, end - start)
         return data, [piece.block.position - start + shift for piece in pieces]
 
-    async def _load_index(self, source: ObjectRange) -> list[Loaded[ObjectIndex]]:
+    async def _load_index(self, source: ObjectRange) -> list[LoadedValue[ObjectIndex]]:
         size_bytes = source.object_size_bytes
         position = (
             0 if size_bytes <= self._config.whole_bytes_max else max(0, size_bytes - TAIL_BYTES)
@@ -362,7 +364,7 @@ class ObjectReader:
             raise ObjectCorrupt(source.key, position, "the footer changed between two reads")
         if position == 0:
             self._cache_blocks(source.key, index, tail)
-        return [Loaded(index, index.size_bytes)]
+        return [LoadedValue(index, index.size_bytes)]
 
     def _cache_blocks(self, key: str, index: ObjectIndex, data: Buffer) -> None:
         """Cache the blocks of an object that was read whole, so that they need no second GET.

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.cli.app import app
-from deploy.cli.lazy import commands_of
+from deploy.cli.lazy import OUTPUT_FORMS, commands_of
 from deploy.node.config.definition import (
     ROLES,
     flag_of,
@@ -344,7 +344,8 @@ def flags_of(command: Command) -> set[str]:
         for name in (*parameter.opts, *parameter.secondary_opts)
         if name.startswith("-")
     }
-    return given | {"--help", "-h"}
+    forms = OUTPUT_FORMS.keys() if "--output" in given else frozenset[str]()
+    return given | {"--help", "-h"} | forms
 
 
 def node_flags(role: str) -> set[str]:

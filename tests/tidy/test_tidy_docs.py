@@ -265,7 +265,6 @@ def problems(arguments: list[str], report: Callable[[str, str, Collection[str]],
         if path in (["penstock", "broker"], ["penstock", "controller"])
         else {*names.flags_of(command), *GLOBAL_OPTIONS}
     )
-    known = {*known, "--json"} if "--output" in known else known
     for word in rest:
         if word == "--":
             return

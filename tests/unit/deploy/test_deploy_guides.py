@@ -19,7 +19,7 @@ from controller.config import ControllerConfig
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.cli.app import app
-from deploy.cli.lazy import GLOBAL_OPTIONS
+from deploy.cli.lazy import GLOBAL_OPTIONS, OUTPUT_FORMS
 from deploy.doctor.findings import KINDS
 from deploy.local.client_snippets import SNIPPETS
 from deploy.node.config.definition import ROLES, Role, settings_of
@@ -144,7 +144,7 @@ def flags(command: Any) -> set[str]:
         for parameter in command.params
         for option in [*parameter.opts, *parameter.secondary_opts]
     } | {"-h", "--help", *GLOBAL_OPTIONS}
-    return found | {"--json"} if "--output" in found else found
+    return found | OUTPUT_FORMS.keys() if "--output" in found else found
 
 
 def all_flags(command: Any) -> set[str]:

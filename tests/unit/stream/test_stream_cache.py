@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from base.ids import StreamId
-from stream.cache.block_cache import ByteLru, Loaded, LoadingCache
+from stream.cache.block_cache import ByteLru, LoadedValue, LoadingCache
 from stream.read.read_ahead import ReadAhead
 
 
@@ -72,12 +72,12 @@ class Loader:
         self.gate = asyncio.Event()
         self.error: Exception | None = None
 
-    async def __call__(self, keys: Sequence[int]) -> list[Loaded[str]]:
+    async def __call__(self, keys: Sequence[int]) -> list[LoadedValue[str]]:
         self.calls.append(list(keys))
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return [Loaded(f"value {key}", 10) for key in keys]
+        return [LoadedValue(f"value {key}", 10) for key in keys]
 
 
 async def test_a_key_is_loaded_once_for_all() -> None:
@@ -112,9 +112,10 @@ async def test_a_failed_load_fails_all_waiters_and_is_forgotten() -> None:
 async def test_a_load_may_fail_for_one_of_its_keys() -> None:
     cache: LoadingCache[int, str] = LoadingCache(1_000)
 
-    async def load(keys: Sequence[int]) -> list[Loaded[str] | Exception]:
+    async def load(keys: Sequence[int]) -> list[LoadedValue[str] | Exception]:
         return [
-            ValueError(f"lost {key}") if key == 2 else Loaded(f"value {key}", 10) for key in keys
+            ValueError(f"lost {key}") if key == 2 else LoadedValue(f"value {key}", 10)
+            for key in keys
         ]
 
     found, alone = await asyncio.gather(
@@ -129,9 +130,11 @@ async def test_a_load_may_fail_for_one_of_its_keys() -> None:
 async def test_shared_values_of_a_load_are_kept_together() -> None:
     cache: LoadingCache[int, str] = LoadingCache(40)
 
-    async def load(keys: Sequence[int]) -> list[Loaded[str] | Exception]:
+    async def load(keys: Sequence[int]) -> list[LoadedValue[str] | Exception]:
         return [
-            ValueError(f"lost {key}") if key == 2 else Loaded(f"value {key}", 10, is_shared=True)
+            ValueError(f"lost {key}")
+            if key == 2
+            else LoadedValue(f"value {key}", 10, is_shared=True)
             for key in keys
         ]
 
