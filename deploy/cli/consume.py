@@ -86,7 +86,7 @@ class _Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
-    """When to stop."""
+    """When to stop, and how fast to read."""
 
     max_messages: Annotated[
         int | None, typer.Option(help="Stop after this many records.", show_default=False)
@@ -98,6 +98,9 @@ class _Ends:
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop at what is the end of the log now.")
     ] = False
+    rate: Annotated[
+        float, typer.Option(min=0.0, help="Records in a second; 0: as fast as possible.")
+    ] = 0.0
 
     def limits(self) -> "Limits":
         """Return the limits. Raises UsageError."""
@@ -105,7 +108,7 @@ class _Ends:
 
         if self.max_messages is not None and self.max_messages < 1:
             raise UsageError(f"--max-messages {self.max_messages} is not allowed: 1 or more")
-        return Limits(self.max_messages, self.timeout, self.until_end)
+        return Limits(self.max_messages, self.timeout, self.until_end, self.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +198,8 @@ def consume(
             raise UsageError(
                 "--group and --snapshot exclude each other: a snapshot has no committed offsets"
             )
+        if limits.rate:
+            raise UsageError("--rate and --snapshot exclude each other")
         from deploy.cli.consume_snapshot import print_snapshot
 
         print_snapshot(topic, snapshot, store, limits.records_max, writer)

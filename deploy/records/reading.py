@@ -30,11 +30,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop; None for no limit. until_end: at what is the end of the log at the start."""
+    """When to stop, and how fast to read; None for no limit. until_end: at what is the end of the
+    log at the start. rate: records in a second, 0 for no limit.
+    """
 
     records_max: int | None
     timeout_s: float | None
     until_end: bool
+    rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class _Reading:
         self._printed = 0
 
     def run(self) -> int:
-        heard_at = time.monotonic()
+        began_at = heard_at = time.monotonic()
         while not self._is_over():
             message = self._consumer.poll(_POLL_S)
             if message is None:
@@ -117,8 +120,11 @@ class _Reading:
                 continue
             error = message.error()
             if error is None:
-                heard_at = time.monotonic()
                 self._take(message)
+                if self._limits.rate:
+                    due_at = began_at + self._printed / self._limits.rate
+                    time.sleep(max(0.0, due_at - time.monotonic()))
+                heard_at = time.monotonic()
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ends.pop(cast("int", message.partition()), None)
             elif not error.retriable():

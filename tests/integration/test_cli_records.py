@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -104,6 +105,16 @@ async def test_records_are_sent_at_a_rate(cli: Cli) -> None:
     late_ms = 500
     for index, time_ms in enumerate(times_ms):
         assert time_ms - times_ms[0] >= index * 1_000 / rate - late_ms, index
+
+
+async def test_records_are_printed_at_a_rate(cli: Cli) -> None:
+    await cli.run("produce", "orders", "--value", "x", "--count", "11")
+    began = time.monotonic()
+    shown = await cli.run("consume", "orders", *ALL, "--rate", "10")
+    assert shown == "x\n" * 11
+    assert time.monotonic() - began >= 1
+    with pytest.raises(UsageError, match="--rate and --snapshot"):
+        await cli.run("consume", "orders", "--snapshot", "s", "--rate", "10")
 
 
 async def test_a_transaction_has_all_records_or_none(cli: Cli) -> None:
