@@ -142,22 +142,12 @@ async def _until_settled(members: list[_Member], partitions: int) -> float:
         await asyncio.sleep(0.01)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """How long a group took to settle, in seconds.
-
-    joins_s: while all members but one joined, one after the other. settled_s: from then on.
-    joined_s: after one more member, for which moved_count partitions moved.
+async def run(
+    bootstrap: str, count: int, partitions: int, topic: str = clients.TOPIC
+) -> tuple[float, float, int]:
+    """Let so many members join; return the seconds from the last one until the group settles, the
+    same after one more member, and how many partitions moved then.
     """
-
-    joins_s: float
-    settled_s: float
-    joined_s: float
-    moved_count: int
-
-
-async def run(bootstrap: str, count: int, partitions: int, topic: str = clients.TOPIC) -> Settled:
-    """Let so many members join, then one more."""
     members = [
         _Member(f"member-{number:03}", *await connect(bootstrap), topic)
         for number in range(count + 1)
@@ -165,19 +155,17 @@ async def run(bootstrap: str, count: int, partitions: int, topic: str = clients.
     *first, last = members
     await until_coordinated(last.reader, last.writer, _GROUP)
     lives: list[asyncio.Task[None]] = []
-    began = time.perf_counter()
     try:
         for member in first:
             await member.join()
             lives.append(asyncio.create_task(member.live()))
-        joins_s = time.perf_counter() - began
         settled_s = await _until_settled(first, partitions)
         before = sum(member.revoked_count for member in first)
         await last.join()
         lives.append(asyncio.create_task(last.live()))
         joined_s = await _until_settled(members, partitions)
         moved_count = sum(member.revoked_count for member in first) - before
-        return Settled(joins_s, settled_s, joined_s, moved_count)
+        return settled_s, joined_s, moved_count
     finally:
         for task in lives:
             task.cancel()
@@ -193,22 +181,22 @@ def groups() -> list[Measure]:
     """Let 100 members join one after the other, then one more."""
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, PARTITIONS)
-        found = asyncio.run(run(system.bootstrap, MEMBERS, PARTITIONS))
+        settled_s, joined_s, moved_count = asyncio.run(run(system.bootstrap, MEMBERS, PARTITIONS))
     least = PARTITIONS // (MEMBERS + 1)
     note = f"{PARTITIONS} partitions; a heartbeat each {HEARTBEAT_MS / 1000:g} s"
     return [
         Measure(
             f"consumer group of {MEMBERS} members, last join to settled",
-            found.settled_s,
+            settled_s,
             "s",
             3.0,
             "lower",
             note=note,
         ),
-        Measure("the same after one more member", found.joined_s, "s", 3.0, "lower", note=note),
+        Measure("the same after one more member", joined_s, "s", 3.0, "lower", note=note),
         Measure(
             "partitions that moved then",
-            found.moved_count,
+            moved_count,
             "partitions",
             1.0,
             "lower",

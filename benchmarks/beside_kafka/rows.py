@@ -147,7 +147,7 @@ _ROWS: Final = (
         _processes(100),
     ),
     Row("rss-loaded", "footprint", "Memory of the broker after 500 MB", "MB", "lower"),
-    Row("group", "group", "Group of 50, first join to settled", "s", "lower"),
+    Row("group", "group", "Group of 50, last join to settled", "s", "lower"),
     Row("start", "start", "Start of broker and controller to first record", "s", "lower"),
     Row("cold-read", "cold-read", "Cold read after a restart", "MB/s", "higher"),
     Row("move", "move", "Move of a partition with 1 GB", "s", "lower", _every(0.1)),
