@@ -20,6 +20,18 @@ async function attempt(work) {
     }
 }
 
+// Kafka's broker may hear of a topic after the controller has answered.
+async function onceKnown(ask) {
+    for (;;) {
+        try {
+            return await ask();
+        } catch (error) {
+            if (error.type !== "UNKNOWN_TOPIC_OR_PARTITION") throw error;
+            await new Promise((resolve) => setTimeout(resolve, 20));
+        }
+    }
+}
+
 async function until(condition) {
     while (!condition()) await new Promise((resolve) => setTimeout(resolve, 20));
 }
@@ -79,13 +91,13 @@ const checks = {
 
     async configs() {
         const topic = "js-configs";
-        await create(topic, 1);
+        await onceKnown(() => create(topic, 1));
         const named = { type: ConfigResourceTypes.TOPIC, name: topic };
         const describe = async () => {
             const { resources } = await admin.describeConfigs({ includeSynonyms: true, resources: [{ ...named, configNames: ["cleanup.policy", "retention.ms"] }] });
             return sorted(resources[0].configEntries.map(({ configName, configValue, readOnly, configSource }) => [configName, configValue, readOnly, configSource].join(" ")));
         };
-        const before = await describe();
+        const before = await onceKnown(describe);
         const altered = await admin.alterConfigs({ validateOnly: false, resources: [{ ...named, configEntries: [{ name: "retention.ms", value: "5000" }] }] });
         const refused = await attempt(admin.alterConfigs({ validateOnly: false, resources: [{ ...named, configEntries: [{ name: "retention.ms", value: "soon" }] }] }));
         const missing = await attempt(admin.describeConfigs({ includeSynonyms: false, resources: [{ type: ConfigResourceTypes.TOPIC, name: "js-none" }] }));
