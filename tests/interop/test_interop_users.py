@@ -50,6 +50,11 @@ def upsertion(name: str, mechanism: int = 2, iterations: int = 4_096) -> Any:
 
 
 def _by_user(answer: Any, *fields: str) -> list[tuple[Any, ...]]:
+    """Return these fields of each user. Kafka lists the mechanisms of a user in any order."""
+    for item in answer["results"]:
+        item["credential_infos"] = sorted(
+            item.get("credential_infos", ()), key=lambda info: int(info["mechanism"])
+        )
     return sorted(tuple(item[field] for field in ("user", *fields)) for item in answer["results"])
 
 
