@@ -203,6 +203,10 @@ COMMANDS: Final[tuple[Command, ...]] = (
         " --add-config log.cleaner.backoff.ms=15000",
     ),
     Command(
+        "kafka-configs --alter --entity-type brokers --entity-name 1"
+        " --delete-config log.cleaner.backoff.ms",
+    ),
+    Command(
         "kafka-configs --describe --entity-type groups --entity-name tools-group",
     ),
     Command(
