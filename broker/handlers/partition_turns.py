@@ -1,8 +1,8 @@
 """Let requests that create or delete many partitions take turns at the controller.
 
-A chunk of CHUNK_PARTITIONS partitions keeps the controller busy for up to 0.1 s, and after it each
-broker that hears of them. The next chunk, of whatever request, begins when this broker has heard of
-the last. So clients that create partitions without end leave half of the time to others.
+A chunk of CHUNK_PARTITIONS partitions keeps the controller busy for up to 0.1 s, then each broker
+that applies it. The next chunk, of any request, begins when this broker has applied the last one,
+so that controller and broker do not work on such changes at the same time.
 Invariants: a broker has at most one chunk of more than FEW_PARTITIONS at the controller. Smaller
 changes do not wait.
 Must not: wait beyond the deadline of a request.
@@ -20,6 +20,7 @@ second, in which no broker reaches it.
 """
 
 FEW_PARTITIONS: Final = 50
+"""A change of so many is a tenth of a chunk, and should not wait for whole ones."""
 
 _T = TypeVar("_T")
 

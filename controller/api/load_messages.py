@@ -130,8 +130,8 @@ class ProposeMoves(Message, frozen=True, kw_only=True):
 class BrokerSession(Message, frozen=True, kw_only=True):
     """Describe the session of one broker, as the active controller keeps it.
 
-    state: "open"; "awaited": registered here, but its metadata stream has not begun; "broken": the
-    stream broke; "over": the broker is being fenced. heartbeat_age_ms: since its last heartbeat;
+    state: "open"; "awaited", registered but without a metadata stream yet; "broken", the stream
+    broke; or "over", the broker is being fenced. heartbeat_age_ms: since its last heartbeat;
     None: this controller has heard none. ends_in_ms: until it is fenced, if it stays silent.
     """
 

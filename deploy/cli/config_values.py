@@ -9,6 +9,11 @@ FILE_MARK = "@"
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\r\n")
 
 
+def parse_topic_config(text: str) -> tuple[str, str]:
+    """Return name and value of --config of a topic. Raises UsageError."""
+    return parse_pair("--config", text, "retention.ms=3600000")
+
+
 def parse_pair(option: str, text: str, example: str) -> tuple[str, str]:
     """Return name and value. A file that is no text, as a Protobuf descriptor set, becomes Base64.
 

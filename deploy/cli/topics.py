@@ -14,7 +14,7 @@ from deploy.cli.completing import (
     complete_topic_configs,
     complete_topics,
 )
-from deploy.cli.config_values import parse_pair
+from deploy.cli.config_values import parse_topic_config
 from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
 from deploy.cli.topics_apply import alter, apply
 from deploy.cli.topics_fork import fork
@@ -70,7 +70,7 @@ def create(
 
     For example: penstock topics create orders --partitions 6 --config retention.ms=3600000
     """
-    configs = dict(_pair(text) for text in config or [])
+    configs = dict(map(parse_topic_config, config or []))
     from deploy.clients.kafka import Kafka
 
     Kafka(bootstrap).create_topic(name, partitions, replication_factor, configs)
@@ -555,10 +555,6 @@ def _cells(size: "SizeView") -> tuple[str, ...]:
         "-" if size.read_requests is None else f"{size.read_requests:,}",
         "-" if size.read_usd is None else f"{size.read_usd:,.4f}",
     )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    return parse_pair("--config", text, "retention.ms=3600000")
 
 
 def _ids(ids: list[int]) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
-from deploy.cli.config_values import parse_pair
+from deploy.cli.config_values import parse_topic_config
 from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
 from deploy.errors import UsageError
 from deploy.output import Format, say
@@ -77,7 +77,7 @@ def fork(
         from stream.format.manifest.model import in_snapshot
 
         source = in_snapshot(source, snapshot)
-    configs = {"penstock.fork.source": source} | dict(map(_pair, config or []))
+    configs = {"penstock.fork.source": source} | dict(map(parse_topic_config, config or []))
     if at_time is not None:
         from deploy.groups.reset import parse_time
 
@@ -106,7 +106,3 @@ def fork(
     rows = [(at, *bounds, bounds[1] - bounds[0]) for at, bounds in offsets.items()]
     print_table(name, ["partition", "earliest", "latest", "offsets"], rows)
     say(f"forked {source} to {name} in {took_ms:,} ms")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    return parse_pair("--config", text, "retention.ms=3600000")

@@ -29,9 +29,9 @@ _VALID_S_MAX: Final = 86_400
 class Assertion:
     """How to make an assertion.
 
-    file: has one that somebody else signed; no other field counts then. claims: `sub`, `iss`,
-    `aud`. template_file: JSON with the objects `header` and `payload`, whose members count more
-    than `claims`. exp_s, nbf_s: seconds after and before now in which it is valid. has_id: it gets
+    file: contains a signed assertion; the other fields are ignored then. claims: `sub`, `iss`,
+    `aud`. template_file: JSON with the objects `header` and `payload`, whose members override
+    `claims`. exp_s, nbf_s: seconds after and before now in which it is valid. has_id: it gets
     a claim `jti`.
     """
 
@@ -50,8 +50,8 @@ class Assertion:
         if self.file:
             return _text(self.file).strip()
         template = self._template()
-        header = template.get("header", {}) | {"alg": self.algorithm, "typ": "JWT"}
-        claims = dict(self.claims) | template.get("payload", {})
+        header = template["header"] | {"alg": self.algorithm, "typ": "JWT"}
+        claims = dict(self.claims) | template["payload"]
         claims |= {"iat": now_s, "exp": now_s + self.exp_s, "nbf": now_s - self.nbf_s}
         if self.has_id:
             claims["jti"] = new_id()
@@ -76,15 +76,14 @@ class Assertion:
 
     def _template(self) -> dict[str, dict[str, Any]]:
         if not self.template_file:
-            return {}
+            return {"header": {}, "payload": {}}
         try:
             found: Any = json.loads(_text(self.template_file))
-            parts = {name: dict(found[name]) for name in ("header", "payload") if name in found}
-        except (ValueError, TypeError, RecursionError):
+            return {name: dict(found.get(name, {})) for name in ("header", "payload")}
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise ValueError(
                 f'{self.template_file} is not JSON such as {{"header": {{}}, "payload": {{}}}}'
             ) from None
-        return parts
 
     def properties(self) -> dict[str, str]:
         """Return the properties of librdkafka."""

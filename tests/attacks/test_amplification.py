@@ -222,8 +222,8 @@ async def test_long_requests_reach_the_controller_in_chunks(
 
 
 async def test_requests_for_many_partitions_take_turns(cluster: Cluster) -> None:
-    """When the controller works on one chunk, the broker has heard of all chunks before. It goes on
-    to create few partitions at once.
+    """A chunk begins only after the broker has applied all earlier ones. Small requests do not
+    wait.
     """
     assert cluster.controller is not None
     runtime = cluster.controller.runtime

@@ -8,12 +8,13 @@ vanishes with its pod makes them wait until their own timeouts.
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 _PIECE_BYTES: Final = 1 << 16
+_Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class NodePorts:
@@ -50,7 +51,7 @@ class NodePorts:
             for port in self._targets
         ]
 
-    def _accept_at(self, port: int) -> "asyncio.streams._ClientConnectedCallback":
+    def _accept_at(self, port: int) -> _Accept:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._open.add(writer)
             try:
