@@ -122,8 +122,13 @@ async def send(
         def delivered(error: KafkaError | None, _: object) -> None:
             errors.append(None if error is None else error.code())
 
+        # flush() ends the linger, so only a batch that is full or complete is sent.
         producer = Producer(
-            {"bootstrap.servers": cluster.bootstrap, "linger.ms": 100, "delivery.timeout.ms": 8_000}
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "linger.ms": 5_000,
+                "delivery.timeout.ms": 8_000,
+            }
             | settings
         )
         for value in values:
