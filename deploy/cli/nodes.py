@@ -18,6 +18,7 @@ _COLUMNS: Final = (
     "node",
     "epoch",
     "state",
+    "last heartbeat",
     "address",
     "rack",
     "leads",
@@ -39,8 +40,8 @@ def nodes(
     state_file: StateFile = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show the brokers: epoch, address, leaders, load, why the balancer excludes them, and WALs
-    that wait for recovery.
+    """Show the brokers: epoch, last heartbeat, address, leaders, load, why the balancer excludes
+    them, and WALs that wait for recovery.
     """
     if context.invoked_subcommand is not None:
         return
@@ -129,6 +130,7 @@ def _row(node: "NodeView") -> tuple[object, ...]:
         node.node_id,
         node.node_epoch,
         "fenced" if node.fenced else "alive",
+        _last_heartbeat(node),
         node.address,
         node.rack or "-",
         node.leads,
@@ -138,6 +140,13 @@ def _row(node: "NodeView") -> tuple[object, ...]:
         _latencies(node),
         node.note or "-",
     )
+
+
+def _last_heartbeat(node: "NodeView") -> str:
+    session = node.session
+    if session is None or session.heartbeat_age_ms is None:
+        return "-"
+    return f"{session.heartbeat_age_ms / 1_000:.1f} s ago"
 
 
 def _latencies(node: "NodeView") -> str:

@@ -4,6 +4,7 @@ gets them back, and no record is lost.
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,8 @@ async def test_the_command_says_why_and_moves_only_when_told_to(tmp_path: Path) 
             await until(lambda: sorted(led(cluster, 4)) == [0, 0, 1, 1])
             moved = led(cluster, 4).index(1)
             assert cluster.broker.image.topics.by_name("t").partitions[moved].replicas == (1, 0)
-            assert "append p50/p99 ms" in await cli.run("nodes")
+            table = await cli.run("nodes")
+            assert "append p50/p99 ms" in table
+            assert len(re.findall(r"\d\.\d s ago", table)) == 2
             await load.until_acknowledged(10)
         await checked(cluster, load, 4)
