@@ -14,7 +14,8 @@ Source: KIP-107; Kafka `ReplicaManager.deleteRecords`, `UnifiedLog.maybeIncremen
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from itertools import islice
+from typing import Final, TypeAlias
 
 from base.acls import Operation
 from base.ids import Offset
@@ -22,10 +23,10 @@ from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode, code_of
 from broker.handlers.authorization import find_denied_topics, note_change
 from broker.handlers.dispatch import encode_response
-from broker.handlers.lease import still_leads, wait_led
+from broker.handlers.lease import led_now, still_leads, wait_led
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.slices import gathered
+from broker.handlers.slices import gathered, listed
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
 from broker.partition.retention import allows_delete_records
@@ -47,6 +48,8 @@ _TIMEOUT_MS_MAX: Final = 60_000
 _WAIT_OPEN_S: Final = 2.0
 """How long a request waits for partitions that this broker is just opening."""
 
+_Found: TypeAlias = tuple[Partition, Offset] | ErrorCode
+
 
 async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
     """Answer when each partition has its new log start or an error. Costs one flush of the WAL for
@@ -58,19 +61,31 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
     open_deadline = min(deadline, ctx.received_at + _WAIT_OPEN_S)
     wanted = _offsets(request.topics)
     denied = await find_denied_topics(node, ctx, Operation.DELETE, wanted)
-    found = await gathered(
-        _find(node, open_deadline, name, index, offset, is_denied=name in denied)
+    named = [
+        (name, index, offset)
         for name, offsets in wanted.items()
         for index, offset in offsets.items()
+    ]
+    at_once = await listed(_find(node, *item, is_denied=item[0] in denied) for item in named)
+    opened = iter(
+        await gathered(
+            _find_opening(node, open_deadline, *item)
+            for item, start in zip(named, at_once, strict=True)
+            if start is None
+        )
     )
+    found = [next(opened) if start is None else start for start in at_once]
     failed = await _trim(
         node, deadline, [item for item in found if not isinstance(item, ErrorCode)]
     )
-    starts = iter(found)
-    topics = [
-        DeleteRecordsTopicResult(
-            name, [_result(node, index, next(starts), failed) for index in offsets]
+    results = iter(
+        await listed(
+            _result(node, index, start, failed)
+            for (_, index, _), start in zip(named, found, strict=True)
         )
+    )
+    topics = [
+        DeleteRecordsTopicResult(name, list(islice(results, len(offsets))))
         for name, offsets in wanted.items()
     ]
     trimmed = [
@@ -92,10 +107,10 @@ def _offsets(topics: Iterable[DeleteRecordsTopic]) -> dict[str, dict[int, int]]:
     return offsets
 
 
-async def _find(
-    node: Node, open_deadline: float, topic_name: str, index: int, offset: int, *, is_denied: bool
-) -> tuple[Partition, Offset] | ErrorCode:
-    """Return the partition and the log start that it is to get."""
+def _find(
+    node: Node, topic_name: str, index: int, offset: int, *, is_denied: bool
+) -> _Found | None:
+    """Return the partition and the log start that it is to get; None: it is being opened here."""
     if is_denied:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = node.image.topics.by_name(topic_name)
@@ -103,10 +118,21 @@ async def _find(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic_name in INTERNAL_TOPICS:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    partition = await wait_led(node, topic_name, index, open_deadline)
+    partition = led_now(node, topic_name, index)
+    return None if partition is None else _start(node, partition, offset)
+
+
+async def _find_opening(
+    node: Node, open_deadline: float, topic_name: str, index: int, offset: int
+) -> _Found:
+    return _start(node, await wait_led(node, topic_name, index, open_deadline), offset)
+
+
+def _start(node: Node, partition: Partition | ErrorCode, offset: int) -> _Found:
+    """Return the partition and the log start that it is to get."""
     if not isinstance(partition, Partition):
         return partition
-    if not allows_delete_records(node.image.configs.topic(topic_name)):
+    if not allows_delete_records(node.image.configs.topic(partition.topic_name)):
         return ErrorCode.POLICY_VIOLATION
     high_watermark = partition.high_watermark
     start = high_watermark if offset == _HIGH_WATERMARK else Offset(offset)
@@ -149,7 +175,7 @@ def _may_come_back(node: Node, starts: Sequence[tuple[Partition, Offset]]) -> bo
 def _result(
     node: Node,
     index: int,
-    found: tuple[Partition, Offset] | ErrorCode,
+    found: _Found,
     failed: Mapping[Partition, ErrorCode],
 ) -> DeleteRecordsPartitionResult:
     if isinstance(found, ErrorCode):
