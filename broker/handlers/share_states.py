@@ -5,9 +5,10 @@ Each partition has a result of its own. The partitions of a request are written 
 Source: Kafka `KafkaApis`, ShareCoordinatorService; KIP-932.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
 
 from base.acls import Operation
@@ -15,9 +16,15 @@ from broker.handlers.authorization import allows_cluster
 from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.slices import gathered
+from broker.handlers.slices import listed, sliced
 from broker.network.request import RequestContext, Response
-from broker.share.state import SharePartitionKey, ShareStateError, StateBatch
+from broker.share.state import (
+    SharePartitionKey,
+    ShareState,
+    ShareStateError,
+    ShareStateSummary,
+    StateBatch,
+)
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import delete_share_group_state as deleting
 from broker.wire.gen import initialize_share_group_state as initializing
@@ -25,6 +32,7 @@ from broker.wire.gen import read_share_group_state as reading
 from broker.wire.gen import read_share_group_state_summary as summing
 from broker.wire.gen import write_share_group_state as writing
 
+_Found = TypeVar("_Found")
 _Result = TypeVar("_Result")
 
 
@@ -39,15 +47,17 @@ async def handle_initialize_share_group_state(node: Node, ctx: RequestContext) -
     """InitializeShareGroupState (83)."""
     request = decoded(ctx, initializing.decode_request)
 
-    async def run(
-        key: SharePartitionKey, data: initializing.PartitionData
-    ) -> initializing.PartitionResult:
-        await node.share_coordinator.initialize(
+    def begin(key: SharePartitionKey, data: initializing.PartitionData) -> "asyncio.Future[None]":
+        return node.share_coordinator.initialize(
             key, state_epoch=data.state_epoch, start_offset=data.start_offset
         )
-        return initializing.PartitionResult(key.partition)
 
-    found = await _run_all(node, ctx, request, run, initializing.PartitionResult)
+    def answer(partition: int, _: None) -> initializing.PartitionResult:
+        return initializing.PartitionResult(partition)
+
+    found = await _run_all(
+        node, ctx, request, begin, answer=answer, refused=initializing.PartitionResult
+    )
     results = [initializing.InitializeStateResult(*result) for result in found]
     return encode_response(ctx, initializing.InitializeShareGroupStateResponse(results))
 
@@ -56,10 +66,12 @@ async def handle_read_share_group_state(node: Node, ctx: RequestContext) -> Resp
     """ReadShareGroupState (84)."""
     request = decoded(ctx, reading.decode_request)
 
-    async def run(key: SharePartitionKey, data: reading.PartitionData) -> reading.PartitionResult:
-        state = await node.share_coordinator.read(key, data.leader_epoch)
+    def begin(key: SharePartitionKey, data: reading.PartitionData) -> "asyncio.Future[ShareState]":
+        return node.share_coordinator.read(key, data.leader_epoch)
+
+    def answer(partition: int, state: ShareState) -> reading.PartitionResult:
         return reading.PartitionResult(
-            key.partition,
+            partition,
             state_epoch=state.state_epoch,
             start_offset=state.start_offset,
             state_batches=[
@@ -70,7 +82,9 @@ async def handle_read_share_group_state(node: Node, ctx: RequestContext) -> Resp
             ],
         )
 
-    found = await _run_all(node, ctx, request, run, reading.PartitionResult)
+    found = await _run_all(
+        node, ctx, request, begin, answer=answer, refused=reading.PartitionResult
+    )
     results = [reading.ReadStateResult(*result) for result in found]
     return encode_response(ctx, reading.ReadShareGroupStateResponse(results))
 
@@ -79,8 +93,8 @@ async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Res
     """WriteShareGroupState (85)."""
     request = decoded(ctx, writing.decode_request)
 
-    async def run(key: SharePartitionKey, data: writing.PartitionData) -> writing.PartitionResult:
-        await node.share_coordinator.write(
+    def begin(key: SharePartitionKey, data: writing.PartitionData) -> "asyncio.Future[None]":
+        return node.share_coordinator.write(
             key,
             state_epoch=data.state_epoch,
             leader_epoch=data.leader_epoch,
@@ -91,9 +105,13 @@ async def handle_write_share_group_state(node: Node, ctx: RequestContext) -> Res
                 for b in data.state_batches
             ],
         )
-        return writing.PartitionResult(key.partition)
 
-    found = await _run_all(node, ctx, request, run, writing.PartitionResult)
+    def answer(partition: int, _: None) -> writing.PartitionResult:
+        return writing.PartitionResult(partition)
+
+    found = await _run_all(
+        node, ctx, request, begin, answer=answer, refused=writing.PartitionResult
+    )
     results = [writing.WriteStateResult(*result) for result in found]
     return encode_response(ctx, writing.WriteShareGroupStateResponse(results))
 
@@ -102,11 +120,15 @@ async def handle_delete_share_group_state(node: Node, ctx: RequestContext) -> Re
     """DeleteShareGroupState (86)."""
     request = decoded(ctx, deleting.decode_request)
 
-    async def run(key: SharePartitionKey, data: deleting.PartitionData) -> deleting.PartitionResult:
-        await node.share_coordinator.delete(key)
-        return deleting.PartitionResult(key.partition)
+    def begin(key: SharePartitionKey, _: deleting.PartitionData) -> "asyncio.Future[None]":
+        return node.share_coordinator.delete(key)
 
-    found = await _run_all(node, ctx, request, run, deleting.PartitionResult)
+    def answer(partition: int, _: None) -> deleting.PartitionResult:
+        return deleting.PartitionResult(partition)
+
+    found = await _run_all(
+        node, ctx, request, begin, answer=answer, refused=deleting.PartitionResult
+    )
     results = [deleting.DeleteStateResult(*result) for result in found]
     return encode_response(ctx, deleting.DeleteShareGroupStateResponse(results))
 
@@ -115,17 +137,23 @@ async def handle_read_share_group_state_summary(node: Node, ctx: RequestContext)
     """ReadShareGroupStateSummary (87)."""
     request = decoded(ctx, summing.decode_request)
 
-    async def run(key: SharePartitionKey, data: summing.PartitionData) -> summing.PartitionResult:
-        summary = await node.share_coordinator.summary(key, data.leader_epoch)
+    def begin(
+        key: SharePartitionKey, data: summing.PartitionData
+    ) -> "asyncio.Future[ShareStateSummary]":
+        return node.share_coordinator.summary(key, data.leader_epoch)
+
+    def answer(partition: int, summary: ShareStateSummary) -> summing.PartitionResult:
         return summing.PartitionResult(
-            key.partition,
+            partition,
             state_epoch=summary.state_epoch,
             leader_epoch=summary.leader_epoch,
             start_offset=summary.start_offset,
             delivery_complete_count=summary.delivery_complete_count,
         )
 
-    found = await _run_all(node, ctx, request, run, summing.PartitionResult)
+    found = await _run_all(
+        node, ctx, request, begin, answer=answer, refused=summing.PartitionResult
+    )
     results = [summing.ReadStateSummaryResult(*result) for result in found]
     return encode_response(ctx, summing.ReadShareGroupStateSummaryResponse(results))
 
@@ -134,32 +162,42 @@ async def _run_all(
     node: Node,
     ctx: RequestContext,
     request: _Request,
-    run: Callable[[SharePartitionKey, Any], Awaitable[_Result]],
+    begin: Callable[[SharePartitionKey, Any], "asyncio.Future[_Found]"],
+    *,
+    answer: Callable[[int, _Found], _Result],
     refused: Callable[[int, int, str], _Result],
 ) -> list[tuple[UUID | None, list[_Result]]]:
-    """Run a step for each partition at the same time, for brokers only. Returns the results by
-    topic.
+    """Begin a step for each partition, then wait for all of them; for brokers only. Returns the
+    results by topic.
     """
     may_run = allows_cluster(node, ctx, Operation.CLUSTER_ACTION)
 
-    async def run_one(topic_id: UUID | None, data: Any) -> _Result:  # noqa: ANN401 - of any of the APIs
+    def begun(
+        topic_id: UUID | None,
+        data: Any,  # noqa: ANN401 - of any of the APIs
+    ) -> "asyncio.Future[_Found] | _Result":
         if not may_run:
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             return refused(data.partition, code, code.message)
         if topic_id is None or not request.group_id:
             what = "The group id must be specified." if topic_id else "The topic id cannot be null."
             return refused(data.partition, ErrorCode.INVALID_REQUEST, what)
-        key = SharePartitionKey(request.group_id, topic_id, data.partition)
-        try:
-            return await run(key, data)
-        except ShareStateError as error:
-            return refused(data.partition, error.code, str(error))
+        return begin(SharePartitionKey(request.group_id, topic_id, data.partition), data)
 
-    results = iter(
-        await gathered(
-            run_one(topic.topic_id, data) for topic in request.topics for data in topic.partitions
-        )
+    steps = await listed(
+        (data.partition, begun(topic.topic_id, data))
+        for topic in request.topics
+        for data in topic.partitions
     )
-    return [
-        (topic.topic_id, list(islice(results, len(topic.partitions)))) for topic in request.topics
-    ]
+    results: list[_Result] = []
+    async for partition, step in sliced(steps):
+        if not isinstance(step, asyncio.Future):
+            results.append(step)
+            continue
+        try:
+            found = await cast("asyncio.Future[_Found]", step)
+            results.append(answer(partition, found))
+        except ShareStateError as error:
+            results.append(refused(partition, error.code, str(error)))
+    left = iter(results)
+    return [(topic.topic_id, list(islice(left, len(topic.partitions)))) for topic in request.topics]

@@ -14,7 +14,7 @@ Source: Kafka ShareCoordinatorService.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 import structlog
@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 STATES_MAX: Final = 500_000
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _T = TypeVar("_T")
+_Step: TypeAlias = Callable[[ShareStates], tuple[_T, EncodedRecord | None]]
+"""Returns the answer, and the record to write before it."""
 
 
 class KnownTopics(Protocol):
@@ -149,15 +151,15 @@ class ShareCoordinator:
 
     # --- the store --------------------------------------------------------------------------------
 
-    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> "asyncio.Future[ShareState]":
         """See `ShareStateStore`, as for the other methods."""
-        return await self._submit(
+        return self._submit(
             key,
             lambda states: states.read(key, leader_epoch, self._now_ms()),
             may_create=False,
         )
 
-    async def write(
+    def write(
         self,
         key: SharePartitionKey,
         *,
@@ -166,8 +168,8 @@ class ShareCoordinator:
         start_offset: int,
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
-    ) -> None:
-        await self._submit(
+    ) -> "asyncio.Future[None]":
+        return self._submit(
             key,
             lambda states: (
                 None,
@@ -184,9 +186,9 @@ class ShareCoordinator:
             may_create=False,
         )
 
-    async def initialize(
+    def initialize(
         self, key: SharePartitionKey, *, state_epoch: int, start_offset: int
-    ) -> None:
+    ) -> "asyncio.Future[None]":
         def step(states: ShareStates) -> tuple[None, EncodedRecord | None]:
             if len(states) >= STATES_MAX and states.get(key) is None:
                 raise ShareStateError(
@@ -195,61 +197,93 @@ class ShareCoordinator:
                 )
             return None, states.initialize(key, state_epoch, start_offset, self._now_ms())
 
-        await self._submit(key, step)
+        return self._submit(key, step)
 
-    async def delete(self, key: SharePartitionKey) -> None:
-        await self._submit(key, lambda states: (None, states.delete(key)))
+    def delete(self, key: SharePartitionKey) -> "asyncio.Future[None]":
+        return self._submit(key, lambda states: (None, states.delete(key)))
 
-    async def summary(self, key: SharePartitionKey, leader_epoch: int = -1) -> ShareStateSummary:
-        return await self._submit(key, lambda states: (states.summary(key), None))
+    def summary(
+        self, key: SharePartitionKey, leader_epoch: int = -1
+    ) -> "asyncio.Future[ShareStateSummary]":
+        return self._submit(key, lambda states: (states.summary(key), None))
 
-    async def _submit(
-        self,
-        key: SharePartitionKey,
-        step: Callable[[ShareStates], tuple[_T, EncodedRecord | None]],
-        *,
-        may_create: bool = True,
-    ) -> _T:
-        """Run the step. Returns when its record is durable, and all before it.
+    def _submit(
+        self, key: SharePartitionKey, step: _Step[_T], *, may_create: bool = True
+    ) -> "asyncio.Future[_T]":
+        """Run the step. The future is done when its record is durable, and all before it. It is
+        done at once if there is nothing to wait for: a task would take longer than a refusal.
 
         may_create: False for a step that refuses a state that does not exist.
         """
-        if key.partition < 0:
-            raise ShareStateError(
-                ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number."
-            )
-        await self._shards.ready(key.coordinator_key)
-        state = self._shards.find(key.coordinator_key)
-        if isinstance(state, ErrorCode):
-            raise ShareStateError(state, state.message)
-        before = state.states.get(key)
-        if before is not None or may_create:
-            self._check_exists(key)
+        name = key.coordinator_key
+        state = self._shards.find(name)
+        if state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return asyncio.ensure_future(self._run_when_loaded(name, key, step, may_create))
+        return self._run(state, key, step, may_create)
+
+    async def _run_when_loaded(
+        self, name: str, key: SharePartitionKey, step: _Step[_T], may_create: bool
+    ) -> _T:
+        await self._shards.ready(name)
+        return await self._run(self._shards.find(name), key, step, may_create)
+
+    def _run(
+        self,
+        state: _Partition | ErrorCode,
+        key: SharePartitionKey,
+        step: _Step[_T],
+        may_create: bool,
+    ) -> "asyncio.Future[_T]":
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         try:
-            answer, record = step(state.states)
-        except ShareStateError:
-            self._check_alone()
-            raise
+            if key.partition < 0:
+                raise ShareStateError(
+                    ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number."
+                )
+            if isinstance(state, ErrorCode):
+                raise ShareStateError(state, state.message)
+            before = state.states.get(key)
+            if before is not None or may_create:
+                self._check_exists(key)
+            answer, record = self._checked(step, state.states)
+        except ShareStateError as error:
+            _refuse(future, error)
+            return future
         outcome = state.append if record is None else self._append(state, key, before, record)
-        code = ErrorCode.NONE if outcome is None else await asyncio.shield(outcome)
-        if code is not ErrorCode.NONE:
-            known = ErrorCode.INVALID_REQUEST if code in _TOO_LARGE else code
-            raise ShareStateError(known, known.message)
-        if record is None:
-            self._check_alone()
-        return answer
+
+        def settle(outcome: "asyncio.Future[ErrorCode] | None") -> None:
+            if future.done():  # whoever asked has left
+                return
+            code = ErrorCode.NONE if outcome is None else outcome.result()
+            if code is ErrorCode.NONE and record is None and not self._log.leads_alone:
+                code = ErrorCode.NOT_COORDINATOR  # no append has made sure of it
+            if code is ErrorCode.NONE:
+                future.set_result(answer)
+            else:
+                known = ErrorCode.INVALID_REQUEST if code in _TOO_LARGE else code
+                _refuse(future, ShareStateError(known, known.message))
+
+        if outcome is None or outcome.done():
+            settle(outcome)
+        else:
+            outcome.add_done_callback(settle)
+        return future
+
+    def _checked(self, step: _Step[_T], states: ShareStates) -> tuple[_T, EncodedRecord | None]:
+        """Run the step. The next coordinator may know better than a refusal, which the fence in the
+        WAL does not protect.
+        """
+        try:
+            return step(states)
+        except ShareStateError:
+            if not self._log.leads_alone:
+                code = ErrorCode.NOT_COORDINATOR
+                raise ShareStateError(code, code.message) from None
+            raise
 
     def _check_exists(self, key: SharePartitionKey) -> None:
         if key.partition >= self._topics.partition_count(key.topic_id):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            raise ShareStateError(code, code.message)
-
-    def _check_alone(self) -> None:
-        """Refuse an answer without an append, if the next coordinator may know better: the fence in
-        the WAL does not protect it.
-        """
-        if not self._log.leads_alone:
-            code = ErrorCode.NOT_COORDINATOR
             raise ShareStateError(code, code.message)
 
     def _append(
@@ -279,6 +313,11 @@ class ShareCoordinator:
         """Load the partition again, because memory is ahead of the log."""
         if self._shards.get(state.index) is state:
             self._shards.opened(state.index)
+
+
+def _refuse(future: "asyncio.Future[Any]", error: ShareStateError) -> None:
+    future.set_exception(error.with_traceback(None))  # which would keep what the step had
+    future.exception()  # else it is logged where whoever asked has left
 
 
 class _LiveShareStates:

@@ -8,7 +8,7 @@ Source: Kafka Persister, PersisterStateBatch; KIP-932.
 """
 
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
@@ -87,11 +87,11 @@ class ShareStateError(Exception):
 class ShareStateStore(Protocol):
     """Reads and writes states. What it has written is durable. Raises ShareStateError."""
 
-    async def read(self, key: SharePartitionKey, leader_epoch: int) -> ShareState:
+    def read(self, key: SharePartitionKey, leader_epoch: int) -> Awaitable[ShareState]:
         """Return the state for the leader of this epoch; earlier leaders are fenced from now on."""
         ...
 
-    async def write(
+    def write(
         self,
         key: SharePartitionKey,
         *,
@@ -100,21 +100,23 @@ class ShareStateStore(Protocol):
         start_offset: int,
         delivery_complete_count: int,
         batches: Sequence[StateBatch],
-    ) -> None:
+    ) -> Awaitable[None]:
         """Merge the batches into the state, which forgets what is below the start offset."""
         ...
 
-    async def initialize(
+    def initialize(
         self, key: SharePartitionKey, *, state_epoch: int, start_offset: int
-    ) -> None:
+    ) -> Awaitable[None]:
         """Begin a new state without batches."""
         ...
 
-    async def delete(self, key: SharePartitionKey) -> None:
+    def delete(self, key: SharePartitionKey) -> Awaitable[None]:
         """Delete the state. A state that does not exist is no error."""
         ...
 
-    async def summary(self, key: SharePartitionKey, leader_epoch: int = -1) -> ShareStateSummary:
+    def summary(
+        self, key: SharePartitionKey, leader_epoch: int = -1
+    ) -> Awaitable[ShareStateSummary]:
         """Return the state without its batches, and fence no leader."""
         ...
 

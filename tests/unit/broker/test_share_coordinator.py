@@ -63,7 +63,7 @@ async def started(log: MemoryLog, **named) -> ShareCoordinator:
     return coordinator
 
 
-async def write(
+def write(
     coordinator: ShareCoordinator,
     batches: Iterable[StateBatch] = (DONE,),
     *,
@@ -71,8 +71,8 @@ async def write(
     epoch: int = 1,
     leader: int = 1,
     start: int = 0,
-) -> None:
-    await coordinator.write(
+) -> "asyncio.Future[None]":
+    return coordinator.write(
         key,
         state_epoch=epoch,
         leader_epoch=leader,
@@ -88,9 +88,9 @@ async def refused(work) -> ErrorCode:
     return raised.value.code
 
 
-async def pending(*works) -> list[asyncio.Task]:
+async def pending(*works) -> list[asyncio.Future]:
     """Begin works, and let them run as far as they get."""
-    tasks = [asyncio.create_task(work) for work in works]
+    tasks = [asyncio.ensure_future(work) for work in works]
     for _ in range(10):
         await asyncio.sleep(0)
     return tasks
