@@ -43,10 +43,10 @@ _NO_DELETED: str = "There is no offset information to delete."
 async def handle_describe_share_group_offsets(node: Node, ctx: RequestContext) -> Response:
     """DescribeShareGroupOffsets (90)."""
     request = decoded(ctx, describing.decode_request)
-    code = ErrorCode.UNSUPPORTED_VERSION
+    is_on, code = are_shares_on(node), ErrorCode.UNSUPPORTED_VERSION
     groups = [
         await _describe(node, ctx, group)
-        if are_shares_on(node)
+        if is_on
         else describing.DescribeShareGroupOffsetsResponseGroup(group.group_id, error_code=code)
         async for group in sliced(request.groups)
     ]
@@ -75,6 +75,8 @@ async def _describe(
             (topic.topic_name, node.groups.topics.id_of(topic.topic_name), list(topic.partitions))
             for topic in group.topics
         ]
+    if not wanted:
+        return describing.DescribeShareGroupOffsetsResponseGroup(group_id, [])
     denied = await find_denied_topics(
         node,
         ctx,
@@ -90,17 +92,20 @@ async def _describe(
         if name in denied and group.topics is not None
     ]
     wanted = [item for item in wanted if item[0] not in denied]
-    keys = [
-        SharePartitionKey(group_id, topic_id, index)
+    # What is named again is looked up once, and what has no state not at all.
+    keys = {
+        SharePartitionKey(group_id, topic_id, index): None
         for _, topic_id, indexes in wanted
         if topic_id is not None
         for index in indexes
-        if 0 <= index < node.groups.topics.partition_count(topic_id)
-    ]
-    found = dict(
-        zip(keys, await asyncio.gather(*(_summary(node, key) for key in keys)), strict=True)
-    )
-    ends = await end_offsets(node, _countable(found))
+        if index in initialized.get(topic_id, ())
+    }
+    found: dict[SharePartitionKey, ShareStateSummary | ShareStateError] = {}
+    ends: Mapping[tuple[UUID, int], int] = {}
+    if keys:
+        summaries = await asyncio.gather(*(_summary(node, key) for key in keys))
+        found = dict(zip(keys, summaries, strict=True))
+        ends = await end_offsets(node, _countable(found))
     return describing.DescribeShareGroupOffsetsResponseGroup(
         group_id,
         [
