@@ -83,6 +83,8 @@ _AT_ONCE: Final = (list, bytearray)
 """Types of answers that are made in one turn. Asking for `Awaitable` takes 0.3 us longer."""
 _PRODUCE_PREFIX: Final = apis.PRODUCE.key.to_bytes(2, "big")
 
+_OFFSET_FETCH_WITH_ERROR_MAX: Final = 7
+"""Later versions have an error for each group alone."""
 _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.API_VERSIONS.key: lambda code: api_versions.ApiVersionsResponse(error_code=code),
     apis.FETCH.key: lambda code: fetch.FetchResponse(error_code=code),
@@ -339,8 +341,12 @@ class RequestDispatcher:
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             self._log_failure(ctx, error)
         make = _TOP_LEVEL.get(ctx.api_key)
-        if make is None:
-            raise CannotAnswer(f"{apis.APIS[ctx.api_key].name} failed: {code.name}") from error
+        if make is None or (
+            ctx.api_key == apis.OFFSET_FETCH.key and ctx.api_version > _OFFSET_FETCH_WITH_ERROR_MAX
+        ):
+            raise CannotAnswer(
+                f"{apis.APIS[ctx.api_key].name} failed: {code.name}: {error}"
+            ) from error
         response = encode_response(ctx, make(code))
         return response.encode() if isinstance(response, LongAnswer) else response
 
