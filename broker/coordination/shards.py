@@ -143,7 +143,10 @@ class CoordinatorShards(Generic[State]):
 
         Every request begins with this. Afterwards it may still get a retriable error.
         """
-        if self.find(key) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        if (
+            self.partition_of(key) in self._states  # saves a look at the clock
+            or self.find(key) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        ):
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOAD_WAIT_S):
