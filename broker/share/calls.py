@@ -265,6 +265,11 @@ def _summary(result: summing.PartitionResult) -> ShareStateSummary:
 # --- requests and responses in general ------------------------------------------------------------
 
 
+def elements_count(call: Call[Any]) -> int:
+    """Return how many elements the call adds to the arrays of a request, at most."""
+    return 2 + (len(call.batches) if isinstance(call, WriteCall) else 0)
+
+
 def _nothing(result: object) -> None:
     """Decode the answer of a call that returns nothing."""
 

@@ -22,7 +22,15 @@ from broker.coordination.internal_topics import SHARE_STATES_TOPIC, ensure_topic
 from broker.network.peers import PeerConnections, PeerGone
 from broker.partition.leaders import announced_leader
 from broker.partition.local_broker import LocalBroker
-from broker.share.calls import Call, DeleteCall, InitializeCall, ReadCall, SummaryCall, WriteCall
+from broker.share.calls import (
+    Call,
+    DeleteCall,
+    InitializeCall,
+    ReadCall,
+    SummaryCall,
+    WriteCall,
+    elements_count,
+)
 from broker.share.coordinator import ShareCoordinator
 from broker.share.state import (
     SharePartitionKey,
@@ -44,6 +52,10 @@ REQUEST_TIMEOUT_S: Final = 5.0
 LANES_COUNT: Final = 8
 CALLS_MAX: Final = 1_000
 """Maximum number of calls in one request."""
+ELEMENTS_MAX: Final = 2_000
+"""Elements after which no further call joins a request: `broker.wire.request_limits` has 4,000, and
+for writes as many more as a group may hold records of a partition.
+"""
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
 _REPEATED: Final = frozenset(
@@ -211,10 +223,15 @@ def _next_request(waiting: Sequence[Waiting]) -> tuple[list[Waiting], list[Waiti
     first = waiting[0][0]
     chosen: list[Waiting] = []
     later: list[Waiting] = []
+    sent_count = 0
     for item in waiting:
         call, answer = item
         if answer.done():
             continue
         is_alike = type(call) is type(first) and call.key.group_id == first.key.group_id
-        (chosen if is_alike and len(chosen) < CALLS_MAX else later).append(item)
+        if is_alike and len(chosen) < CALLS_MAX and sent_count < ELEMENTS_MAX:
+            chosen.append(item)
+            sent_count += elements_count(call)
+        else:
+            later.append(item)
     return chosen, later
