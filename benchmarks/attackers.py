@@ -38,6 +38,8 @@ from broker.wire.gen import (
     sasl_handshake,
 )
 from broker.wire.primitives import Reader
+from broker.wire.request_limits import elements_max
+from controller.api.messages import PARTITIONS_PER_REQUEST_MAX
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.topic_configs import SCHEMA_CHARS_MAX, VALUE_SCHEMA
 from stream.batch.compression import Compression, compress
@@ -69,7 +71,6 @@ _MEMBERS: Final = 32
 _REPEATED: Final = 1_000
 """Times that a part of an expression is repeated: about as large as INSTRUCTIONS_MAX allows."""
 
-_NAMES: Final = 49_000
 _BOMB_BYTES: Final = 64 << 20
 _TOKEN_BYTES: Final = (22_000, 350_000)
 """Before base64: a little below what OAUTHBEARER takes, and what `sasl.server.max.receive.size`
@@ -158,25 +159,30 @@ def _repeat(port: int, *frames: bytes) -> None:
 
 
 def _names_groups(port: int) -> None:
-    names = [f"g{number}" for number in range(_NAMES)]
+    names = [f"g{number}" for number in range(elements_max(apis.DESCRIBE_GROUPS.key))]
     _repeat(port, _long(apis.DESCRIBE_GROUPS, 5, describe_groups.DescribeGroupsRequest(names)))
 
 
 def _names_topics(port: int) -> None:
-    topics = [metadata.MetadataRequestTopic(name=f"n{number}") for number in range(_NAMES)]
+    count = elements_max(apis.METADATA.key)
+    topics = [metadata.MetadataRequestTopic(name=f"n{number}") for number in range(count)]
     request = metadata.MetadataRequest(topics, allow_auto_topic_creation=False)
     _repeat(port, _long(apis.METADATA, 12, request))
 
 
 def _creates_topics(port: int) -> None:
-    topics = [create_topics.CreatableTopic(f"a/{number}", 1, 1) for number in range(_NAMES)]
+    topics = [
+        create_topics.CreatableTopic(f"a/{number}", 1, 1)
+        for number in range(PARTITIONS_PER_REQUEST_MAX)
+    ]
     request = create_topics.CreateTopicsRequest(topics, timeout_ms=30_000)
     _repeat(port, _long(apis.CREATE_TOPICS, 7, request))
 
 
 def _describes_topics(port: int) -> None:
     """With authorization the broker decides eight rights for each."""
-    topics = [describe_topic_partitions.TopicRequest(f"n{number}") for number in range(_NAMES)]
+    count = elements_max(apis.DESCRIBE_TOPIC_PARTITIONS.key)
+    topics = [describe_topic_partitions.TopicRequest(f"n{number}") for number in range(count)]
     request = describe_topic_partitions.DescribeTopicPartitionsRequest(topics)
     _repeat(port, _long(apis.DESCRIBE_TOPIC_PARTITIONS, 0, request))
 
@@ -221,7 +227,7 @@ def _looks_up_offsets(port: int, topic: str, count: int, timestamp: int) -> None
 
 
 def _looks_up_missing(port: int) -> None:
-    _looks_up_offsets(port, WIDE, _NAMES, -1)
+    _looks_up_offsets(port, WIDE, elements_max(apis.LIST_OFFSETS.key) - 1, -1)
 
 
 def _looks_up_times(port: int) -> None:
@@ -236,9 +242,9 @@ def _declares_elements(port: int) -> None:
 
 
 def _sends_tags(port: int) -> None:
-    """A request of 49,000 tagged fields that no version has."""
+    """A request with as many tagged fields as elements are allowed, which no version has."""
     request = _long(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
-    count = _NAMES
+    count = elements_max(apis.HEARTBEAT.key)
     varint = bytes([count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14])
     body = request[4:-1] + varint + b"\x63\x00" * count
     _repeat(port, len(body).to_bytes(4, "big") + body)
@@ -445,17 +451,17 @@ def _never_ends(port: int) -> None:
 Attack = Callable[[int], None]
 
 OF_CLIENTS: Final[dict[str, Attack]] = {
-    "Metadata of 49,000 topics": _names_topics,
-    "DescribeGroups of 49,000 groups": _names_groups,
-    "CreateTopics of 49,000 bad names": _creates_topics,
-    "DescribeTopicPartitions of 49,000 topics": _describes_topics,
+    "Metadata of 14,000 topics": _names_topics,
+    "DescribeGroups of 6,000 groups": _names_groups,
+    "CreateTopics of 10,000 bad names": _creates_topics,
+    "DescribeTopicPartitions of 35,000 topics": _describes_topics,
     "subscriptions by regular expressions": _subscribes_by_expressions,
-    "ListOffsets of 49,000 partitions that do not exist": _looks_up_missing,
+    "ListOffsets of 30,000 partitions that do not exist": _looks_up_missing,
     "ListOffsets by time of 1,000 partitions": _looks_up_times,
     "arrays that declare 2 billion elements": _declares_elements,
     "a flood of connections": _flood,
     "500 slow senders of 100 MB": _never_ends,
-    "49,000 tagged fields": _sends_tags,
+    "35,000 tagged fields": _sends_tags,
     "bombs of 64 MiB": _sends_bombs,
     "hostile schemas": _sets_schemas,
     "records for hostile schemas": _sends_hostile_records,

@@ -8,7 +8,7 @@ others wait as bytes, which `queued.max.request.bytes` limits. A Fetch that wait
 not count, and requests of brokers do not wait: brokers may wait for each other.
 Must not: look anything up in the thread. Handlers do that on the event loop, in slices
 (`broker.handlers.slices`).
-Source: ADR 0087.
+Source: ADR 0087; ADR 0101 for the limits of a request.
 """
 
 import asyncio
@@ -17,10 +17,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar, cast
 
+from broker.errors import ErrorCode, kafka_error
 from broker.network.request import LongAnswer, RequestContext, Response
-from broker.wire.errors import TooManyElements
+from broker.wire.apis import APIS
+from broker.wire.errors import RequestTooLong, TooManyElements
 from broker.wire.framing import decode_body
 from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
+from broker.wire.request_limits import elements_max, things_max
 
 SWITCH_INTERVAL_S: Final = 0.000_1
 """How long the thread of long requests keeps the interpreter while the event loop waits for it.
@@ -90,10 +93,24 @@ class LongRequests:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def decode(self, ctx: RequestContext, decode: Decode) -> None:
-        """Set `ctx.body`. Raises WireError."""
-        ctx.body = await self._run(
-            ctx, lambda: decode_body(decode, ctx.frame, ctx.body_offset, ctx.api_version)
-        )
+        """Set `ctx.body`. Raises WireError for too many elements, and KafkaError for too many of
+        what costs most.
+        """
+        elements = elements_max(ctx.api_key)
+        name = APIS[ctx.api_key].name
+        try:
+            body = await self._run(
+                ctx,
+                lambda: decode_body(decode, ctx.frame, ctx.body_offset, ctx.api_version, elements),
+            )
+        except TooManyElements as error:
+            count = elements - error.allowed + error.declared
+            raise RequestTooLong(name, "elements of arrays", count, elements) from error
+        limit = things_max(ctx.api_key)
+        if limit is not None and (count := limit.count(body)) > limit.max:
+            too_long = RequestTooLong(name, limit.name, count, limit.max)
+            raise kafka_error(ErrorCode.POLICY_VIOLATION, str(too_long))
+        ctx.body = body
 
     async def encoded(self, ctx: RequestContext, response: Response) -> Response:
         """Return the answer as bytes. Raises UnencodableValue."""

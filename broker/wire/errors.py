@@ -43,6 +43,16 @@ class TooManyElements(InvalidLength):
     """A declared count is larger than the reader allows, though the frame may have as many."""
 
 
+class RequestTooLong(WireError):
+    """A request names more than `broker.wire.request_limits` allows for its API."""
+
+    def __init__(self, api: str, what: str, count: int, allowed: int) -> None:
+        super().__init__(
+            f"a request of {api} has {count} {what} or more, allowed are {allowed}; make several"
+            " requests"
+        )
+
+
 class InvalidVarint(WireError):
     """A variable-length integer is longer than five bytes or does not fit in 32 bits."""
 

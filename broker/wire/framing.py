@@ -112,7 +112,8 @@ def decode_body(
     elements_max: int = REQUEST_ELEMENTS_MAX,
 ) -> Message:
     """Read a body with a function of `broker.wire.gen`. Bytes after it are ignored, as in Kafka.
-    elements_max: for answers, `MAX_ELEMENTS_COUNT`.
+    elements_max: of the API for requests (`broker.wire.request_limits`), for answers
+    `MAX_ELEMENTS_COUNT`.
 
     librdkafka requires that: its Metadata request for all topics (v9 and later) ends with three
     extra bytes.

@@ -11,6 +11,8 @@ from typing import Final
 
 from broker.handlers.table import INLINE, make_handlers
 from broker.wire.apis import APIS, ApiSpec
+from broker.wire.primitives import REQUEST_ELEMENTS_MAX
+from broker.wire.request_limits import elements_max, things_max
 from deploy.reference.api_evidence import EVIDENCE
 from deploy.reference.kafka_4_2 import KAFKA_APIS
 
@@ -36,6 +38,18 @@ Requests means single requests; those that Kafka has too are compared with its a
 
 | API | difference from Kafka 4.2 |
 |---|---|
+"""
+_LIMITS_HEAD: Final = f"""
+## Limits of a request
+
+A request names at most so many things, whatever their kind: each element of an array, also of one inside another, and each tagged field counts as one.
+For APIs that are not in the table it is {REQUEST_ELEMENTS_MAX:,}.
+What clients send for 10,000 partitions fits, and so do requests for 5,000 groups ([ADR 0101](../adr/0101-limits-of-long-requests.md)).
+A request with more elements closes the connection, and the log of the broker names the API, the number and the limit.
+One with more of what the last column names is refused with POLICY_VIOLATION if the API has an error for the whole request, and else closes the connection, too.
+
+| API | elements | of them |
+|---|---|---|
 """
 _ABSENT_HEAD: Final = """
 ## Notes
@@ -164,7 +178,12 @@ def markdown() -> str:
     served = {*make_handlers(), *INLINE}
     rows = "\n".join(_row(api) for api in APIS.values() if api.key in served)
     differences = "\n".join(f"| {name} | {text} |" for name, text in DIFFERENCES.items())
-    parts = _HEAD + rows, _TESTED + differences, _ABSENT_HEAD + "\n".join(_absent_rows())
+    parts = (
+        _HEAD + rows,
+        _TESTED + differences,
+        _LIMITS_HEAD + "\n".join(_limit_rows()),
+        _ABSENT_HEAD + "\n".join(_absent_rows()),
+    )
     return "\n".join(parts) + "\n"
 
 
@@ -184,6 +203,14 @@ def _row(api: ApiSpec) -> str:
 
 def _versions(first: int, last: int) -> str:
     return f"{first}" if first == last else f"{first} to {last}"
+
+
+def _limit_rows() -> Iterator[str]:
+    for api in APIS.values():
+        elements, things = elements_max(api.key), things_max(api.key)
+        if elements != REQUEST_ELEMENTS_MAX or things is not None:
+            of_them = "" if things is None else f"{things.max:,} {things.name}"
+            yield f"| {api.name} | {elements:,} | {of_them} |"
 
 
 def _absent_rows() -> Iterator[str]:

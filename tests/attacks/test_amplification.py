@@ -28,15 +28,15 @@ from broker.wire.gen import (
     metadata,
     offset_fetch,
 )
-from broker.wire.primitives import REQUEST_ELEMENTS_MAX
+from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
 from controller.api.messages import PARTITIONS_PER_REQUEST_MAX, CreateTopics, NewTopic
 from controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 from controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 
-REPEATED = 20_000
-"""How often a request names one thing, within `REQUEST_ELEMENTS_MAX`."""
+REPEATED = 2 * ELEMENTS_AT_ONCE_MAX
+"""How often a request names one thing, within the limits of all APIs."""
 
 PATIENT = {"session_timeout_ms": 60_000, "session_grace_ms": 60_000}
 """On a busy machine such requests last longer than the sessions of other tests."""
@@ -70,7 +70,7 @@ async def test_a_resource_that_is_named_again_is_described_once(attacker: Attack
 
 
 async def test_configs_of_groups_that_nobody_has_are_limited(attacker: Attacker) -> None:
-    names = [f"g{number}" for number in range(CONFIGS_MAX // 4)]
+    names = [f"g{number}" for number in range(CONFIGS_MAX // 5)]
     request = describe_configs.DescribeConfigsRequest(
         [describe_configs.DescribeConfigsResource(GROUP_RESOURCE, name, None) for name in names],
         include_synonyms=True,
@@ -125,7 +125,7 @@ async def test_names_that_are_repeated_are_answered_once(attacker: Attacker) -> 
 
 async def test_others_are_answered_in_between(cluster: Cluster, attacker: Attacker) -> None:
     """Heartbeats arrive behind a request for thousands of groups, and are answered first."""
-    names = [f"g{number}" for number in range(100 * SLICE_COUNT)]
+    names = [f"g{number}" for number in range(10 * SLICE_COUNT)]
     async with Attacker.connected(cluster.broker.port) as other:
         beat = heartbeat.HeartbeatRequest("g", 1, "m")
         await other.ask(apis.HEARTBEAT, 4, beat)
@@ -151,7 +151,7 @@ async def test_others_are_answered_in_between(cluster: Cluster, attacker: Attack
 async def test_others_are_answered_while_a_request_looks_up_offsets(
     cluster: Cluster, attacker: Attacker
 ) -> None:
-    """ListOffsets of 20,000 partitions: each look-up is a step of the event loop of its own."""
+    """ListOffsets of thousands of partitions: each look-up is a step of its own."""
     wanted = [list_offsets.ListOffsetsPartition(index, -1, -1) for index in range(REPEATED)]
     request = list_offsets.ListOffsetsRequest(
         -1, 0, [list_offsets.ListOffsetsTopic("orders", wanted)], timeout_ms=0
@@ -296,13 +296,3 @@ async def test_bad_names_of_topics_cost_the_controller_nothing(
     assert [result.name for result in results] == names
     assert {result.error_code for result in results} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
     assert "topic name 'a/0' is not allowed" in results[0].error_message
-
-
-async def test_a_request_of_too_many_elements_closes_the_connection(
-    cluster: Cluster, attacker: Attacker
-) -> None:
-    request = describe_groups.DescribeGroupsRequest(["g"] * (REQUEST_ELEMENTS_MAX + 1))
-    assert await attacker.answer(apis.DESCRIBE_GROUPS, 5, request) is None
-    async with Attacker.connected(cluster.broker.port) as other:
-        request = describe_groups.DescribeGroupsRequest(["g"] * REQUEST_ELEMENTS_MAX)
-        assert len((await other.ask(apis.DESCRIBE_GROUPS, 5, request)).groups) == 1

@@ -46,6 +46,9 @@ FEW_TURNS = {
     "WriteTxnMarkers",
     "DescribeLogDirs",
     "CreatePartitions",
+    "CreatePartitions with replicas",
+    "CreateTopics with replicas",
+    "ShareAcknowledge",
     "AlterShareGroupOffsets",
     "DeleteShareGroupOffsets",
 }

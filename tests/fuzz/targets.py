@@ -24,6 +24,7 @@ from broker.wire.errors import WireError
 from broker.wire.framing import decode_body, parse_header, parse_response_header
 from broker.wire.primitives import MAX_ELEMENTS_COUNT
 from broker.wire.produce import decode_produce_request
+from broker.wire.request_limits import elements_max
 from controller.api import (
     load_messages,
     quota_messages,
@@ -117,7 +118,8 @@ def _request(frame: bytes) -> None:
     at, version = header.body_offset, header.api_version
     if header.api is PRODUCE:
         decode_produce_request(memoryview(frame), at, version)
-    decode_body(CODECS[header.api.key].decode_request, frame, at, version)
+    elements = elements_max(header.api.key)
+    decode_body(CODECS[header.api.key].decode_request, frame, at, version, elements)
 
 
 def _response(data: bytes) -> None:

@@ -20,7 +20,9 @@ from broker.share.state import (
     ShareStateError,
     StateBatch,
 )
+from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
+from broker.wire.request_limits import elements_max
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
@@ -94,6 +96,32 @@ async def test_every_broker_reads_and_writes_all_states(cluster: Cluster) -> Non
     await asyncio.gather(*(second.share_states.delete(key) for key in keys(cluster)))
     found = await asyncio.gather(*(first.share_states.summary(key) for key in keys(cluster)))
     assert {summary.start_offset for summary in found} == {NO_START_OFFSET}
+
+
+async def test_requests_of_many_batches_stay_within_their_limit(cluster: Cluster) -> None:
+    """Each write has half as many batches as a request may have elements; all wait for the same
+    connections.
+    """
+    first, second = cluster.brokers.values()
+    await initialize(first, cluster)
+    assert leaders(cluster, first) == {first.node_id, second.node_id}
+    count = elements_max(apis.WRITE_SHARE_GROUP_STATE.key) // 2
+    batches = [StateBatch(2 * at, 2 * at, ACKNOWLEDGED, 1) for at in range(count)]
+    await asyncio.gather(
+        *(
+            first.share_states.write(
+                key,
+                state_epoch=1,
+                leader_epoch=1,
+                start_offset=0,
+                delivery_complete_count=1,
+                batches=batches,
+            )
+            for key in keys(cluster)
+        )
+    )
+    states = await asyncio.gather(*(first.share_states.read(key, 1) for key in keys(cluster)))
+    assert {len(state.batches) for state in states} == {count}
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])

@@ -15,13 +15,9 @@ from broker.wire.codecs import CODECS
 from broker.wire.errors import InvalidLength, UnsupportedApi, WireError
 from broker.wire.framing import decode_body, parse_header
 from broker.wire.gen import fetch, metadata, produce
-from broker.wire.primitives import (
-    MAX_ELEMENTS_COUNT,
-    REQUEST_ELEMENTS_MAX,
-    Reader,
-    Writer,
-)
-from broker.wire.produce import decode_produce_request
+from broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader, Writer
+from broker.wire.produce import decode_produce_request, read_produce_request
+from broker.wire.request_limits import elements_max
 from tests.property.test_wire_strategies import messages
 
 ALL = [pytest.param(api, id=api.name) for api in APIS.values()]
@@ -30,8 +26,9 @@ SETTINGS = settings(max_examples=80, deadline=None, suppress_health_check=[Healt
 
 def _try(api: ApiSpec, direction: str, version: int, body: bytes) -> None:
     codec = CODECS[api.key]._asdict()
+    elements = elements_max(api.key) if direction == "request" else MAX_ELEMENTS_COUNT
     with contextlib.suppress(WireError):
-        decode_body(codec[f"decode_{direction}"], body, 0, version)
+        decode_body(codec[f"decode_{direction}"], body, 0, version, elements)
     if api is PRODUCE and direction == "request":
         with contextlib.suppress(WireError):
             decode_produce_request(memoryview(body), 0, version)
@@ -135,14 +132,15 @@ def test_a_frame_with_too_many_elements_is_refused() -> None:
     """Send one more than the limit of the smallest possible topics in a well-formed frame. It is
     refused before any topic is decoded.
     """
-    count = REQUEST_ELEMENTS_MAX + 1
+    elements = elements_max(PRODUCE.key)
+    count = elements + 1
     body = Writer(bytes.fromhex("00 ffff 00007530"))
     body.length(count, flexible=True)
     body += bytes.fromhex("01 01 00") * count + b"\x00"
     tracemalloc.start()
     try:
         with pytest.raises(InvalidLength, match="array"):
-            decode_produce_request(memoryview(body), 0, 9)
+            read_produce_request(Reader(body, 0, elements), 9)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -1,90 +1,40 @@
-"""Long requests: of each API that names many things, one with as many as a broker accepts."""
+"""Long requests: of each API that names many things, with as many as a broker accepts."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
-from uuid import UUID
+from collections.abc import Mapping
+from typing import Final
 
 from broker.wire import apis
-from broker.wire.apis import ApiSpec
 from broker.wire.gen import (
-    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
-    alter_share_group_offsets,
     alter_user_scram_credentials,
     create_acls,
     create_delegation_token,
     create_partitions,
     create_topics,
     delete_acls,
-    delete_groups,
     delete_records,
-    delete_share_group_offsets,
     delete_topics,
     describe_configs,
     describe_delegation_token,
-    describe_groups,
     describe_log_dirs,
     describe_producers,
-    describe_share_group_offsets,
     describe_topic_partitions,
-    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
     fetch,
-    find_coordinator,
     incremental_alter_configs,
-    initialize_share_group_state,
-    leave_group,
     list_offsets,
     list_partition_reassignments,
     metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
     offset_for_leader_epoch,
     produce,
-    read_share_group_state,
-    share_fetch,
-    share_group_describe,
-    txn_offset_commit,
-    write_share_group_state,
-    write_txn_markers,
 )
-from broker.wire.primitives import REQUEST_ELEMENTS_MAX
 from controller.metadata.configs import GROUP_RESOURCE, TOPIC_RESOURCE
-
-ELEMENTS: Final = REQUEST_ELEMENTS_MAX - 1_000
-_ID: Final = UUID(int=7)
-
-
-@dataclass(frozen=True, slots=True)
-class LongRequest:
-    """make: the request that names so many things. elements: of the request, for each of them."""
-
-    api: ApiSpec
-    version: int
-    make: Callable[[int], Any]
-    elements: int = 1
-
-    @property
-    def count(self) -> int:
-        return ELEMENTS // self.elements
-
-    def request(self) -> Any:
-        return self.make(self.count)
-
-
-def _names(count: int) -> list[str]:
-    return [f"n{number}" for number in range(count)]
-
-
-def _ids(count: int) -> list[UUID]:
-    return [UUID(int=number + 1) for number in range(count)]
-
+from tests.support.long_group_requests import GROUP_REQUESTS
+from tests.support.long_request import UNKNOWN_NODES, LongRequest, ids, names
 
 LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
     "Produce": LongRequest(
@@ -97,7 +47,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
                 produce.TopicProduceData(
                     name=name, partition_data=[produce.PartitionProduceData(0, b"")]
                 )
-                for name in _names(count)
+                for name in names(count)
             ],
         ),
         2,
@@ -114,6 +64,17 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
             ]
         ),
     ),
+    "Fetch of many topics": LongRequest(
+        apis.FETCH,
+        12,
+        lambda count: fetch.FetchRequest(
+            topics=[
+                fetch.FetchTopic(topic=name, partitions=[fetch.FetchPartition(0, -1, 0)])
+                for name in names(count)
+            ]
+        ),
+        2,
+    ),
     "ListOffsets": LongRequest(
         apis.LIST_OFFSETS,
         7,
@@ -128,11 +89,24 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
             ],
         ),
     ),
+    "ListOffsets of many topics": LongRequest(
+        apis.LIST_OFFSETS,
+        7,
+        lambda count: list_offsets.ListOffsetsRequest(
+            -1,
+            0,
+            [
+                list_offsets.ListOffsetsTopic(name, [list_offsets.ListOffsetsPartition(0, -1, -1)])
+                for name in names(count)
+            ],
+        ),
+        2,
+    ),
     "Metadata": LongRequest(
         apis.METADATA,
         12,
         lambda count: metadata.MetadataRequest(
-            [metadata.MetadataRequestTopic(name=name) for name in _names(count)],
+            [metadata.MetadataRequestTopic(name=name) for name in names(count)],
             allow_auto_topic_creation=False,
         ),
     ),
@@ -140,58 +114,9 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         apis.METADATA,
         12,
         lambda count: metadata.MetadataRequest(
-            [metadata.MetadataRequestTopic(topic_id, None) for topic_id in _ids(count)],
+            [metadata.MetadataRequestTopic(topic_id, None) for topic_id in ids(count)],
             allow_auto_topic_creation=False,
         ),
-    ),
-    "OffsetCommit": LongRequest(
-        apis.OFFSET_COMMIT,
-        8,
-        lambda count: offset_commit.OffsetCommitRequest(
-            "g",
-            topics=[
-                offset_commit.OffsetCommitRequestTopic(
-                    name="orders",
-                    partitions=[
-                        offset_commit.OffsetCommitRequestPartition(index, 1)
-                        for index in range(count)
-                    ],
-                )
-            ],
-        ),
-    ),
-    "OffsetFetch": LongRequest(
-        apis.OFFSET_FETCH,
-        8,
-        lambda count: offset_fetch.OffsetFetchRequest(
-            [
-                offset_fetch.OffsetFetchRequestGroup(
-                    "g",
-                    topics=[
-                        offset_fetch.OffsetFetchRequestTopics(
-                            name="orders", partition_indexes=range(count)
-                        )
-                    ],
-                )
-            ]
-        ),
-    ),
-    "FindCoordinator": LongRequest(
-        apis.FIND_COORDINATOR,
-        4,
-        lambda count: find_coordinator.FindCoordinatorRequest("", 0, _names(count)),
-    ),
-    "LeaveGroup": LongRequest(
-        apis.LEAVE_GROUP,
-        4,
-        lambda count: leave_group.LeaveGroupRequest(
-            "g", [leave_group.MemberIdentity(name) for name in _names(count)]
-        ),
-    ),
-    "DescribeGroups": LongRequest(
-        apis.DESCRIBE_GROUPS,
-        5,
-        lambda count: describe_groups.DescribeGroupsRequest(_names(count)),
     ),
     "CreateTopics": LongRequest(
         apis.CREATE_TOPICS,
@@ -201,16 +126,34 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
                 create_topics.CreatableTopic(
                     name, 1, 1, configs=[create_topics.CreatableTopicConfig("c", None)]
                 )
-                for name in _names(count)
+                for name in names(count)
             ]
         ),
         2,
+    ),
+    "CreateTopics with replicas": LongRequest(
+        apis.CREATE_TOPICS,
+        7,
+        lambda count: create_topics.CreateTopicsRequest(
+            [
+                create_topics.CreatableTopic(
+                    "n",
+                    -1,
+                    -1,
+                    [
+                        create_topics.CreatableReplicaAssignment(index, UNKNOWN_NODES)
+                        for index in range(count)
+                    ],
+                )
+            ]
+        ),
+        4,
     ),
     "DeleteTopics": LongRequest(
         apis.DELETE_TOPICS,
         6,
         lambda count: delete_topics.DeleteTopicsRequest(
-            [delete_topics.DeleteTopicState(name) for name in _names(count)]
+            [delete_topics.DeleteTopicState(name) for name in names(count)]
         ),
     ),
     "DeleteRecords": LongRequest(
@@ -233,77 +176,23 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
                 offset_for_leader_epoch.OffsetForLeaderTopic(
                     name, [offset_for_leader_epoch.OffsetForLeaderPartition()]
                 )
-                for name in _names(count)
+                for name in names(count)
             ]
         ),
         2,
-    ),
-    "AddPartitionsToTxn": LongRequest(
-        apis.ADD_PARTITIONS_TO_TXN,
-        3,
-        lambda count: add_partitions_to_txn.AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="t",
-            v3_and_below_topics=[
-                add_partitions_to_txn.AddPartitionsToTxnTopic("orders", range(count))
-            ],
-        ),
-    ),
-    "WriteTxnMarkers": LongRequest(
-        apis.WRITE_TXN_MARKERS,
-        1,
-        lambda count: write_txn_markers.WriteTxnMarkersRequest(
-            [
-                write_txn_markers.WritableTxnMarker(
-                    1, 1, False, [write_txn_markers.WritableTxnMarkerTopic("orders", range(count))]
-                )
-            ]
-        ),
-    ),
-    "WriteTxnMarkers of many": LongRequest(
-        apis.WRITE_TXN_MARKERS,
-        1,
-        lambda count: write_txn_markers.WriteTxnMarkersRequest(
-            [
-                write_txn_markers.WritableTxnMarker(
-                    number, 1, False, [write_txn_markers.WritableTxnMarkerTopic("orders", [1])]
-                )
-                for number in range(count)
-            ]
-        ),
-        3,
-    ),
-    "TxnOffsetCommit": LongRequest(
-        apis.TXN_OFFSET_COMMIT,
-        3,
-        lambda count: txn_offset_commit.TxnOffsetCommitRequest(
-            "t",
-            "g",
-            topics=[
-                txn_offset_commit.TxnOffsetCommitRequestTopic(
-                    "orders",
-                    [
-                        txn_offset_commit.TxnOffsetCommitRequestPartition(index, 1)
-                        for index in range(count)
-                    ],
-                )
-            ],
-        ),
     ),
     "CreateAcls": LongRequest(
         apis.CREATE_ACLS,
         3,
         lambda count: create_acls.CreateAclsRequest(
-            [create_acls.AclCreation(2, name, 3, "User:u", "*", 3, 3) for name in _names(count)]
+            [create_acls.AclCreation(2, name, 3, "User:u", "*", 3, 3) for name in names(count)]
         ),
     ),
     "DeleteAcls": LongRequest(
         apis.DELETE_ACLS,
         3,
         lambda count: delete_acls.DeleteAclsRequest(
-            [
-                delete_acls.DeleteAclsFilter(2, name, 3, "User:u", "*", 3, 3)
-                for name in _names(count)
-            ]
+            [delete_acls.DeleteAclsFilter(2, name, 3, "User:u", "*", 3, 3) for name in names(count)]
         ),
     ),
     "DescribeConfigs": LongRequest(
@@ -312,7 +201,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         lambda count: describe_configs.DescribeConfigsRequest(
             [
                 describe_configs.DescribeConfigsResource(TOPIC_RESOURCE, name, None)
-                for name in _names(count)
+                for name in names(count)
             ]
         ),
     ),
@@ -324,7 +213,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
                 alter_configs.AlterConfigsResource(
                     TOPIC_RESOURCE, name, [alter_configs.AlterableConfig("retention.ms", None)]
                 )
-                for name in _names(count)
+                for name in names(count)
             ]
         ),
         2,
@@ -339,7 +228,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
                     name,
                     [incremental_alter_configs.AlterableConfig("retention.ms", 0, None)],
                 )
-                for name in _names(count)
+                for name in names(count)
             ]
         ),
         2,
@@ -348,7 +237,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         apis.DESCRIBE_LOG_DIRS,
         4,
         lambda count: describe_log_dirs.DescribeLogDirsRequest(
-            [describe_log_dirs.DescribableLogDirTopic(name, [0]) for name in _names(count)]
+            [describe_log_dirs.DescribableLogDirTopic(name, [0]) for name in names(count)]
         ),
         2,
     ),
@@ -367,12 +256,27 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         apis.CREATE_PARTITIONS,
         3,
         lambda count: create_partitions.CreatePartitionsRequest(
-            [create_partitions.CreatePartitionsTopic(name, 2, None) for name in _names(count)],
+            [create_partitions.CreatePartitionsTopic(name, 2, None) for name in names(count)],
             timeout_ms=10_000,
         ),
     ),
-    "DeleteGroups": LongRequest(
-        apis.DELETE_GROUPS, 2, lambda count: delete_groups.DeleteGroupsRequest(_names(count))
+    "CreatePartitions with replicas": LongRequest(
+        apis.CREATE_PARTITIONS,
+        3,
+        lambda count: create_partitions.CreatePartitionsRequest(
+            [
+                create_partitions.CreatePartitionsTopic(
+                    "orders",
+                    count + 1,
+                    [
+                        create_partitions.CreatePartitionsAssignment(UNKNOWN_NODES)
+                        for _ in range(count)
+                    ],
+                )
+            ],
+            timeout_ms=10_000,
+        ),
+        4,
     ),
     "ElectLeaders": LongRequest(
         apis.ELECT_LEADERS,
@@ -396,6 +300,22 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
             ]
         ),
     ),
+    "AlterPartitionReassignments with replicas": LongRequest(
+        apis.ALTER_PARTITION_REASSIGNMENTS,
+        0,
+        lambda count: alter_partition_reassignments.AlterPartitionReassignmentsRequest(
+            topics=[
+                alter_partition_reassignments.ReassignableTopic(
+                    "unknown",
+                    [
+                        alter_partition_reassignments.ReassignablePartition(index, UNKNOWN_NODES)
+                        for index in range(count)
+                    ],
+                )
+            ]
+        ),
+        4,
+    ),
     "ListPartitionReassignments": LongRequest(
         apis.LIST_PARTITION_REASSIGNMENTS,
         0,
@@ -407,19 +327,6 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         ),
         2,
     ),
-    "OffsetDelete": LongRequest(
-        apis.OFFSET_DELETE,
-        0,
-        lambda count: offset_delete.OffsetDeleteRequest(
-            "g",
-            [
-                offset_delete.OffsetDeleteRequestTopic(
-                    "orders",
-                    [offset_delete.OffsetDeleteRequestPartition(index) for index in range(count)],
-                )
-            ],
-        ),
-    ),
     "AlterClientQuotas": LongRequest(
         apis.ALTER_CLIENT_QUOTAS,
         1,
@@ -429,7 +336,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
                     [alter_client_quotas.EntityData("user", name)],
                     [alter_client_quotas.OpData("none", 1.0)],
                 )
-                for name in _names(count)
+                for name in names(count)
             ]
         ),
         3,
@@ -438,17 +345,14 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
         0,
         lambda count: describe_user_scram_credentials.DescribeUserScramCredentialsRequest(
-            [describe_user_scram_credentials.UserName(name) for name in _names(count)]
+            [describe_user_scram_credentials.UserName(name) for name in names(count)]
         ),
     ),
     "AlterUserScramCredentials": LongRequest(
         apis.ALTER_USER_SCRAM_CREDENTIALS,
         0,
         lambda count: alter_user_scram_credentials.AlterUserScramCredentialsRequest(
-            [
-                alter_user_scram_credentials.ScramCredentialDeletion(name, 1)
-                for name in _names(count)
-            ]
+            [alter_user_scram_credentials.ScramCredentialDeletion(name, 1) for name in names(count)]
         ),
     ),
     "AlterUserScramCredentials with keys": LongRequest(
@@ -469,7 +373,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         3,
         lambda count: create_delegation_token.CreateDelegationTokenRequest(
             renewers=[
-                create_delegation_token.CreatableRenewers("User", name) for name in _names(count)
+                create_delegation_token.CreatableRenewers("User", name) for name in names(count)
             ]
         ),
     ),
@@ -479,7 +383,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         lambda count: describe_delegation_token.DescribeDelegationTokenRequest(
             [
                 describe_delegation_token.DescribeDelegationTokenOwner("User", name)
-                for name in _names(count)
+                for name in names(count)
             ]
         ),
     ),
@@ -487,117 +391,16 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         apis.DESCRIBE_PRODUCERS,
         0,
         lambda count: describe_producers.DescribeProducersRequest(
-            [describe_producers.TopicRequest(name, [0]) for name in _names(count)]
+            [describe_producers.TopicRequest(name, [0]) for name in names(count)]
         ),
         2,
-    ),
-    "DescribeTransactions": LongRequest(
-        apis.DESCRIBE_TRANSACTIONS,
-        0,
-        lambda count: describe_transactions.DescribeTransactionsRequest(_names(count)),
     ),
     "DescribeTopicPartitions": LongRequest(
         apis.DESCRIBE_TOPIC_PARTITIONS,
         0,
         lambda count: describe_topic_partitions.DescribeTopicPartitionsRequest(
-            [describe_topic_partitions.TopicRequest(name) for name in _names(count)]
+            [describe_topic_partitions.TopicRequest(name) for name in names(count)]
         ),
     ),
-    "ShareGroupDescribe": LongRequest(
-        apis.SHARE_GROUP_DESCRIBE,
-        1,
-        lambda count: share_group_describe.ShareGroupDescribeRequest(_names(count)),
-    ),
-    "ShareFetch": LongRequest(
-        apis.SHARE_FETCH,
-        1,
-        lambda count: share_fetch.ShareFetchRequest(
-            "g",
-            str(_ID),
-            topics=[
-                share_fetch.FetchTopic(
-                    _ID, [share_fetch.FetchPartition(index) for index in range(count)]
-                )
-            ],
-        ),
-    ),
-    "InitializeShareGroupState": LongRequest(
-        apis.INITIALIZE_SHARE_GROUP_STATE,
-        0,
-        lambda count: initialize_share_group_state.InitializeShareGroupStateRequest(
-            "g",
-            [
-                initialize_share_group_state.InitializeStateData(
-                    topic_id, [initialize_share_group_state.PartitionData()]
-                )
-                for topic_id in _ids(count)
-            ],
-        ),
-        2,
-    ),
-    "ReadShareGroupState": LongRequest(
-        apis.READ_SHARE_GROUP_STATE,
-        0,
-        lambda count: read_share_group_state.ReadShareGroupStateRequest(
-            "g",
-            [
-                read_share_group_state.ReadStateData(
-                    topic_id, [read_share_group_state.PartitionData()]
-                )
-                for topic_id in _ids(count)
-            ],
-        ),
-        2,
-    ),
-    "WriteShareGroupState": LongRequest(
-        apis.WRITE_SHARE_GROUP_STATE,
-        0,
-        lambda count: write_share_group_state.WriteShareGroupStateRequest(
-            "g",
-            [
-                write_share_group_state.WriteStateData(
-                    topic_id, [write_share_group_state.PartitionData()]
-                )
-                for topic_id in _ids(count)
-            ],
-        ),
-        2,
-    ),
-    "DescribeShareGroupOffsets": LongRequest(
-        apis.DESCRIBE_SHARE_GROUP_OFFSETS,
-        1,
-        lambda count: describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
-            [
-                describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup(name, [])
-                for name in _names(count)
-            ]
-        ),
-    ),
-    "AlterShareGroupOffsets": LongRequest(
-        apis.ALTER_SHARE_GROUP_OFFSETS,
-        0,
-        lambda count: alter_share_group_offsets.AlterShareGroupOffsetsRequest(
-            "g",
-            [
-                alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic(
-                    "orders",
-                    [
-                        alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(index)
-                        for index in range(count)
-                    ],
-                )
-            ],
-        ),
-    ),
-    "DeleteShareGroupOffsets": LongRequest(
-        apis.DELETE_SHARE_GROUP_OFFSETS,
-        0,
-        lambda count: delete_share_group_offsets.DeleteShareGroupOffsetsRequest(
-            "g",
-            [
-                delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic(name)
-                for name in _names(count)
-            ],
-        ),
-    ),
+    **GROUP_REQUESTS,
 }

@@ -1,0 +1,41 @@
+"""A request that names as many things as a broker accepts, and what such requests name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from broker.wire.apis import ApiSpec
+from broker.wire.request_limits import elements_max, things_max
+
+ID: Final = UUID(int=7)
+UNKNOWN_NODES: Final = [97, 98, 99]
+_OUTER_ELEMENTS: Final = 2
+"""At most: one group or topic around all partitions, or the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongRequest:
+    """make: the request that names so many things. elements: of the request, for each of them."""
+
+    api: ApiSpec
+    version: int
+    make: Callable[[int], Any]
+    elements: int = 1
+
+    @property
+    def count(self) -> int:
+        """The largest number of things that the limits of the API let through."""
+        count = (elements_max(self.api.key) - _OUTER_ELEMENTS) // self.elements
+        things = things_max(self.api.key)
+        if things is not None and things.count(self.make(count)) > things.max:
+            return things.max
+        return count
+
+
+def names(count: int) -> list[str]:
+    return [f"n{number}" for number in range(count)]
+
+
+def ids(count: int) -> list[UUID]:
+    return [UUID(int=number + 1) for number in range(count)]
