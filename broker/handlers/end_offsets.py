@@ -65,16 +65,15 @@ async def _ask(
     peers: PeerConnections, leader: NodeId, wanted: Sequence[PartitionName]
 ) -> dict[tuple[UUID, int], int]:
     ids = {name: topic_id for topic_id, name, _ in wanted}
+    indexes: dict[str, list[int]] = {}
+    for _, name, index in wanted:
+        indexes.setdefault(name, []).append(index)
     topics = [
         list_offsets.ListOffsetsTopic(
-            topic,
-            [
-                list_offsets.ListOffsetsPartition(index, timestamp=_LATEST)
-                for _, name, index in wanted
-                if name == topic
-            ],
+            name,
+            [list_offsets.ListOffsetsPartition(index, timestamp=_LATEST) for index in of_topic],
         )
-        for topic in ids
+        for name, of_topic in indexes.items()
     ]
     request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
     try:
