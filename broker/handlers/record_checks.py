@@ -11,13 +11,13 @@ Must not: append.
 """
 
 import asyncio
-import ssl
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 import structlog
 
+from base.client_tls import client_tls
 from base.log_limit import LogLimit
 from broker.config import BrokerConfig
 from broker.errors import ErrorCode
@@ -233,7 +233,7 @@ def record_checks(config: BrokerConfig) -> RecordChecks:
         return RecordChecks(None)
     location = config.schema_registry_ssl_truststore_location
     try:
-        tls = ssl.create_default_context(cafile=location) if location else None
+        tls = client_tls(location)
     except (OSError, ValueError) as error:
         raise SecurityFileInvalid(
             f"schema.registry.ssl.truststore.location={location}: {error}; it must be a PEM file"

@@ -9,7 +9,6 @@ Source: RFC 6749, section 4.4; RFC 7523; KIP-768, KIP-1139; Kafka `ClientCredent
 
 import base64
 import json
-import ssl
 import time
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -28,6 +27,7 @@ from urllib.request import (
 )
 from uuid import uuid4
 
+from base.client_tls import client_tls
 from deploy.clients.assertions import GRANT, Assertion
 from deploy.errors import KafkaFailed
 
@@ -124,11 +124,10 @@ class TokenSource:
 def _opener(ca: str) -> OpenerDirector:
     """Return what sends a request, without the handler that follows redirections."""
     opener = OpenerDirector()
-    tls = ssl.create_default_context(cafile=ca or None)
     for handler in (
         ProxyHandler(),
         HTTPHandler(),
-        HTTPSHandler(context=tls),
+        HTTPSHandler(context=client_tls(ca)),
         HTTPDefaultErrorHandler(),
         HTTPErrorProcessor(),
     ):

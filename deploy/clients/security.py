@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from base.client_tls import client_tls
 from base.listeners import SecurityProtocol
 from base.scram import SCRAM_BY_NAME
 from broker.security.config import OAUTHBEARER, PLAIN
@@ -97,7 +98,7 @@ class ClientSecurity:
         if not self.protocol.has_tls:
             return None
         try:
-            context = ssl.create_default_context(cafile=self.ca or None)
+            context = client_tls(self.ca)
             context.check_hostname = self.checks_host
             if self.certificate:
                 context.load_cert_chain(

@@ -3,7 +3,8 @@
     authority = Authority.make("penstock dev CA")
     broker = authority.issue("broker", hosts=["localhost", "127.0.0.1"])
 
-Invariant: keys are on the curve P-256, and every certificate has a serial number of its own.
+Invariants: keys are on the curve P-256, and every certificate has a serial number of its own and
+the key identifiers of RFC 5280, without which Python 3.13 and newer refuse it.
 Must not be used in production: the key of the authority lies beside the certificates.
 """
 
@@ -66,7 +67,7 @@ class Authority:
             decipher_only=False,
         )
         certificate = (
-            _builder(subject, subject, key.public_key(), days)
+            _builder(subject, subject, key.public_key(), key.public_key(), days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
             .sign(key, hashes.SHA256())
@@ -95,7 +96,13 @@ class Authority:
         if unit:
             parts.insert(0, x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit))
         builder = (
-            _builder(x509.Name(parts), self.certificate.subject, key.public_key(), days)
+            _builder(
+                x509.Name(parts),
+                self.certificate.subject,
+                key.public_key(),
+                self.key.public_key(),
+                days,
+            )
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(
                 x509.ExtendedKeyUsage(
@@ -123,8 +130,14 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePublicKey,
+    days: int,
 ) -> x509.CertificateBuilder:
+    own = x509.SubjectKeyIdentifier.from_public_key(key)
+    of_issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -134,6 +147,8 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BEFORE)
         .not_valid_after(now + timedelta(days=days))
+        .add_extension(own, critical=False)
+        .add_extension(of_issuer, critical=False)
     )
 
 

@@ -12,13 +12,14 @@ nodes ends with this process.
 import argparse
 import json
 import os
-import ssl
 import sys
 import tomllib
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from base.client_tls import client_tls
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -49,7 +50,7 @@ def fetch_node(
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
     host = f"[{host}]" if ":" in host else host
     token = (account / "token").read_text().strip()
-    context = ssl.create_default_context(cafile=str(account / "ca.crt"))
+    context = client_tls(str(account / "ca.crt"))
     request = urllib.request.Request(
         f"https://{host}:{port}/api/v1/nodes/{name}", headers={"Authorization": f"Bearer {token}"}
     )
