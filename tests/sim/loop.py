@@ -242,6 +242,11 @@ class VirtualLoop(base_events.BaseEventLoop):
             raise SimDeadlock(f"nothing can ever happen after {self._virtual_s:.6f} s")
         self._virtual_s = max(self._virtual_s, timers[0][0]) + _TIMER_DELAY_S
 
+    def _asyncgen_finalizer_hook(self, _: Any) -> None:
+        """Close no generator that was left behind: the collection of garbage, which decides when,
+        would decide about the run.
+        """
+
     def _process_events(self, _: list[Any]) -> None:
         pass
 
