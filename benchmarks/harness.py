@@ -136,7 +136,8 @@ def _wait_for(url: str) -> None:
     while time.monotonic() < deadline:
         try:
             urllib.request.urlopen(url, timeout=5).close()
-        except urllib.error.HTTPError:
+        except urllib.error.HTTPError as answer:
+            answer.close()
             return
         except OSError:
             time.sleep(0.05)

@@ -91,8 +91,9 @@ class Worker:
             with urllib.request.urlopen(request, timeout=ASKED_S) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            if error.code not in RETRIED:
-                raise AssertionError(error.read()) from None
+            with error:
+                if error.code not in RETRIED:
+                    raise AssertionError(error.read()) from None
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             pass
         return None

@@ -121,7 +121,10 @@ class Release:
             try:
                 with urllib.request.urlopen(url, timeout=5) as answer:
                     return bool(answer.status == 200)
-            except (urllib.error.URLError, OSError):
+            except urllib.error.HTTPError as error:
+                error.close()
+                return False
+            except OSError:
                 return False
 
         wait_until(is_ready, 120)

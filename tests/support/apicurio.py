@@ -95,4 +95,5 @@ class Apicurio:
             with urllib.request.urlopen(request, timeout=ASKED_S) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            with error:
+                return error.code, json.load(error)

@@ -155,7 +155,10 @@ class Kubernetes:
         try:
             with self._open("GET", "/readyz", None):
                 return True
-        except (HTTPError, URLError, ConnectionError):
+        except HTTPError as error:
+            error.close()
+            return False
+        except (URLError, ConnectionError):
             return False
 
     def _open(self, method: str, path: str, body: Object | None) -> Any:
@@ -174,9 +177,10 @@ class Kubernetes:
             with self._open(method, path, body) as answer:
                 return json.load(answer)
         except HTTPError as error:
-            if error.code == 404:
-                return None
-            raise AssertionError(f"{method} {path}: {error.read().decode()}") from None
+            with error:
+                if error.code == 404:
+                    return None
+                raise AssertionError(f"{method} {path}: {error.read().decode()}") from None
 
     def get(self, kind: str, name: str) -> Any:
         """Return an object of the namespace. kind: `apps/v1/statefulsets` or `v1/pods`."""

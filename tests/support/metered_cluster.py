@@ -114,6 +114,9 @@ class MeteredCluster:
         )
         try:
             return bool(self._get(name, "/readyz"))
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except OSError:
             return False
 

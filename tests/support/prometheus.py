@@ -106,6 +106,9 @@ class Prometheus:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/-/ready", timeout=5):
                 return True
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except OSError:
             return False
 
@@ -117,7 +120,8 @@ class Prometheus:
             with urllib.request.urlopen(url, timeout=30) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as refused:
-            raise AssertionError(f"{parameters}: {refused.read().decode()}") from None
+            with refused:
+                raise AssertionError(f"{parameters}: {refused.read().decode()}") from None
 
     def query(self, expression: str) -> list[Any]:
         """Return the series of an expression now."""

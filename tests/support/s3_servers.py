@@ -117,6 +117,7 @@ def _wait_for(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> N
         try:
             urllib.request.urlopen(endpoint, timeout=5).close()
         except urllib.error.HTTPError as answer:
+            answer.close()
             if answer.code != 503:
                 return
         except OSError:
