@@ -74,7 +74,7 @@ check: venv ## lint, types (mypy and pyright, strict), import contracts, house r
 check-rules:
 	$(BIN)/pytest -q -p no:cacheprovider tests/tidy tests/helm/test_helm_files.py
 check-pyright:
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 check-mypy:
 	$(BIN)/mypy
 check-style:
@@ -135,7 +135,7 @@ test-fast: venv
 
 .PHONY: test-system
 test-system: venv chaos-clients
-	PYTHONPATH=build/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
+	PYTHONPATH=$(VENV)/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
 
 .PHONY: test-interop
@@ -204,21 +204,21 @@ sim-seeds: venv ## check the recorded seeds of planted bugs, and look for others
 
 .PHONY: chaos-clients
 chaos-clients: venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/chaos-clients -r tests/chaos/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/chaos-clients -r tests/chaos/requirements.txt
 
 .PHONY: chaos
 chaos: chaos-clients ## real processes under faults for MINUTES=10: kill -9, pauses, cut links, a failing store; ARGS='--seed N' repeats
-	PYTHONPATH=build/chaos-clients $(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
+	PYTHONPATH=$(VENV)/chaos-clients $(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
 # A wheel or nothing: it takes clang and minutes to compile.
 .PHONY: atheris
 atheris: venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --upgrade --target build/atheris -r tests/fuzz/requirements.txt 2> /dev/null \
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --upgrade --target $(VENV)/atheris -r tests/fuzz/requirements.txt 2> /dev/null \
 	    || echo "atheris cannot be installed here: inputs are mutated at random, not by coverage"
 
 .PHONY: fuzz
 fuzz: atheris ## every reader of bytes from outside with mutated inputs, for MINUTES=10 in all; ARGS=TARGET for one of them
-	PYTHONPATH=build/atheris $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+	PYTHONPATH=$(VENV)/atheris $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 .PHONY: bench
 bench: venv ## measure the figures of docs/performance.md, as ratios within this run
