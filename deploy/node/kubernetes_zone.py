@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import tomllib
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,9 +55,13 @@ def fetch_node(
     request = urllib.request.Request(
         f"https://{host}:{port}/api/v1/nodes/{name}", headers={"Authorization": f"Bearer {token}"}
     )
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310 - the scheme is fixed above
-        node: Mapping[str, Any] = json.load(answer)
-        return node
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310 - the scheme is fixed above
+            node: Mapping[str, Any] = json.load(answer)
+            return node
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        raise
 
 
 def main(
