@@ -121,7 +121,10 @@ class Builder:
         self.directory = root
         tools = root / "tools"
         tools.mkdir()
-        (tools / "python").symlink_to(sys.executable)
+        # By a symbolic link, Python would not find its environment, and only that surely has pip.
+        python = tools / "python"
+        python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        python.chmod(0o755)
         self.environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(root), **_network()}
 
     def here(self, text: str) -> str:
