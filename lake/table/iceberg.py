@@ -9,6 +9,7 @@ writer. Source: Iceberg spec v2.
 """
 
 import json
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -143,6 +144,7 @@ class IcebergTable:
     def __init__(self, catalog: Catalog, identifier: str, layout: Layout | None) -> None:
         self.name = identifier
         self._catalog = catalog
+        weakref.finalize(self, catalog.close)
         self._layout = layout
         self._table: NativeTable | None = None
 

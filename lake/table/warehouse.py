@@ -76,7 +76,8 @@ class Warehouse:
             return table_names(self._url())
         from lake.table.iceberg import names_in, open_catalog
 
-        return names_in(open_catalog(self.catalog_name, self.properties()))
+        with open_catalog(self.catalog_name, self.properties()) as catalog:
+            return names_in(catalog)
 
     def read(self, name: str, bytes_max: int) -> Table:
         """Return all rows of a table with any layout."""

@@ -57,6 +57,9 @@ class RestCatalog:
         self.lose: Callable[[str], Lost] = lambda _: Lost.NOTHING
         self.url = ""
 
+    def close(self) -> None:
+        self._catalog.close()
+
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any, Lost]:
         try:
             with self._lock:
@@ -187,3 +190,4 @@ def rest_catalog(directory: Path) -> Iterator[RestCatalog]:
         server.shutdown()
         thread.join()
         server.server_close()
+        catalog.close()

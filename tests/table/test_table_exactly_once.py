@@ -1,11 +1,15 @@
 """Check that a table has each record once, even if runs are killed, repeated or concurrent."""
 
+import gc
 import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
 from structlog.testing import capture_logs
 
 from lake.table.errors import CommitUnknown, RecordsLost
@@ -19,6 +23,18 @@ from tests.support.table_runs import Run, Stopped, check_row
 @pytest.fixture(params=["iceberg", "parquet"])
 def run(request: pytest.FixtureRequest, log: Log, tmp_path: Path) -> Run:
     return Run(log, tmp_path / "warehouse", request.param)
+
+
+@pytest.fixture
+def native() -> Iterator[Callable[[Run], Table]]:
+    """Open the table of a run as other programs do."""
+    with ExitStack() as catalogs:
+
+        def opened(run: Run) -> Table:
+            catalog = load_catalog("penstock", **run.warehouse.properties())
+            return catalogs.enter_context(catalog).load_table("default.t")
+
+        yield opened
 
 
 def test_a_table_has_all_produced_records(run: Run) -> None:
@@ -66,10 +82,13 @@ def test_a_commit_with_an_unknown_outcome_is_looked_up(run: Run, landed: bool) -
     run.check()
 
 
+# pyiceberg does not close a database whose tables another run creates at the same time.
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 def test_runs_at_the_same_time_share_the_work(run: Run) -> None:
     run.three_at_once(batch_bytes=15_000)
     run.check()
     assert run.state_offsets() == run.ends()
+    gc.collect()  # the next test would get the warnings
 
 
 def test_a_run_that_was_overtaken_deletes_its_files(run: Run) -> None:
@@ -153,10 +172,12 @@ def test_upserts_survive_kills_and_concurrent_runs(run: Run) -> None:
     }
 
 
-def test_offsets_and_batch_are_in_the_snapshot(log: Log, tmp_path: Path) -> None:
+def test_offsets_and_batch_are_in_the_snapshot(
+    log: Log, tmp_path: Path, native: Callable[[Run], Table]
+) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg")
     reports = run.all()
-    table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
+    table = native(run)
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert snapshot.summary is not None
@@ -169,12 +190,12 @@ def test_offsets_and_batch_are_in_the_snapshot(log: Log, tmp_path: Path) -> None
 
 
 def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(
-    log: Log, tmp_path: Path
+    log: Log, tmp_path: Path, native: Callable[[Run], Table]
 ) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg")
     assert run.sync().run_batch() is not None
     offsets = run.state_offsets()
-    table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
+    table = native(run)
     table.delete("_offset >= 0 AND _partition = 0")
     assert run.state_offsets() == offsets
     current = table.metadata.current_snapshot_id
@@ -190,10 +211,12 @@ def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(
     assert min(offset for partition, offset in rows if partition == 0) >= offsets[0]
 
 
-def test_a_table_that_is_rolled_back_is_filled_again(log: Log, tmp_path: Path) -> None:
+def test_a_table_that_is_rolled_back_is_filled_again(
+    log: Log, tmp_path: Path, native: Callable[[Run], Table]
+) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg")
     run.all()
-    table = load_catalog("penstock", **run.warehouse.properties()).load_table("default.t")
+    table = native(run)
     first = table.snapshots()[0].snapshot_id
     table.manage_snapshots().rollback_to_snapshot(first).commit()
     assert set(run.state_offsets().values()) < set(range(300))
