@@ -144,6 +144,12 @@ DELETE_SHARE_GROUP_STATE: Final = _api(
 READ_SHARE_GROUP_STATE_SUMMARY: Final = _api(
     87, "ReadShareGroupStateSummary", "read_share_group_state_summary", (0, 1), 0
 )
+STREAMS_GROUP_HEARTBEAT: Final = _api(
+    88, "StreamsGroupHeartbeat", "streams_group_heartbeat", (0, 0), 0
+)
+STREAMS_GROUP_DESCRIBE: Final = _api(
+    89, "StreamsGroupDescribe", "streams_group_describe", (0, 0), 0
+)
 DESCRIBE_SHARE_GROUP_OFFSETS: Final = _api(
     90, "DescribeShareGroupOffsets", "describe_share_group_offsets", (0, 1), 0
 )
@@ -225,6 +231,8 @@ APIS: Final[dict[int, ApiSpec]] = {
         WRITE_SHARE_GROUP_STATE,
         DELETE_SHARE_GROUP_STATE,
         READ_SHARE_GROUP_STATE_SUMMARY,
+        STREAMS_GROUP_HEARTBEAT,
+        STREAMS_GROUP_DESCRIBE,
         DESCRIBE_SHARE_GROUP_OFFSETS,
         ALTER_SHARE_GROUP_OFFSETS,
         DELETE_SHARE_GROUP_OFFSETS,

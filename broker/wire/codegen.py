@@ -240,7 +240,7 @@ def _read_value(field: Field) -> str:
 def _read_array(field: Field, sizes: dict[str, int]) -> list[str]:
     if field.kind is Kind.INT32:
         return [f"{field.name} = r.{'' if field.null_from is None else 'nullable_'}i32s(f)"]
-    if field.kind not in {Kind.STRUCT, Kind.STRING, Kind.INT8, Kind.INT64}:
+    if field.kind not in {Kind.STRUCT, Kind.STRING, Kind.INT8, Kind.INT16, Kind.INT64}:
         raise UnsupportedSchema(f"{field.name}: no rule for arrays of {field.kind}")
     least = sizes[field.struct] if field.kind is Kind.STRUCT else field.kind.least_bytes
     value = _read_value(field)
