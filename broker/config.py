@@ -44,6 +44,10 @@ _ORDERED: Final = (
     ("group_share_heartbeat_interval_ms", "group_share_session_timeout_ms", False),
     ("group_share_min_session_timeout_ms", "group_share_max_session_timeout_ms", True),
     ("group_share_min_heartbeat_interval_ms", "group_share_max_heartbeat_interval_ms", True),
+    ("group_streams_heartbeat_interval_ms", "group_streams_session_timeout_ms", False),
+    ("group_streams_min_session_timeout_ms", "group_streams_max_session_timeout_ms", True),
+    ("group_streams_min_heartbeat_interval_ms", "group_streams_max_heartbeat_interval_ms", True),
+    ("group_streams_num_standby_replicas", "group_streams_max_standby_replicas", True),
     ("group_share_min_record_lock_duration_ms", "group_share_max_record_lock_duration_ms", True),
 )
 """A setting, one that it must not exceed, and whether they may be equal."""
@@ -517,6 +521,83 @@ class BrokerConfig:
     ] = 2_000
     """Members of share groups that may fetch from this broker at the same time. Further ones are
     refused.
+    """
+
+    group_streams_session_timeout_ms: Annotated[
+        int,
+        Setting("group.streams.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True),
+    ] = 45_000
+    """Session timeout of streams groups without the config `streams.session.timeout.ms`."""
+
+    group_streams_min_session_timeout_ms: Annotated[
+        int,
+        Setting(
+            "group.streams.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 45_000
+    """Shortest session timeout that the configs of a streams group may ask for."""
+
+    group_streams_max_session_timeout_ms: Annotated[
+        int,
+        Setting(
+            "group.streams.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 60_000
+    """Longest session timeout that the configs of a streams group may ask for."""
+
+    group_streams_heartbeat_interval_ms: Annotated[
+        int,
+        Setting(
+            "group.streams.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 5_000
+    """Heartbeat interval of streams groups without the config `streams.heartbeat.interval.ms`."""
+
+    group_streams_min_heartbeat_interval_ms: Annotated[
+        int,
+        Setting(
+            "group.streams.min.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 5_000
+    """Shortest heartbeat interval that the configs of a streams group may ask for."""
+
+    group_streams_max_heartbeat_interval_ms: Annotated[
+        int,
+        Setting(
+            "group.streams.max.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX, is_dynamic=True
+        ),
+    ] = 15_000
+    """Longest heartbeat interval that the configs of a streams group may ask for."""
+
+    group_streams_max_size: Annotated[
+        int, Setting("group.streams.max.size", Kind.INT, 1, _INT32_MAX, is_dynamic=True)
+    ] = _INT32_MAX
+    """Maximum number of members of one streams group. Further ones are refused."""
+
+    group_streams_num_standby_replicas: Annotated[
+        int, Setting("group.streams.num.standby.replicas", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
+    ] = 0
+    """Standby tasks for each task with a state, in streams groups without the config
+    `streams.num.standby.replicas`.
+    """
+
+    group_streams_max_standby_replicas: Annotated[
+        int, Setting("group.streams.max.standby.replicas", Kind.INT, 0, _INT32_MAX, is_dynamic=True)
+    ] = 2
+    """Most standby tasks that the configs of a streams group may ask for."""
+
+    group_streams_initial_rebalance_delay_ms: Annotated[
+        int,
+        Setting(
+            "group.streams.initial.rebalance.delay.ms",
+            Kind.DURATION,
+            0,
+            _INT32_MAX,
+            is_dynamic=True,
+        ),
+    ] = 3_000
+    """How long the first assignment of a streams group waits for more members, where the group has
+    no config `streams.initial.rebalance.delay.ms`.
     """
 
     share_coordinator_state_topic_num_partitions: Annotated[

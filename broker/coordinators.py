@@ -23,7 +23,9 @@ from broker.groups.consumer.topics import ImageTopics
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
 from broker.groups.share.model import ShareLimits
+from broker.groups.streams.model import StreamsLimits
 from broker.handlers.node import Node
+from broker.handlers.streams_creations import StreamsTopicCreations
 from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.partition.leaders import announced_leader
 from broker.share.coordinator import ShareCoordinator
@@ -63,7 +65,9 @@ class Coordinators:
             topics=topics,
             share_limits=self._share_limits,
             share_states=self.share_states,
+            streams_limits=self._streams_limits,
         )
+        self.streams_topics = StreamsTopicCreations()
         self._marker_peers = MarkerPeers(node, partial(start_marker, node))
         self.transactions = TransactionCoordinator(
             TopicLog(node, TRANSACTIONS_TOPIC),
@@ -83,6 +87,7 @@ class Coordinators:
 
     def close(self) -> None:
         for part in (
+            self.streams_topics,
             self.shares,
             self.verifier,
             self._coordinator_peers,
@@ -135,6 +140,16 @@ class Coordinators:
             session_timeout_ms=group.share_session_timeout_ms,
             heartbeat_interval_ms=group.share_heartbeat_interval_ms,
             members_max=self._node.config.group_share_max_size,
+        )
+
+    def _streams_limits(self, group_id: str) -> StreamsLimits:
+        group = self._group_config(group_id)
+        return StreamsLimits(
+            session_timeout_ms=group.streams_session_timeout_ms,
+            heartbeat_interval_ms=group.streams_heartbeat_interval_ms,
+            members_max=self._node.config.group_streams_max_size,
+            standby_replicas=group.streams_num_standby_replicas,
+            initial_rebalance_delay_ms=group.streams_initial_rebalance_delay_ms,
         )
 
     def _consumer_limits(self, group_id: str) -> ConsumerLimits:

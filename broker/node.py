@@ -376,6 +376,7 @@ class Broker:
         self.verifier = coordinators.verifier
         self.share_coordinator = coordinators.share_coordinator
         self.share_states, self.shares = coordinators.share_states, coordinators.shares
+        self.streams_topics = coordinators.streams_topics
         self._coordinators = coordinators
         self.partitions.add_leader_change_listener(self.shares.on_leader_change)
         self.partitions.add_leader_change_listener(coordinators.on_leader_change)

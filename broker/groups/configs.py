@@ -41,27 +41,24 @@ class GroupConfig:
     share_record_lock_duration_ms: int
     share_auto_offset_reset: InitialOffset = LATEST
     share_is_read_committed: bool = False
+    streams_session_timeout_ms: int
+    streams_heartbeat_interval_ms: int
+    streams_num_standby_replicas: int
+    streams_initial_rebalance_delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """A config of a group with limits. The texts are names of settings, and numbers for what the
-    broker has no setting.
-    """
+    """A config of a group with limits, which are settings of the broker."""
 
     config: str
-    setting: str | int
-    low: tuple[str, int | None]
-    """Name in messages; the value, None for a setting of the broker."""
-    high: tuple[str, int | None]
+    low: str | None
+    high: str
 
 
-def _bounded(config: str, *, low: int | None = None, high: int | None = None) -> _Bounded:
+def _bounded(config: str) -> _Bounded:
     kind, _, rest = config.partition(".")
-    default: str | int = f"group.{config}" if low is None else int(GROUP_CONFIGS[config].default)
-    return _Bounded(
-        config, default, (f"group.{kind}.min.{rest}", low), (f"group.{kind}.max.{rest}", high)
-    )
+    return _Bounded(config, f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest}")
 
 
 _BOUNDED: Final = (
@@ -70,11 +67,13 @@ _BOUNDED: Final = (
     _bounded(known.SHARE_HEARTBEAT_INTERVAL),
     _bounded(known.SHARE_SESSION_TIMEOUT),
     _bounded(known.SHARE_RECORD_LOCK_DURATION),
-    _bounded(known.STREAMS_HEARTBEAT_INTERVAL, low=5_000, high=15_000),
-    _bounded(known.STREAMS_SESSION_TIMEOUT, low=45_000, high=60_000),
-    _Bounded(known.STREAMS_STANDBY_REPLICAS, 0, ("", 0), ("group.streams.max.standby.replicas", 2)),
+    _bounded(known.STREAMS_HEARTBEAT_INTERVAL),
+    _bounded(known.STREAMS_SESSION_TIMEOUT),
+    _Bounded(known.STREAMS_STANDBY_REPLICAS, None, "group.streams.max.standby.replicas"),
 )
 """In the order in which Kafka checks them."""
+_WITHOUT_SETTING: Final = frozenset({known.SHARE_AUTO_OFFSET_RESET, known.SHARE_ISOLATION_LEVEL})
+"""The configs for which the broker has no setting."""
 
 
 def _setting(config: BrokerConfig, name: str) -> int:
@@ -85,11 +84,12 @@ def _setting(config: BrokerConfig, name: str) -> int:
 
 def group_defaults(config: BrokerConfig) -> dict[str, str]:
     """Return the value of each config of a group that has none, as this broker uses it."""
-    defaults = {name: known_config.default for name, known_config in GROUP_CONFIGS.items()}
-    for bounded in _BOUNDED:
-        if isinstance(bounded.setting, str):
-            defaults[bounded.config] = str(_setting(config, bounded.setting))
-    return defaults
+    return {
+        name: known_config.default
+        if name in _WITHOUT_SETTING
+        else str(_setting(config, f"group.{name}"))
+        for name, known_config in GROUP_CONFIGS.items()
+    }
 
 
 def group_problem(config: BrokerConfig, configs: Mapping[str, str]) -> str:
@@ -112,14 +112,10 @@ def group_problem(config: BrokerConfig, configs: Mapping[str, str]) -> str:
 
 def _problem_of_size(bounded: _Bounded, config: BrokerConfig, configs: Mapping[str, str]) -> str:
     value = int(configs[bounded.config])
-    low, high = (
-        _setting(config, name) if limit is None else limit
-        for name, limit in (bounded.low, bounded.high)
-    )
-    if value < low:
-        return f"{bounded.config} must be greater than or equal to {bounded.low[0]}"
-    if value > high:
-        return f"{bounded.config} must be less than or equal to {bounded.high[0]}"
+    if bounded.low is not None and value < _setting(config, bounded.low):
+        return f"{bounded.config} must be greater than or equal to {bounded.low}"
+    if value > _setting(config, bounded.high):
+        return f"{bounded.config} must be less than or equal to {bounded.high}"
     return ""
 
 
@@ -147,6 +143,10 @@ class GroupConfigs:
             share_auto_offset_reset=parse_initial_offset(
                 own.get(known.SHARE_AUTO_OFFSET_RESET, "")
             ),
+            streams_session_timeout_ms=number(known.STREAMS_SESSION_TIMEOUT),
+            streams_heartbeat_interval_ms=number(known.STREAMS_HEARTBEAT_INTERVAL),
+            streams_num_standby_replicas=number(known.STREAMS_STANDBY_REPLICAS),
+            streams_initial_rebalance_delay_ms=number(known.STREAMS_REBALANCE_DELAY),
             share_is_read_committed=own.get(isolation) == "read_committed",
         )
 

@@ -201,7 +201,7 @@ class ConsumerCoordinator:
         refused = HeartbeatRefused(
             ErrorCode.GROUP_ID_NOT_FOUND, f"Group {classic.group_id} is not a consumer group."
         )
-        if request.member_epoch != JOIN_EPOCH or group.share is not None:
+        if request.member_epoch != JOIN_EPOCH or not group.is_classic:
             raise refused
         if not classic.members:
             return GroupChanges(consumer)
@@ -321,11 +321,11 @@ class ConsumerCoordinator:
         return asyncio.shield(outcome)
 
     def make_classic(self, group: Group) -> None:
-        """Make an empty group classic."""
-        if group.consumer is None:
+        """Make an empty consumer group or streams group classic."""
+        if group.is_classic:
             return
         records = consumer_tombstones(group)
-        group.consumer = None
+        group.consumer = group.streams = None
 
         def done(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:

@@ -1,6 +1,6 @@
 """The group coordinator of one broker: finds groups, keeps their offsets and their state in
-`__consumer_offsets`, and leaves membership to `ClassicGroups`, `ConsumerCoordinator` and
-`ShareGroups`.
+`__consumer_offsets`, and leaves membership to `ClassicGroups`, `ConsumerCoordinator`, `ShareGroups`
+and `StreamsGroups`.
 
 A group belongs to one partition of that topic; the leader of the partition coordinates it. Becoming
 leader loads the partition from the start. Losing it answers all parked requests with
@@ -15,7 +15,7 @@ Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import structlog
@@ -38,6 +38,7 @@ from broker.groups.janitor import GroupJanitor
 from broker.groups.model import (
     GroupLimits,
     GroupState,
+    GroupType,
     JoinRequest,
     JoinResult,
     Member,
@@ -56,10 +57,12 @@ from broker.groups.state import (
     LiveGroups,
     OffsetsPartition,
     complete_transaction,
-    is_share,
     offset_records,
+    recorded_type,
     replay,
 )
+from broker.groups.streams.model import StreamsLimits
+from broker.groups.streams_groups import StreamsGroups
 from broker.share.state import ShareStateStore
 from broker.wire.error_codes import ErrorCode
 
@@ -93,6 +96,7 @@ class GroupCoordinator:
         topics: ImageTopics | None = None,
         share_limits: Callable[[str], ShareLimits] = lambda _: ShareLimits(),
         share_states: ShareStateStore | None = None,
+        streams_limits: Callable[[str], StreamsLimits] = lambda _: StreamsLimits(),
     ) -> None:
         self._limits = limits
         self._now_ms = now_ms
@@ -108,6 +112,8 @@ class GroupCoordinator:
         """The protocol of KIP-848."""
         self.shares = ShareGroups(self, self.topics, share_limits, now_ms, share_states)
         """The protocol of KIP-932."""
+        self.streams = StreamsGroups(self, self.topics, streams_limits, now_ms)
+        """The protocol of KIP-1071."""
         self._janitor = GroupJanitor(self, self._shards, self.shares)
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended after the part of the log that the load reads."""
@@ -169,9 +175,14 @@ class GroupCoordinator:
             group.classic.limits = self._limits
         for group_id in records:
             self._classics.restore(state.groups[group_id])
+        protocols: dict[GroupType, ConsumerCoordinator | ShareGroups | StreamsGroups] = {
+            GroupType.CONSUMER: self.consumers,
+            GroupType.SHARE: self.shares,
+            GroupType.STREAMS: self.streams,
+        }
         for group_id in consumers:
             restored = state.groups[group_id]
-            (self.shares if is_share(restored) else self.consumers).restore(restored)
+            protocols[recorded_type(restored)].restore(restored)
         for producer_id, committed in self._markers_while_loading.pop(partition, []):
             complete_transaction(state, producer_id, committed=committed)
         log.info(
@@ -241,6 +252,12 @@ class GroupCoordinator:
         is_share = isinstance(group, Group) and group.share is not None
         return ErrorCode.GROUP_ID_NOT_FOUND if is_share else group
 
+    def _find_for_classic(self, group_id: str) -> Group | ErrorCode:
+        """Return the group, unless it cannot have members of the classic protocol."""
+        group = self._find_with_offsets(group_id, create=False)
+        is_streams = isinstance(group, Group) and group.streams is not None
+        return ErrorCode.GROUP_ID_NOT_FOUND if is_streams else group
+
     def _new_group(self, group_id: str, partition: int) -> Group:
         return Group(self._classics.new(group_id), partition)
 
@@ -254,7 +271,7 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
-        if group.share is not None:
+        if group.share is not None or (group.streams is not None and group.streams.members):
             return JoinResult(
                 error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id
             )
@@ -264,7 +281,7 @@ class GroupCoordinator:
         return await self._classics.join(group, request)
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
-        group = self._find_with_offsets(group_id, create=False)
+        group = self._find_for_classic(group_id)
         if isinstance(group, ErrorCode):
             return SyncResult(
                 error=ErrorCode.UNKNOWN_MEMBER_ID
@@ -278,7 +295,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        group = self._find_with_offsets(group_id, create=False)
+        group = self._find_for_classic(group_id)
         if isinstance(group, ErrorCode):
             return ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         if group.consumer is not None:
@@ -291,7 +308,7 @@ class GroupCoordinator:
         """Remove members, given as (id, instance id). Returns one error for the whole request, or
         one per member.
         """
-        group = self._find_with_offsets(group_id, create=False)
+        group = self._find_for_classic(group_id)
         if isinstance(group, ErrorCode):
             return (
                 [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
@@ -317,12 +334,12 @@ class GroupCoordinator:
         """Commit offsets; they are durable if the result is NONE. Offsets with too long metadata
         are refused individually.
 
-        generation: the member epoch in a consumer group (KIP-848). knows_epochs: the version of the
-        request has one (9 and later).
+        generation: the member epoch in a consumer or streams group. knows_epochs: the version of
+        the request has one (9 and later).
         """
         member = (member_id, instance_id, generation)
         group = self._admit(
-            group_id, member, len(offsets), create=generation < 0, knows_epochs=knows_epochs
+            group_id, member, offsets, create=generation < 0, knows_epochs=knows_epochs
         )
         if isinstance(group, ErrorCode):
             if group is ErrorCode.GROUP_ID_NOT_FOUND and not knows_epochs:
@@ -351,7 +368,7 @@ class GroupCoordinator:
         """
         is_anonymous = member == ("", None, -1)
         group = self._admit(
-            group_id, member, len(offsets), create=is_anonymous, is_checked=not is_anonymous
+            group_id, member, offsets, create=is_anonymous, is_checked=not is_anonymous
         )
         if isinstance(group, ErrorCode):
             if group in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH}:
@@ -367,24 +384,28 @@ class GroupCoordinator:
         self,
         group_id: str,
         member: tuple[str, str | None, int],
-        offset_count: int,
+        offsets: Collection[TopicPartition],
         *,
         create: bool,
         is_checked: bool = True,
         knows_epochs: bool = True,
     ) -> Group | ErrorCode:
-        """Check whether this member may commit so many offsets."""
+        """Check whether this member may commit offsets of these partitions."""
         group = self._find_with_offsets(group_id, create=create)
         if isinstance(group, ErrorCode):
             return group
         member_id, _, generation = member
         if group.consumer is not None:
             error = group.consumer.check_commit(member_id, generation, knows_epochs=knows_epochs)
-        elif is_checked:
-            error = self._classics.check_commit(group, member)
-        else:
+        elif not is_checked:
             error = ErrorCode.NONE
-        if error is ErrorCode.NONE and len(group.offsets) + offset_count > OFFSETS_MAX:
+        elif group.streams is not None:
+            error = group.streams.check_commit(
+                member_id, generation, offsets, knows_epochs=knows_epochs
+            )
+        else:
+            error = self._classics.check_commit(group, member)
+        if error is ErrorCode.NONE and len(group.offsets) + len(offsets) > OFFSETS_MAX:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return group if error is ErrorCode.NONE else error
 
@@ -428,13 +449,14 @@ class GroupCoordinator:
     ) -> GroupOffsets | ErrorCode:
         """Return the committed offsets. An unknown group has none, which is not an error.
 
-        member_id, member_epoch: of a member of a consumer group (KIP-848), which is checked.
+        member_id, member_epoch: of a member of a consumer or streams group, which is checked.
         """
         group = self._find_with_offsets(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return GroupOffsets() if group is ErrorCode.GROUP_ID_NOT_FOUND else group
-        if group.consumer is not None:
-            error = group.consumer.check_fetch(member_id, member_epoch)
+        checked = group.consumer or group.streams
+        if checked is not None:
+            error = checked.check_fetch(member_id, member_epoch)
             if error is not ErrorCode.NONE:
                 return error
         return group.offsets
@@ -497,8 +519,8 @@ class GroupCoordinator:
         )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
-        """Describe a classic group. An unknown group, a consumer group (KIP-848) and a share group
-        (KIP-932) are described as dead, without an error (DescribeGroups up to version 5).
+        """Describe a classic group. An unknown group and one of another type are described as dead,
+        without an error (DescribeGroups up to version 5).
         """
         group = self.find(group_id, create=False)
         is_unknown = isinstance(group, Group) and not group.is_classic

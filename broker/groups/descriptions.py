@@ -22,7 +22,7 @@ class GroupDescription:
 
 def state_of(group: Group) -> GroupState:
     """Return the state by the protocol that the group uses now."""
-    return (group.consumer or group.share or group.classic).state
+    return (group.modern or group.classic).state
 
 
 def describe(group: Group) -> GroupDescription:
@@ -30,6 +30,10 @@ def describe(group: Group) -> GroupDescription:
     if group.share is not None:
         return GroupDescription(
             group.classic.group_id, group.share.state, "share", "", (), GroupType.SHARE
+        )
+    if group.streams is not None:
+        return GroupDescription(
+            group.classic.group_id, group.streams.state, "streams", "", (), GroupType.STREAMS
         )
     if group.consumer is not None:
         return GroupDescription(

@@ -64,8 +64,8 @@ class GroupJanitor:
             return ErrorCode.NON_EMPTY_GROUP
         subscribed = (
             subscribed_topics(members.values())
-            if group.consumer is None
-            else group.consumer.subscribed_names()
+            if group.modern is None
+            else group.modern.subscribed_names()
         )
         results = {
             key: ErrorCode.NONE
@@ -116,7 +116,7 @@ class GroupJanitor:
             group.record = None
             group.consumer_records.clear()
             if group.is_forgettable:
-                group.share = None
+                group.share = group.streams = None
                 self._home.forget(group)
 
     def expire(self, oldest_ms: int) -> None:
@@ -138,9 +138,7 @@ class GroupJanitor:
             if group.appends_count
             else frozenset[bytes]()
         )
-        subscribed = (
-            frozenset[str]() if group.consumer is None else group.consumer.subscribed_names()
-        )
+        subscribed = frozenset[str]() if group.modern is None else group.modern.subscribed_names()
         old = [
             key
             for key, value in committed.items()
@@ -166,6 +164,6 @@ def _tombstones(
     if group.share is not None:
         return consumer_tombstones(group)
     records = tombstones(group.classic.group_id, keys, with_group=with_group)
-    if with_group and (group.consumer is not None or group.consumer_records):
+    if with_group and (group.modern is not None or group.consumer_records):
         records += consumer_tombstones(group)
     return records

@@ -1,4 +1,4 @@
-"""Write the steps of consumer groups and share groups to the log, and keep their timers.
+"""Write the steps of consumer, share and streams groups to the log, and keep their timers.
 
 Invariants: an answer is given only when the records that it depends on are durable, those of
 earlier steps included. What a refused append has changed is taken back, and an append that fails
@@ -126,7 +126,7 @@ def is_refused(outcome: "asyncio.Future[ErrorCode]") -> bool:
 
 
 def durable_records(group: Group) -> list[tuple[ConsumerRecordKey, ConsumerValue]]:
-    """Return the durable records of a consumer group or share group."""
+    """Return the durable records of a consumer, share or streams group."""
     return [
         (decoded, decode_consumer_value(decoded.kind, value))
         for key, value in group.consumer_records.items()

@@ -20,8 +20,10 @@ class GroupState(Enum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     ASSIGNING = "Assigning"
-    """Consumer groups (KIP-848) only, as is the next one."""
+    """Consumer groups (KIP-848) and streams groups (KIP-1071) only, as is the next one."""
     RECONCILING = "Reconciling"
+    NOT_READY = "NotReady"
+    """A streams group whose topology has no valid topics yet."""
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -32,6 +34,7 @@ class GroupType(Enum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
+    STREAMS = "streams"
 
 
 @dataclass(frozen=True, slots=True)

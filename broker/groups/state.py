@@ -23,6 +23,7 @@ from broker.groups.consumer.records import (
     decode_consumer_value,
     encode_consumer_key,
 )
+from broker.groups.model import GroupType
 from broker.groups.offsets import GroupOffsets, PendingOffsets, TopicPartition
 from broker.groups.records import (
     CommittedOffset,
@@ -37,13 +38,14 @@ from broker.groups.records import (
     encode_offset_value,
 )
 from broker.groups.share.group import ShareGroup
+from broker.groups.streams.group import StreamsGroup
 from broker.wire.error_codes import ErrorCode
 
 
 @dataclass(slots=True)
 class Group:
-    """A group of any protocol. While `consumer` or `share` is set, `classic` is empty and not
-    used.
+    """A group of any protocol. While `consumer`, `share` or `streams` is set, `classic` is empty
+    and not used.
     """
 
     classic: ClassicGroup
@@ -60,28 +62,31 @@ class Group:
     """The members, if they use the protocol of KIP-848."""
     consumer_timer: asyncio.TimerHandle | None = None
     consumer_records: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """The newest durable records of `consumer` or `share`."""
+    """The newest durable records of `consumer`, `share` or `streams`."""
     consumer_append: asyncio.Future[ErrorCode] | None = None
-    """The last append of `consumer` or `share`."""
+    """The last append of `consumer`, `share` or `streams`."""
     share: ShareGroup | None = None
     """The members, if they share partitions (KIP-932)."""
+    streams: StreamsGroup | None = None
+    """The members, if they are those of a Kafka Streams application (KIP-1071)."""
+
+    @property
+    def modern(self) -> ConsumerGroup | ShareGroup | StreamsGroup | None:
+        """Return the group of the protocol that is used now; None for the classic one."""
+        return self.consumer or self.share or self.streams
 
     @property
     def has_members(self) -> bool:
-        return bool(
-            self.classic.members
-            or (self.consumer is not None and self.consumer.members)
-            or (self.share is not None and self.share.members)
-        )
+        return bool(self.classic.members or (self.modern is not None and self.modern.members))
 
     @property
     def is_classic(self) -> bool:
-        return self.consumer is None and self.share is None
+        return self.modern is None
 
     @property
     def is_unused(self) -> bool:
         """Return True if the group was just created, so that it has no type yet."""
-        is_typed = self.consumer is not None or self.share is not None or self.record is not None
+        is_typed = self.modern is not None or self.record is not None
         return not is_typed and not self.consumer_records and self.is_forgettable
 
     @property
@@ -185,27 +190,42 @@ ConsumerRecords: TypeAlias = dict[str, dict[bytes, bytes]]
 """Values by group and key."""
 
 
-_CONSUMER_KINDS: Final = (ConsumerRecordKind.TARGET_EPOCH, ConsumerRecordKind.GROUP)
-_SHARE_KINDS: Final = (
-    ConsumerRecordKind.SHARE_TARGET_EPOCH,
-    ConsumerRecordKind.SHARE_PARTITIONS,
-    ConsumerRecordKind.SHARE_GROUP,
-)
+_KINDS_WITHOUT_MEMBERS: Final[Mapping[GroupType, tuple[ConsumerRecordKind, ...]]] = {
+    GroupType.CONSUMER: (ConsumerRecordKind.TARGET_EPOCH, ConsumerRecordKind.GROUP),
+    GroupType.SHARE: (
+        ConsumerRecordKind.SHARE_TARGET_EPOCH,
+        ConsumerRecordKind.SHARE_PARTITIONS,
+        ConsumerRecordKind.SHARE_GROUP,
+    ),
+    GroupType.STREAMS: (
+        ConsumerRecordKind.STREAMS_TARGET_EPOCH,
+        ConsumerRecordKind.STREAMS_GROUP,
+        ConsumerRecordKind.STREAMS_TOPOLOGY,
+    ),
+}
 """Records of a group without members, in the order in which Kafka deletes them."""
 
 
 def consumer_tombstones(group: Group) -> list[KeyValue]:
-    """Return the tombstones of a consumer group or share group without members."""
+    """Return the tombstones of a consumer, share or streams group without members."""
     group_id = group.classic.group_id
-    always = _SHARE_KINDS if group.share is not None else _CONSUMER_KINDS
+    always = _KINDS_WITHOUT_MEMBERS[_type_now(group)]
     own = [encode_consumer_key(ConsumerRecordKey(kind, group_id)) for kind in always]
     return [(key, None) for key in (*(k for k in group.consumer_records if k not in own), *own)]
 
 
-def is_share(group: Group) -> bool:
-    """Return True if the durable records are those of a share group."""
+def _type_now(group: Group) -> GroupType:
+    if group.streams is not None:
+        return GroupType.STREAMS
+    return GroupType.SHARE if group.share is not None else GroupType.CONSUMER
+
+
+def recorded_type(group: Group) -> GroupType:
+    """Return the type of a group with durable records."""
     keys = map(decode_consumer_key, group.consumer_records)
-    return any(key is not None and key.kind.is_share for key in keys)
+    found = {key.kind.group_type for key in keys if key is not None}
+    others = found - {GroupType.CONSUMER}
+    return others.pop() if others else GroupType.CONSUMER
 
 
 def replay(

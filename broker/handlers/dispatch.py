@@ -72,6 +72,7 @@ from broker.wire.gen import (
     share_acknowledge,
     share_fetch,
     share_group_heartbeat,
+    streams_group_heartbeat,
     sync_group,
     unregister_broker,
     update_features,
@@ -104,6 +105,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     ),
     apis.SHARE_GROUP_HEARTBEAT.key: lambda code: share_group_heartbeat.ShareGroupHeartbeatResponse(
         error_code=code
+    ),
+    apis.STREAMS_GROUP_HEARTBEAT.key: lambda code: (
+        streams_group_heartbeat.StreamsGroupHeartbeatResponse(error_code=code)
     ),
     apis.ALTER_SHARE_GROUP_OFFSETS.key: lambda code: (
         alter_share_group_offsets.AlterShareGroupOffsetsResponse(error_code=code)

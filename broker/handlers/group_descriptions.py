@@ -2,7 +2,8 @@
 
 A group with a topic that the client may not describe is an error, because its assignments would
 tell of the topic.
-Source: Kafka `KafkaApis#handleConsumerGroupDescribe`, `#handleShareGroupDescribe`.
+Source: Kafka `KafkaApis#handleConsumerGroupDescribe`, `#handleShareGroupDescribe`,
+`#handleStreamsGroupDescribe`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

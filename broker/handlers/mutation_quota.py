@@ -17,9 +17,10 @@ _STRICT_FROM: Final = {
     apis.DELETE_TOPICS.key: 5,
     apis.CREATE_PARTITIONS.key: 3,
     apis.METADATA.key: 0,
+    apis.STREAMS_GROUP_HEARTBEAT.key: 0,
 }
 """The first version whose clients know of the error. Metadata does not tell it: clients ask again
-for a topic that is not there, as with Kafka.
+for a topic that is not there, as with Kafka. A heartbeat of a streams group tells it in a status.
 """
 
 

@@ -14,6 +14,7 @@ from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.partition_turns import PartitionTurns
 from broker.handlers.record_checks import RecordChecks
 from broker.handlers.same_fetches import SameFetches
+from broker.handlers.streams_creations import StreamsTopicCreations
 from broker.network.peer_watch import PeerWatch
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
@@ -88,6 +89,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def shares(self) -> SharePartitions: ...
+
+    @property
+    def streams_topics(self) -> StreamsTopicCreations: ...
 
     @property
     def groups(self) -> GroupCoordinator: ...

@@ -87,7 +87,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
             else:
                 ready.append(item)
         if ready:
-            results |= await _create(
+            results |= await create_in_chunks(
                 node, ctx, ready, validate_only=request.validate_only, timeout_s=timeout_s
             )
         # Log compaction may move the border of a batch between the two steps of a fork.
@@ -260,7 +260,7 @@ def _all_or_no_snapshots(
     ]
 
 
-async def _create(
+async def create_in_chunks(
     node: Node,
     ctx: RequestContext,
     wanted: list[messages.NewTopic],

@@ -21,11 +21,14 @@ GROUP_VERSION: Final = "group.version"
 """1: the consumer group protocol of KIP-848."""
 SHARE_VERSION: Final = "share.version"
 """1: share groups (KIP-932)."""
+STREAMS_VERSION: Final = "streams.version"
+"""1: streams groups (KIP-1071)."""
 
 SUPPORTED: Final[tuple[FeatureRange, ...]] = (
     FeatureRange(TRANSACTION_VERSION, 0, 2),
     FeatureRange(GROUP_VERSION, 0, 1),
     FeatureRange(SHARE_VERSION, 0, 1),
+    FeatureRange(STREAMS_VERSION, 0, 1),
 )
 """The features of this software. A new cluster gets the newest levels."""
 

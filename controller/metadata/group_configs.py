@@ -22,6 +22,7 @@ SHARE_ISOLATION_LEVEL: Final = "share.isolation.level"
 STREAMS_SESSION_TIMEOUT: Final = "streams.session.timeout.ms"
 STREAMS_HEARTBEAT_INTERVAL: Final = "streams.heartbeat.interval.ms"
 STREAMS_STANDBY_REPLICAS: Final = "streams.num.standby.replicas"
+STREAMS_REBALANCE_DELAY: Final = "streams.initial.rebalance.delay.ms"
 GROUP_NAME_CHARS_MAX: Final = 32_767
 """As of the ids in Kafka's protocol."""
 
@@ -32,8 +33,6 @@ DURATION_PATTERN: Final = (
     r"(?:\+?(?P<seconds>[0-9]{1,12})(?:[.,](?P<fraction>[0-9]{0,9}))?[sS])?)?"
 )
 """An ISO 8601 duration that is not negative, as Java's `Duration.parse` takes it."""
-
-_NO_STREAMS: Final = "No effect, accepted for Kafka tools: there are no streams groups (KIP-1071)."
 
 
 def _int(name: str, default: int, doc: str, *, low: int = 1) -> KafkaConfig:
@@ -83,10 +82,26 @@ _ALL: Final = (
         "Whether a share group gets records of open and aborted transactions.",
         choices=("read_committed", "read_uncommitted"),
     ),
-    _int(STREAMS_SESSION_TIMEOUT, 45_000, _NO_STREAMS),
-    _int(STREAMS_HEARTBEAT_INTERVAL, 5_000, _NO_STREAMS),
-    _int(STREAMS_STANDBY_REPLICAS, 0, _NO_STREAMS, low=0),
-    _int("streams.initial.rebalance.delay.ms", 3_000, _NO_STREAMS, low=0),
+    _int(
+        STREAMS_SESSION_TIMEOUT,
+        45_000,
+        "How long a member of a streams group may be silent before the others get its tasks.",
+    ),
+    _int(
+        STREAMS_HEARTBEAT_INTERVAL, 5_000, "How often members of a streams group send heartbeats."
+    ),
+    _int(
+        STREAMS_STANDBY_REPLICAS,
+        0,
+        "How many other processes keep a copy of the state of each task.",
+        low=0,
+    ),
+    _int(
+        STREAMS_REBALANCE_DELAY,
+        3_000,
+        "How long the first assignment of an empty streams group waits for more members.",
+        low=0,
+    ),
 )
 
 GROUP_CONFIGS: Final[Mapping[str, KafkaConfig]] = {config.name: config for config in _ALL}

@@ -1,4 +1,4 @@
-"""The records of one step of a consumer group or share group, which can be taken back."""
+"""The records of one step of a consumer, share or streams group, which can be taken back."""
 
 from typing import Protocol
 

@@ -1,18 +1,20 @@
-"""The records of consumer groups and share groups in `__consumer_offsets`, in the format of Kafka.
+"""The records of consumer, share and streams groups in `__consumer_offsets`, in Kafka's format.
 
 Keys: version 3 = group, 4 = partition metadata (written before Kafka 4.1; skipped), 5 = member
 metadata, 6 = target assignment epoch, 7 = target assignment of a member, 8 = current assignment of
 a member, 16 = topics of a regular expression. Share groups have 10 = member metadata, 11 = group,
 12 = target assignment epoch, 13 = target assignment of a member, 14 = current assignment of a
-member, 15 = partitions with a state. All values have version 0, which is flexible. A null value is
-a tombstone.
-Source: Kafka `ConsumerGroup*Key.json`, `ConsumerGroup*Value.json`, `ShareGroup*.json`.
+member, 15 = partitions with a state. Streams groups have 17 = group, 19 = member metadata, 20 =
+target assignment epoch, 21 = target assignment of a member, 22 = current assignment of a member,
+23 = topology. All values have version 0, which is flexible. A null value is a tombstone.
+Source: Kafka `ConsumerGroup*Key.json`, `ConsumerGroup*Value.json`, `ShareGroup*.json`,
+`StreamsGroup*.json`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from broker.groups.consumer.fields import (
     read_names,
@@ -44,6 +46,26 @@ from broker.groups.consumer.share_values import (
     ShareMetadata,
     SharePartitions,
 )
+from broker.groups.consumer.streams_records import (
+    read_streams_assignment,
+    read_streams_epoch,
+    read_streams_metadata,
+    read_streams_target,
+    read_topology,
+    write_streams_assignment,
+    write_streams_epoch,
+    write_streams_metadata,
+    write_streams_target,
+    write_topology,
+)
+from broker.groups.consumer.streams_values import (
+    StreamsAssignment,
+    StreamsEpoch,
+    StreamsMetadata,
+    Tasks,
+    Topology,
+)
+from broker.groups.model import GroupType
 from broker.groups.records import MalformedGroupRecord
 from broker.wire.errors import WireError
 from broker.wire.primitives import Reader, Writer
@@ -69,11 +91,21 @@ class ConsumerRecordKind(IntEnum):
     SHARE_CURRENT = 14
     SHARE_PARTITIONS = 15
     REGEX = 16
+    STREAMS_GROUP = 17
+    STREAMS_MEMBER = 19
+    STREAMS_TARGET_EPOCH = 20
+    STREAMS_TARGET = 21
+    STREAMS_CURRENT = 22
+    STREAMS_TOPOLOGY = 23
 
     @property
-    def is_share(self) -> bool:
-        """Return True for the records of share groups."""
-        return ConsumerRecordKind.SHARE_MEMBER <= self <= ConsumerRecordKind.SHARE_PARTITIONS
+    def group_type(self) -> GroupType:
+        """Return the type of the groups that have such records."""
+        if self >= ConsumerRecordKind.STREAMS_GROUP:
+            return GroupType.STREAMS
+        if ConsumerRecordKind.SHARE_MEMBER <= self <= ConsumerRecordKind.SHARE_PARTITIONS:
+            return GroupType.SHARE
+        return GroupType.CONSUMER
 
 
 _KINDS: Final = {kind.value: kind for kind in ConsumerRecordKind}
@@ -86,6 +118,9 @@ _NAMED: Final = frozenset(
         ConsumerRecordKind.SHARE_TARGET,
         ConsumerRecordKind.SHARE_CURRENT,
         ConsumerRecordKind.REGEX,
+        ConsumerRecordKind.STREAMS_MEMBER,
+        ConsumerRecordKind.STREAMS_TARGET,
+        ConsumerRecordKind.STREAMS_CURRENT,
     }
 )
 
@@ -116,6 +151,11 @@ ConsumerValue: TypeAlias = (
     | ShareAssignment
     | SharePartitions
     | ResolvedRegex
+    | StreamsEpoch
+    | StreamsMetadata
+    | Tasks
+    | StreamsAssignment
+    | Topology
 )
 """In the order of ConsumerRecordKind; the target assignment epochs are ints."""
 ConsumerRecord: TypeAlias = tuple[ConsumerRecordKey, ConsumerValue | None]
@@ -145,29 +185,7 @@ def decode_consumer_key(data: bytes) -> ConsumerRecordKey | None:
 
 def encode_consumer_value(value: ConsumerValue) -> bytes:
     writer = Writer(_VALUE_VERSION.to_bytes(2, "big"))
-    match value:
-        case GroupEpoch():
-            _write_group(writer, value)
-        case MemberMetadata():
-            _write_member(writer, value)
-        case int():
-            writer += value.to_bytes(4, "big", signed=True)
-            writer.append(0)
-        case CurrentAssignment():
-            _write_current(writer, value)
-        case ResolvedRegex():
-            _write_regex(writer, value)
-        case ShareMetadata():
-            write_share_metadata(writer, value)
-        case ShareEpoch():
-            write_share_epoch(writer, value)
-        case ShareAssignment():
-            write_share_assignment(writer, value)
-        case SharePartitions():
-            write_share_partitions(writer, value)
-        case _:
-            write_partitions(writer, value)
-            writer.append(0)
+    _WRITERS.get(type(value), _write_target)(writer, value)
     return bytes(writer)
 
 
@@ -266,6 +284,11 @@ def _read_classic(reader: Reader) -> ClassicMetadata:
     return ClassicMetadata(session_timeout_ms, tuple(protocols))
 
 
+def _write_epoch(writer: Writer, epoch: int) -> None:
+    writer += epoch.to_bytes(4, "big", signed=True)
+    writer.append(0)
+
+
 def _read_epoch(reader: Reader) -> int:
     epoch = reader.i32()
     reader.skip_tags()
@@ -306,6 +329,11 @@ def _read_regex(reader: Reader) -> ResolvedRegex:
     return value
 
 
+def _write_target(writer: Writer, value: Assignment) -> None:
+    write_partitions(writer, value)
+    writer.append(0)
+
+
 def _read_target(reader: Reader) -> Assignment:
     partitions = read_partitions(reader)
     reader.skip_tags()
@@ -315,6 +343,24 @@ def _read_target(reader: Reader) -> Assignment:
 def _skip(reader: Reader) -> int:
     return 0
 
+
+_WRITERS: Final[dict[type, Callable[[Writer, Any], None]]] = {
+    GroupEpoch: _write_group,
+    MemberMetadata: _write_member,
+    int: _write_epoch,
+    CurrentAssignment: _write_current,
+    ResolvedRegex: _write_regex,
+    ShareMetadata: write_share_metadata,
+    ShareEpoch: write_share_epoch,
+    ShareAssignment: write_share_assignment,
+    SharePartitions: write_share_partitions,
+    StreamsEpoch: write_streams_epoch,
+    StreamsMetadata: write_streams_metadata,
+    Tasks: write_streams_target,
+    StreamsAssignment: write_streams_assignment,
+    Topology: write_topology,
+}
+"""Other values are target assignments."""
 
 _READERS: Final[dict[ConsumerRecordKind, Callable[[Reader], ConsumerValue]]] = {
     ConsumerRecordKind.GROUP: _read_group,
@@ -330,4 +376,10 @@ _READERS: Final[dict[ConsumerRecordKind, Callable[[Reader], ConsumerValue]]] = {
     ConsumerRecordKind.SHARE_CURRENT: read_share_assignment,
     ConsumerRecordKind.SHARE_PARTITIONS: read_share_partitions,
     ConsumerRecordKind.REGEX: _read_regex,
+    ConsumerRecordKind.STREAMS_GROUP: read_streams_epoch,
+    ConsumerRecordKind.STREAMS_MEMBER: read_streams_metadata,
+    ConsumerRecordKind.STREAMS_TARGET_EPOCH: _read_epoch,
+    ConsumerRecordKind.STREAMS_TARGET: read_streams_target,
+    ConsumerRecordKind.STREAMS_CURRENT: read_streams_assignment,
+    ConsumerRecordKind.STREAMS_TOPOLOGY: read_topology,
 }

@@ -35,6 +35,8 @@ from broker.wire.gen import (
     metadata,
     share_group_describe,
     share_group_heartbeat,
+    streams_group_describe,
+    streams_group_heartbeat,
 )
 from controller.api import messages
 from controller.metadata.features import newest_levels
@@ -69,7 +71,12 @@ async def test_api_versions_announces_what_is_served(fixture: Fixture, version: 
     assert finalized == ({"group.version": 1} if version >= 3 else {}), "as before the features"
     supported = {item.name: item.max_version for item in response.supported_features}
     # Old clients refuse a range that begins at 0.
-    newest = {"transaction.version": 2, "group.version": 1, "share.version": 1}
+    newest = {
+        "transaction.version": 2,
+        "group.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+    }
     assert supported == (newest if version >= 4 else {})
 
 
@@ -81,7 +88,12 @@ async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None
     assert {
         item.name: (item.min_version_level, item.max_version_level)
         for item in after.finalized_features
-    } == {"transaction.version": (2, 2), "group.version": (1, 1), "share.version": (1, 1)}
+    } == {
+        "transaction.version": (2, 2),
+        "group.version": (1, 1),
+        "share.version": (1, 1),
+        "streams.version": (1, 1),
+    }
     assert after.finalized_features_epoch > before.finalized_features_epoch
 
 
@@ -96,6 +108,20 @@ async def test_consumer_groups_are_served_only_at_their_level(fixture: Fixture) 
         apis.CONSUMER_GROUP_DESCRIBE,
         1,
         consumer_group_describe.ConsumerGroupDescribeRequest(["g"]),
+    )
+    assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_streams_groups_are_served_only_at_their_level(fixture: Fixture) -> None:
+    fixture.node.image.apply_all([FeatureRecord("streams.version", 0)])
+    beat = await fixture.ask(
+        apis.STREAMS_GROUP_HEARTBEAT,
+        0,
+        streams_group_heartbeat.StreamsGroupHeartbeatRequest("g", "m"),
+    )
+    described = await fixture.ask(
+        apis.STREAMS_GROUP_DESCRIBE, 0, streams_group_describe.StreamsGroupDescribeRequest(["g"])
     )
     assert beat.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION

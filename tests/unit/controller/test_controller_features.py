@@ -12,6 +12,7 @@ from controller.metadata.errors import InvariantBroken
 from controller.metadata.features import (
     GROUP_VERSION,
     SHARE_VERSION,
+    STREAMS_VERSION,
     SUPPORTED,
     TRANSACTION_VERSION,
     newest_levels,
@@ -64,6 +65,7 @@ def test_a_new_cluster_has_the_newest_levels(cluster: ManagersCluster) -> None:
         TRANSACTION_VERSION: 2,
         GROUP_VERSION: 1,
         SHARE_VERSION: 1,
+        STREAMS_VERSION: 1,
     }
 
 
@@ -77,7 +79,11 @@ def test_levels_go_up_and_down_with_the_right_type(cluster: ManagersCluster) -> 
     assert update(cluster, (TRANSACTION_VERSION, 1, SAFE)) == (Status.OK, "")
     assert cluster.image.features.level(TRANSACTION_VERSION) == 1
     assert update(cluster, (TRANSACTION_VERSION, 0, UNSAFE)) == (Status.OK, "")
-    assert cluster.image.features.finalized() == {GROUP_VERSION: 1, SHARE_VERSION: 1}
+    assert cluster.image.features.finalized() == {
+        GROUP_VERSION: 1,
+        SHARE_VERSION: 1,
+        STREAMS_VERSION: 1,
+    }
     assert update(cluster, (TRANSACTION_VERSION, 2, UP), (GROUP_VERSION, 1, UP))[0] is Status.OK
     assert cluster.image.features.level(TRANSACTION_VERSION) == 2
 
@@ -158,12 +164,16 @@ def test_a_snapshot_holds_the_levels(cluster: ManagersCluster) -> None:
     update(cluster, (GROUP_VERSION, 0, SAFE))
     copy = snapshot_of(cluster.image)
     assert copy == cluster.image
-    assert copy.features.finalized() == {TRANSACTION_VERSION: 2, SHARE_VERSION: 1}
+    assert copy.features.finalized() == {
+        TRANSACTION_VERSION: 2,
+        SHARE_VERSION: 1,
+        STREAMS_VERSION: 1,
+    }
 
 
 def test_a_delta_names_the_features() -> None:
     delta = MetadataDelta.of(newest_levels())
-    assert delta.features == {TRANSACTION_VERSION, GROUP_VERSION, SHARE_VERSION}
+    assert delta.features == {TRANSACTION_VERSION, GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION}
 
 
 @pytest.mark.parametrize("record", [FeatureRecord(TRANSACTION_VERSION, 3), FeatureRecord("new", 1)])

@@ -1,0 +1,150 @@
+"""Values of the records of streams groups (KIP-1071): members, tasks, topologies.
+
+Warm-up tasks are not here: Kafka 4.2 assigns none.
+Source: Kafka `group-coordinator` (StreamsGroupMember, TasksTuple, StreamsTopology); KIP-1071.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias
+
+TaskIds: TypeAlias = Mapping[str, frozenset[int]]
+"""Partitions by subtopology. No subtopology has an empty set."""
+ActiveTasks: TypeAlias = Mapping[str, Mapping[int, int]]
+"""The epoch in which the member got each task, by subtopology and partition."""
+
+
+class StreamsMemberState(Enum):
+    """How far a member has come with its assignment. The values are those of the records."""
+
+    STABLE = 1
+    UNREVOKED_TASKS = 2
+    """The member still has to give up tasks."""
+    UNRELEASED_TASKS = 3
+    """The member waits for tasks that others have not given up yet."""
+    UNKNOWN = 127
+    """A state of a later version. The member has to join again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    active: TaskIds = field(default_factory=dict[str, frozenset[int]])
+    standby: TaskIds = field(default_factory=dict[str, frozenset[int]])
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTasks:
+    """Tasks of a member, with epochs."""
+
+    active: ActiveTasks = field(default_factory=dict[str, Mapping[int, int]])
+    standby: TaskIds = field(default_factory=dict[str, frozenset[int]])
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.active and not self.standby
+
+    def without_epochs(self) -> Tasks:
+        active = {key: frozenset(epochs) for key, epochs in self.active.items()}
+        return Tasks(active, self.standby)
+
+
+NO_TASKS: Final = Tasks()
+HOLDS_NOTHING: Final = HeldTasks()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsAssignment:
+    """What a member has, and in which epoch."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: StreamsMemberState = StreamsMemberState.STABLE
+    assigned: HeldTasks = HOLDS_NOTHING
+    revoking: HeldTasks = HOLDS_NOTHING
+    """What the member has to give up."""
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        return self.state is StreamsMemberState.STABLE and self.epoch == epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsMetadata:
+    """What a member says of itself."""
+
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topology_epoch: int = -1
+    process_id: str = ""
+    """The process that the member belongs to: each thread is a member."""
+    endpoint: tuple[str, int] | None = None
+    """Host and port where the application answers interactive queries."""
+    client_tags: tuple[tuple[str, str], ...] = ()
+    """In order of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsEpoch:
+    """The epoch of a group, and what its tasks depend on."""
+
+    epoch: int = 0
+    metadata_hash: int = 0
+    """Of the topics of the topology: it changes with their partitions. 0: there are none."""
+    validated_topology_epoch: int = -1
+    """The topology whose topics were found complete; -1: none."""
+    assignment_configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A repartition topic or changelog topic as the application asks for it."""
+
+    name: str
+    partitions: int = 0
+    """0: the number follows from the source topics."""
+    replication_factor: int = 0
+    """0: the default of the cluster."""
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CopartitionGroup:
+    """Source topics that must have equally many partitions, as positions in the lists of the
+    subtopology.
+    """
+
+    source_topics: tuple[int, ...] = ()
+    source_topic_regex: tuple[int, ...] = ()
+    repartition_source_topics: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Subtopology:
+    subtopology_id: str
+    source_topics: tuple[str, ...] = ()
+    source_topic_regex: tuple[str, ...] = ()
+    """Empty: Kafka 4.2 has no subscriptions by regular expressions."""
+    changelog_topics: tuple[InternalTopic, ...] = ()
+    repartition_sink_topics: tuple[str, ...] = ()
+    repartition_source_topics: tuple[InternalTopic, ...] = ()
+    copartition_groups: tuple[CopartitionGroup, ...] = ()
+
+    @property
+    def all_sources(self) -> tuple[str, ...]:
+        repartition = (topic.name for topic in self.repartition_source_topics)
+        return (*self.source_topics, *repartition)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    epoch: int
+    subtopologies: tuple[Subtopology, ...] = ()
+
+    def is_same(self, other: "Topology") -> bool:
+        """Return whether both are equal; the order of subtopologies does not matter."""
+        return self.epoch == other.epoch and self._by_id() == other._by_id()
+
+    def _by_id(self) -> dict[str, Subtopology]:
+        return {subtopology.subtopology_id: subtopology for subtopology in self.subtopologies}

@@ -1,0 +1,192 @@
+"""Move a member of a streams group towards its target: it first gives up what it loses, then gets
+the tasks that are free.
+
+Invariant: an active task is added only if no member has it, and a process never gets a task that
+one of its members has. A member keeps its epoch until it has given up everything that it loses.
+Source: Kafka `streams.CurrentAssignmentBuilder`; KIP-1071.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from broker.groups.consumer.model import HeartbeatRefused
+from broker.groups.consumer.streams_values import (
+    HOLDS_NOTHING,
+    HeldTasks,
+    StreamsAssignment,
+    StreamsMemberState,
+    TaskIds,
+    Tasks,
+)
+from broker.wire.error_codes import ErrorCode
+
+_NONE: Final[frozenset[int]] = frozenset()
+
+
+class Holders(Protocol):
+    """Who has tasks now, those that it has to give up included."""
+
+    def active_process(self, subtopology_id: str, partition: int) -> str | None:
+        """Return the process of the member that has the task as active."""
+        ...
+
+    def standby_processes(self, subtopology_id: str, partition: int) -> Collection[str]:
+        """Return the processes of the members that have the task as standby."""
+        ...
+
+
+def reconcile(
+    current: StreamsAssignment,
+    process_id: str,
+    target: Tasks,
+    target_epoch: int,
+    *,
+    owned: Tasks | None,
+    holders: Holders,
+) -> StreamsAssignment:
+    """Return what the member has next. Raises HeartbeatRefused: FENCED_MEMBER_EPOCH.
+
+    owned: what the member says it has; None: it does not say.
+    """
+    step = _Step(
+        current=current,
+        process_id=process_id,
+        target=target,
+        target_epoch=target_epoch,
+        owned=owned,
+        holders=holders,
+    )
+    if current.is_reconciled_to(target_epoch):
+        return current
+    if current.state is StreamsMemberState.UNREVOKED_TASKS:
+        if has_any(owned, current.revoking):
+            return current
+        return step.next(current.epoch + 1)
+    if current.state is StreamsMemberState.UNKNOWN:
+        if owned is None or owned.active or owned.standby:
+            raise HeartbeatRefused(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The streams group member is in a unknown state. The member must abandon all its"
+                " tasks and rejoin.",
+            )
+        return step.next(target_epoch)
+    return step.next(current.epoch)
+
+
+def has_any(owned: Tasks | None, tasks: HeldTasks) -> bool:
+    """Return True unless the member said that it has none of these tasks."""
+    if owned is None:
+        return True
+    return any(
+        any(indexes & set(lost.get(key, ())) for key, indexes in mine.items())
+        for mine, lost in ((owned.active, tasks.active), (owned.standby, tasks.standby))
+    )
+
+
+def is_within(owned: Tasks | None, held: HeldTasks) -> bool:
+    """Return True if the member said what it has, and has nothing else than this."""
+    return owned is not None and all(
+        all(key in had and indexes <= set(had[key]) for key, indexes in mine.items())
+        for mine, had in ((owned.active, held.active), (owned.standby, held.standby))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    current: StreamsAssignment
+    process_id: str
+    target: Tasks
+    target_epoch: int
+    owned: Tasks | None
+    holders: Holders
+
+    def next(self, epoch: int) -> StreamsAssignment:
+        """epoch: of the member while it has to give up tasks."""
+        current, assigned = self.current, self.current.assigned
+        kept = HeldTasks(
+            _common(assigned.active, self.target.active),
+            _intersection(assigned.standby, self.target.standby),
+        )
+        lost = HeldTasks(
+            _difference_with_epochs(assigned.active, self.target.active),
+            _difference(assigned.standby, self.target.standby),
+        )
+        if not lost.is_empty and has_any(self.owned, lost):
+            return StreamsAssignment(
+                epoch, current.epoch, StreamsMemberState.UNREVOKED_TASKS, kept, lost
+            )
+        new_active = _difference(self.target.active, kept.active)
+        new_standby = _difference(self.target.standby, kept.standby)
+        free_active = _filtered(new_active, self._is_free_as_active)
+        free_standby = _filtered(new_standby, self._is_free_as_standby)
+        is_waiting = (free_active, free_standby) != (new_active, new_standby)
+        return StreamsAssignment(
+            self.target_epoch,
+            current.epoch,
+            StreamsMemberState.UNRELEASED_TASKS if is_waiting else StreamsMemberState.STABLE,
+            HeldTasks(
+                {
+                    key: {
+                        **kept.active.get(key, {}),
+                        **dict.fromkeys(free_active.get(key, ()), self.target_epoch),
+                    }
+                    for key in {**kept.active, **free_active}
+                },
+                {
+                    key: kept.standby.get(key, _NONE) | free_standby.get(key, _NONE)
+                    for key in {**kept.standby, **free_standby}
+                },
+            ),
+            HOLDS_NOTHING,
+        )
+
+    def _is_free_as_active(self, key: str, index: int) -> bool:
+        return self.holders.active_process(
+            key, index
+        ) is None and self.process_id not in self.holders.standby_processes(key, index)
+
+    def _is_free_as_standby(self, key: str, index: int) -> bool:
+        return self.holders.active_process(
+            key, index
+        ) != self.process_id and self.process_id not in self.holders.standby_processes(key, index)
+
+
+def _common(
+    first: Mapping[str, Mapping[int, int]], second: TaskIds
+) -> dict[str, Mapping[int, int]]:
+    found = {
+        key: {index: epoch for index, epoch in epochs.items() if index in second.get(key, _NONE)}
+        for key, epochs in first.items()
+    }
+    return {key: epochs for key, epochs in found.items() if epochs}
+
+
+def _difference_with_epochs(
+    first: Mapping[str, Mapping[int, int]], second: TaskIds
+) -> dict[str, Mapping[int, int]]:
+    found = {
+        key: {
+            index: epoch for index, epoch in epochs.items() if index not in second.get(key, _NONE)
+        }
+        for key, epochs in first.items()
+    }
+    return {key: epochs for key, epochs in found.items() if epochs}
+
+
+def _intersection(first: TaskIds, second: TaskIds) -> dict[str, frozenset[int]]:
+    found = {key: indexes & second.get(key, _NONE) for key, indexes in first.items()}
+    return {key: indexes for key, indexes in found.items() if indexes}
+
+
+def _difference(first: TaskIds, second: Mapping[str, Collection[int]]) -> dict[str, frozenset[int]]:
+    found = {key: indexes - set(second.get(key, ())) for key, indexes in first.items()}
+    return {key: indexes for key, indexes in found.items() if indexes}
+
+
+def _filtered(tasks: TaskIds, is_free: Callable[[str, int], bool]) -> dict[str, frozenset[int]]:
+    found = {
+        key: frozenset(index for index in indexes if is_free(key, index))
+        for key, indexes in tasks.items()
+    }
+    return {key: indexes for key, indexes in found.items() if indexes}

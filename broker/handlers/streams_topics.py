@@ -1,0 +1,97 @@
+"""Create the internal topics of streams groups, as the client whose heartbeat misses them.
+
+A heartbeat does not wait for them: it is answered with the status MISSING_INTERNAL_TOPICS, and a
+later one finds the topics. A failure is told for two heartbeat intervals.
+Source: Kafka `KafkaApis.handleStreamsGroupHeartbeat`; KIP-1071.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from base.acls import Operation
+from broker.groups.streams.model import MissingTopic, Status, StreamsHeartbeatResult
+from broker.handlers.authorization import allows_cluster, find_denied_topics, note_change
+from broker.handlers.node import Node
+from broker.handlers.topics import create_in_chunks
+from broker.network.request import RequestContext
+from controller.api import messages
+
+log = structlog.get_logger(__name__)
+
+_SHOWN_MAX: Final = 3
+_UNSET: Final = -1
+
+
+async def with_missing_topics(
+    node: Node, ctx: RequestContext, result: StreamsHeartbeatResult
+) -> StreamsHeartbeatResult:
+    """Begin to create the internal topics that are missing. Returns the result with what hinders
+    that.
+    """
+    missing = result.missing_topics
+    if not missing:
+        return result
+    if not allows_cluster(node, ctx, Operation.CREATE, logs=False):
+        denied = await find_denied_topics(node, ctx, Operation.CREATE, missing)
+        if denied:
+            return _with_detail(result, f"; Unauthorized to CREATE on topics {_listed(denied)}.")
+    creations = node.streams_topics
+    wanted = [missing[name] for name in sorted(creations.claim(missing))]
+    if wanted:
+        told_s = 2 * result.heartbeat_interval_ms / 1_000
+        creations.run(_create(node, ctx, wanted, told_s))
+    failures = creations.failures(missing)
+    if not failures:
+        return result
+    shown = _listed(f"{name} ({reason})" for name, reason in sorted(failures.items())[:_SHOWN_MAX])
+    rest = len(failures) - _SHOWN_MAX
+    more = f" and {rest} more" if rest > 0 else ""
+    return _with_detail(result, f"; Creation failed: {shown}{more}.")
+
+
+async def _create(
+    node: Node, ctx: RequestContext, wanted: Sequence[MissingTopic], told_s: float
+) -> None:
+    creations = node.streams_topics
+    try:
+        results = await create_in_chunks(
+            node,
+            ctx,
+            [_new_topic(node, topic) for topic in wanted],
+            validate_only=False,
+            timeout_s=node.config.topic_create_timeout_ms / 1_000,
+        )
+    finally:
+        creations.release(topic.name for topic in wanted)
+    for name, result in results.items():
+        if result.error_code:
+            creations.failed(name, result.error_message or "", told_s)
+    created = [name for name, result in results.items() if not result.error_code]
+    note_change(node, ctx, "topics_created", created)
+    log.info("streams_topics_created", count=len(created), failed=len(results) - len(created))
+
+
+def _new_topic(node: Node, topic: MissingTopic) -> messages.NewTopic:
+    factor = topic.replication_factor
+    return messages.NewTopic(
+        name=topic.name,
+        partitions=topic.partitions,
+        replication_factor=node.config.default_replication_factor if factor == _UNSET else factor,
+        configs=dict(topic.configs),
+    )
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return ", ".join(sorted(texts))
+
+
+def _with_detail(result: StreamsHeartbeatResult, more: str) -> StreamsHeartbeatResult:
+    """Return the result with more text in the status of missing topics."""
+    statuses = [
+        (status, detail + more if status is Status.MISSING_INTERNAL_TOPICS else detail)
+        for status, detail in result.statuses
+    ]
+    return replace(result, statuses=tuple(statuses))
