@@ -215,11 +215,13 @@ class StreamsGroup:
     ) -> StreamsHeartbeatResult:
         member = self.members[before.member_id]
         is_told = request.is_joining or member.current.assigned != before.current.assigned
-        # Kafka does not count this in the first heartbeat of a group.
-        if is_told and member.metadata.endpoint is not None and not is_new:
-            self.endpoint_epoch += 1
+        endpoint_epoch = self.endpoint_epoch
+        if is_told and member.metadata.endpoint is not None:
+            endpoint_epoch += 1
+        if not is_new:  # Kafka forgets the epoch of the first heartbeat of a group
+            self.endpoint_epoch = endpoint_epoch
         endpoints = None
-        if self.endpoint_epoch != request.endpoint_epoch:
+        if endpoint_epoch != request.endpoint_epoch:
             endpoints = endpoint_partitions(self.members.values(), configured, topics)
         return StreamsHeartbeatResult(
             member_id=member.member_id,

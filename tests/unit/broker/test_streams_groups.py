@@ -1,0 +1,553 @@
+"""Streams groups at the group coordinator, over an in-memory log: joining, the first assignment,
+timeouts, failover, compaction, offsets, deletion, and groups of other types.
+"""
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.coordination.compaction import CompactionLimits
+from broker.coordination.log import TransactionalProducer
+from broker.groups.consumer.model import HeartbeatRequest
+from broker.groups.consumer.records import ConsumerRecordKind, decode_consumer_key
+from broker.groups.consumer.streams_values import InternalTopic, Subtopology, Tasks, Topology
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.model import GroupLimits, GroupState, GroupType, JoinRequest, Protocol
+from broker.groups.records import CommittedOffset
+from broker.groups.share.model import ShareHeartbeatRequest
+from broker.groups.state import Group
+from broker.groups.streams.group import StreamsGroup
+from broker.groups.streams.model import (
+    CLIENT_TAGS_MAX,
+    Status,
+    StreamsHeartbeatRequest,
+    StreamsHeartbeatResult,
+    StreamsLimits,
+)
+from broker.wire.error_codes import ErrorCode
+from controller.metadata.image import MetadataImage
+from tests.support.coordinator_log import MemoryLog
+from tests.support.waiting import until
+from tests.unit.broker.test_consumer_coordinator import image_with, now_ms
+
+TOPOLOGY = Topology(0, (Subtopology("0", ("t",)),))
+ALL = {"0": frozenset(range(4))}
+OFFSET = CommittedOffset(7, -1, "", 1_700_000_000_000)
+
+
+def coordinator_on(
+    log: MemoryLog,
+    *,
+    image: MetadataImage | None = None,
+    compaction: CompactionLimits | None = None,
+    initial_rebalance_delay_ms: int = 0,
+    **limits: Any,
+) -> GroupCoordinator:
+    found = StreamsLimits(initial_rebalance_delay_ms=initial_rebalance_delay_ms, **limits)
+    coordinator = GroupCoordinator(
+        log,
+        GroupLimits(initial_rebalance_delay_ms=0),
+        now_ms=now_ms,
+        new_member_id=lambda prefix: f"{prefix}-1",
+        compaction=compaction,
+        streams_limits=lambda _: found,
+    )
+    coordinator.topics.reset(image or image_with(4))
+    for partition in range(log.partition_count):
+        coordinator.partition_opened(partition)
+    return coordinator
+
+
+async def other(log: MemoryLog, before: GroupCoordinator, **settings: Any) -> GroupCoordinator:
+    """Let another broker coordinate the groups."""
+    before.close()
+    following = coordinator_on(log, **settings)
+    await following.ready("g")
+    return following
+
+
+async def send(
+    coordinator: GroupCoordinator, member_id: str, epoch: int, group_id: str = "g", **fields: Any
+) -> StreamsHeartbeatResult:
+    await coordinator.ready(group_id)
+    request = StreamsHeartbeatRequest(member_id=member_id, member_epoch=epoch, **fields)
+    return await coordinator.streams.heartbeat(group_id, request)
+
+
+async def join(
+    coordinator: GroupCoordinator, member_id: str, **fields: Any
+) -> StreamsHeartbeatResult:
+    first: dict[str, Any] = {
+        "topology": TOPOLOGY,
+        "process_id": f"process-{member_id}",
+        "rebalance_timeout_ms": 60_000,
+        "active": {},
+        "standby": {},
+        "warmup": {},
+    }
+    return await send(coordinator, member_id, 0, **{**first, **fields})
+
+
+async def own(
+    coordinator: GroupCoordinator, member_id: str, epoch: int, tasks: Tasks
+) -> StreamsHeartbeatResult:
+    return await send(
+        coordinator, member_id, epoch, active=tasks.active, standby=tasks.standby, warmup={}
+    )
+
+
+def group_of(coordinator: GroupCoordinator) -> Group:
+    group = coordinator.find("g", create=False)
+    assert isinstance(group, Group), group
+    return group
+
+
+def streams_of(coordinator: GroupCoordinator) -> StreamsGroup:
+    streams = group_of(coordinator).streams
+    assert streams is not None
+    streams.check_invariants()
+    return streams
+
+
+async def test_the_first_member_gets_all_tasks_and_the_second_one_a_share() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    first = await join(coordinator, "a")
+    assert (first.member_epoch, first.tasks, first.statuses) == (2, Tasks(ALL), ())
+    assert first.heartbeat_interval_ms == 5_000
+    second = await join(coordinator, "b")
+    assert (second.member_epoch, second.tasks) == (3, Tasks())
+    assert streams_of(coordinator).state is GroupState.RECONCILING
+    told = await own(coordinator, "a", 2, Tasks(ALL))
+    assert told.member_epoch == 2, "it stays in its epoch until it has revoked"
+    kept = told.tasks
+    assert kept is not None
+    assert len(kept.active["0"]) == 2
+    assert (await own(coordinator, "b", 3, Tasks())).tasks is None, "a may still have them"
+    assert (await own(coordinator, "a", 2, kept)).member_epoch == 3
+    got = (await own(coordinator, "b", 3, Tasks())).tasks
+    assert got is not None
+    assert got.active["0"] == ALL["0"] - kept.active["0"]
+    assert streams_of(coordinator).state is GroupState.STABLE
+    coordinator.close()
+
+
+async def test_the_first_assignment_waits_for_more_members() -> None:
+    coordinator = coordinator_on(MemoryLog(), initial_rebalance_delay_ms=100)
+    for member_id in "ab":
+        result = await join(coordinator, member_id)
+        assert (result.member_epoch, result.tasks) == (1, Tasks())
+        assert [status for status, _ in result.statuses] == [Status.ASSIGNMENT_DELAYED]
+    streams = streams_of(coordinator)
+    assert streams.state is GroupState.ASSIGNING
+    await until(lambda: streams.target_epoch == streams.epoch)
+    for member_id in "ab":
+        result = await send(coordinator, member_id, 1)
+        assert result.statuses == ()
+        assert result.tasks is not None
+        assert len(result.tasks.active["0"]) == 2
+    coordinator.close()
+
+
+async def test_nobody_waits_for_an_assignment_that_is_overdue() -> None:
+    """The next coordinator does not know of the delay."""
+    log = MemoryLog()
+    coordinator = coordinator_on(log, initial_rebalance_delay_ms=600_000)
+    await join(coordinator, "a")
+    following = await other(log, coordinator, initial_rebalance_delay_ms=600_000)
+    assert (await send(following, "a", 1)).tasks == Tasks(ALL)
+    following.close()
+
+
+async def test_another_coordinator_goes_on_without_a_rebalance() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a", endpoint=("h", 1), client_tags={"zone": "z"})
+    await join(coordinator, "b")
+    before = streams_of(coordinator)
+    following = await other(log, coordinator)
+    restored = streams_of(following)
+    assert restored is not before
+    assert restored.members == before.members
+    assert (restored.current, restored.topology) == (before.current, before.topology)
+    assert (restored.targets, restored.target_epoch) == (before.targets, before.target_epoch)
+    assert (await send(following, "b", 3)).member_epoch == 3
+    assert restored.epoch == before.epoch
+    following.close()
+
+
+async def test_a_silent_member_is_removed() -> None:
+    coordinator = coordinator_on(MemoryLog(), session_timeout_ms=50)
+    await join(coordinator, "a")
+    streams = streams_of(coordinator)
+    await until(lambda: not streams.members)
+    assert streams.state is GroupState.EMPTY
+    refused = await send(coordinator, "a", 2)
+    assert refused.error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert refused.message == "Member a is not a member of group g."
+    coordinator.close()
+
+
+async def test_a_member_that_keeps_its_tasks_too_long_is_removed() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a", rebalance_timeout_ms=50)
+    await join(coordinator, "b")
+    await own(coordinator, "a", 2, Tasks(ALL))
+    streams = streams_of(coordinator)
+    await until(lambda: set(streams.members) == {"b"})
+    assert (await own(coordinator, "b", 3, Tasks())).tasks == Tasks(ALL)
+    coordinator.close()
+
+
+async def test_a_step_that_is_not_durable_is_not_answered() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    log.hold = True
+    joining = asyncio.ensure_future(join(coordinator, "a"))
+    await until(lambda: bool(log.held))
+    assert not joining.done()
+    log.hold = False
+    log.release()
+    assert (await joining).error is ErrorCode.NONE
+    coordinator.close()
+
+
+async def test_a_group_that_was_not_written_does_not_exist() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await coordinator.ready("g")
+    log.hold = True
+    joining = asyncio.ensure_future(join(coordinator, "a"))
+    await until(lambda: bool(log.held))
+    log.hold = False
+    log.release(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert (await joining).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await coordinator.ready("g")
+    assert coordinator.list_groups() == []
+    coordinator.close()
+
+
+async def test_compaction_keeps_the_records_of_streams_groups() -> None:
+    log = MemoryLog(1)
+    limits = CompactionLimits(log_bytes_min=20_000, factor=2, slice_count=3)
+    coordinator = coordinator_on(log, compaction=limits)
+    await join(coordinator, "stays")
+    for number in range(60):
+        await join(coordinator, f"m{number}")
+        await send(coordinator, f"m{number}", -1)
+    await until(lambda: log.starts.get(0, 0) > 0)
+    before = streams_of(coordinator)
+    following = await other(log, coordinator)
+    restored = streams_of(following)
+    assert (restored.members, restored.topology) == (before.members, before.topology)
+    assert restored.epoch == before.epoch
+    following.close()
+
+
+async def test_the_topology_decides_what_is_told() -> None:
+    topology = Topology(
+        3, (Subtopology("0", ("t",), changelog_topics=(InternalTopic("changes"),)),)
+    )
+    coordinator = coordinator_on(MemoryLog())
+    result = await join(coordinator, "a", topology=topology)
+    assert result.statuses == (
+        (Status.MISSING_INTERNAL_TOPICS, "Internal topics are missing: changes"),
+    )
+    assert result.missing_topics["changes"].partitions == 4
+    assert streams_of(coordinator).state is GroupState.NOT_READY
+    stale = await join(coordinator, "b")
+    assert stale.statuses[0][0] is Status.STALE_TOPOLOGY
+    newer = await join(coordinator, "c", topology=Topology(4, topology.subtopologies))
+    assert newer.message == "Topology updates are not supported yet."
+    assert set(streams_of(coordinator).members) == {"a", "b"}
+    coordinator.close()
+
+
+async def test_new_partitions_are_assigned() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    coordinator.topics.reset(image_with(6))
+    result = await send(coordinator, "a", 2)
+    assert (result.member_epoch, result.tasks) == (3, Tasks({"0": frozenset(range(6))}))
+    coordinator.close()
+
+
+async def test_topics_of_others_change_nothing() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    coordinator.topics._set(UUID(int=99), ("unrelated", 3))
+    assert (await send(coordinator, "a", 2)).tasks is None
+    assert streams_of(coordinator).epoch == 2
+    coordinator.close()
+
+
+async def test_another_number_of_standby_replicas_begins_an_epoch() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    streams_of(coordinator).limits = StreamsLimits(standby_replicas=1)
+    coordinator.streams._limits_of = lambda _: StreamsLimits(standby_replicas=1)
+    assert (await send(coordinator, "a", 2)).member_epoch == 3
+    assert streams_of(coordinator).current.assignment_configs == (("num.standby.replicas", "1"),)
+    coordinator.close()
+
+
+async def test_a_shutdown_is_told_until_the_group_is_empty() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    await join(coordinator, "b")
+    await send(coordinator, "b", -1, is_shutdown=True)
+    told = await own(coordinator, "a", 2, Tasks(ALL))
+    assert told.statuses == (
+        (
+            Status.SHUTDOWN_APPLICATION,
+            "Streams group member b encountered a fatal error and requested a shutdown for the"
+            " entire application.",
+        ),
+    )
+    await send(coordinator, "a", -1)
+    assert (await join(coordinator, "c")).statuses == ()
+    coordinator.close()
+
+
+async def test_members_learn_where_others_answer_queries() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    first = await join(coordinator, "a", endpoint=("host-a", 1), endpoint_epoch=0)
+    assert first.endpoints is not None
+    again = await send(coordinator, "a", 2, endpoint_epoch=0)
+    assert (again.endpoint_epoch, again.endpoints) == (0, None), "the first one is not counted"
+    other_member = await join(coordinator, "b")
+    assert other_member.endpoint_epoch == 0
+    assert other_member.endpoints is not None
+    (found,) = other_member.endpoints
+    assert (found.endpoint, found.active) == (("host-a", 1), {"t": [0, 1, 2, 3]})
+    told = await own(coordinator, "a", 2, Tasks(ALL))
+    assert told.endpoint_epoch == 1
+    assert told.endpoints is not None
+    assert len(told.endpoints[0].active["t"]) == 2
+    coordinator.close()
+
+
+# --- offsets and deletion -------------------------------------------------------------------------
+
+
+async def test_commits_need_the_epoch_of_the_member_or_of_the_task() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    await join(coordinator, "b")
+    kept = (await own(coordinator, "a", 2, Tasks(ALL))).tasks
+    assert kept is not None
+    await own(coordinator, "a", 2, kept)
+    await own(coordinator, "b", 3, Tasks())
+    mine, given = min(kept.active["0"]), min(ALL["0"] - kept.active["0"])
+
+    async def commit(member_id: str, epoch: int, index: int, **fields: Any) -> ErrorCode:
+        offsets = {("t", index): OFFSET}
+        found = await coordinator.commit_offsets("g", member_id, None, epoch, offsets, **fields)
+        return found["t", index]
+
+    assert await commit("a", 3, mine) is ErrorCode.NONE
+    assert await commit("a", 2, mine) is ErrorCode.NONE, "it has the task since epoch 2"
+    assert await commit("a", 1, mine) is ErrorCode.STALE_MEMBER_EPOCH
+    assert await commit("a", 4, mine) is ErrorCode.STALE_MEMBER_EPOCH
+    assert await commit("a", 2, given) is ErrorCode.STALE_MEMBER_EPOCH
+    assert await commit("b", 2, given) is ErrorCode.STALE_MEMBER_EPOCH, "it has it since epoch 3"
+    assert await commit("b", 3, given) is ErrorCode.NONE
+    assert await commit("x", 3, mine) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert await commit("", -1, mine) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert await commit("a", 3, mine, knows_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
+    producer = TransactionalProducer(1, 0, "id")
+    for member, code in (
+        (("a", None, 2), ErrorCode.NONE),
+        (("a", None, 1), ErrorCode.ILLEGAL_GENERATION),
+        (("", None, -1), ErrorCode.NONE),
+    ):
+        found = await coordinator.commit_transactional_offsets(
+            "g", member, producer, {("t", mine): OFFSET}
+        )
+        assert found["t", mine] is code, member
+    coordinator.close()
+
+
+async def test_reads_of_offsets_need_the_epoch_of_the_member() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    assert not isinstance(coordinator.fetch_offsets("g"), ErrorCode)
+    assert not isinstance(coordinator.fetch_offsets("g", "a", 2), ErrorCode)
+    assert coordinator.fetch_offsets("g", "a", 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert coordinator.fetch_offsets("g", "b", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+    coordinator.close()
+
+
+async def test_offsets_of_sources_stay_while_the_group_has_members() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    offsets = {("t", 0): OFFSET, ("x", 0): OFFSET}
+    await coordinator.commit_offsets("g", "a", None, 2, offsets)
+    coordinator.expire()
+    assert await coordinator.delete_offsets("g", offsets) == {
+        ("t", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ("x", 0): ErrorCode.NONE,
+    }
+    await send(coordinator, "a", -1)
+    assert await coordinator.delete_offsets("g", [("t", 0)]) == {("t", 0): ErrorCode.NONE}
+    coordinator.close()
+
+
+def tombstones_in(log: MemoryLog) -> list[ConsumerRecordKind]:
+    return [
+        key.kind
+        for batches in log.durable.values()
+        for batch in batches
+        for data, value in batch.records
+        if value is None and (key := decode_consumer_key(data)) is not None
+    ]
+
+
+async def test_only_an_empty_group_is_deleted_and_leaves_nothing() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
+    await send(coordinator, "a", -1)
+    before = len(tombstones_in(log))
+    assert await coordinator.delete_group("g") is ErrorCode.NONE
+    assert tombstones_in(log)[before:] == [
+        ConsumerRecordKind.STREAMS_TARGET_EPOCH,
+        ConsumerRecordKind.STREAMS_GROUP,
+        ConsumerRecordKind.STREAMS_TOPOLOGY,
+    ]
+    following = await other(log, coordinator)
+    assert following.list_groups() == []
+    following.close()
+
+
+async def test_an_empty_group_without_offsets_expires() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    coordinator.expire()
+    await send(coordinator, "a", -1)
+    assert coordinator.list_groups()
+    coordinator.expire()
+    await until(lambda: coordinator.list_groups() == [])
+    coordinator.close()
+
+
+# --- groups of other types ------------------------------------------------------------------------
+
+
+def classic_join() -> JoinRequest:
+    return JoinRequest(
+        "", None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b"\0\0" * 5),), False
+    )
+
+
+async def test_an_empty_streams_group_becomes_classic_and_a_classic_one_a_streams_group() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await join(coordinator, "a")
+    refused = await coordinator.join("g", classic_join())
+    assert refused.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert coordinator.heartbeat("g", "a", None, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert coordinator.leave("g", [("a", None)]) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    await coordinator.commit_offsets("g", "a", None, 2, {("t", 0): OFFSET})
+    await send(coordinator, "a", -1)
+    joined = await coordinator.join("g", classic_join())
+    assert joined.error is ErrorCode.NONE
+    assert (await join(coordinator, "a")).message == "Group g is not a streams group."
+    coordinator.leave("g", [(joined.member_id, None)])
+    assert (await join(coordinator, "b")).error is ErrorCode.NONE
+    following = await other(log, coordinator)
+    (listed,) = following.list_groups()
+    assert (listed.type, listed.protocol_type) == (GroupType.STREAMS, "streams")
+    assert group_of(following).record is None
+    assert group_of(following).offsets.committed == {("t", 0): OFFSET}
+    following.close()
+
+
+async def test_other_protocols_do_not_find_a_streams_group() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    consumer = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, subscribed_names=("t",), owned={})
+    found = await coordinator.consumers.heartbeat("g", consumer, 1)
+    assert found.message == "Group g is not a consumer group."
+    share = ShareHeartbeatRequest("m", 0, subscribed_names=("t",))
+    assert (await coordinator.shares.heartbeat("g", share)).message == (
+        "Group g is not a share group."
+    )
+    assert await coordinator.consumers.describe("g") is ErrorCode.GROUP_ID_NOT_FOUND
+    assert coordinator.unknown_group("g") == "Group g is not a classic group."
+    coordinator.close()
+
+
+async def test_a_streams_member_does_not_find_other_groups() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    absent = await send(coordinator, "a", 3)
+    assert absent.error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert absent.message == "Streams group g not found."
+    assert (await send(coordinator, "a", -1)).message == "Group g not found."
+    assert coordinator.list_groups() == []
+    consumer = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, subscribed_names=("t",), owned={})
+    await coordinator.consumers.heartbeat("g", consumer, 1)
+    for epoch in (3, -1):
+        found = await send(coordinator, "a", epoch)
+        assert (found.error, found.message) == (
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            "Group g is not a streams group.",
+        )
+    coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"instance_id": "i"}, "Static membership is not yet supported."),
+        ({"has_task_offsets": True}, "TaskOffsets are not supported yet."),
+        ({"has_task_end_offsets": True}, "TaskEndOffsets are not supported yet."),
+        ({"warmup": {"0": frozenset({1})}}, "WarmupTasks are not supported yet."),
+        ({"rack_id": " "}, "RackId can't be empty."),
+        ({"rebalance_timeout_ms": -1}, "RebalanceTimeoutMs must be provided in first request."),
+        ({"active": None}, "ActiveTasks must be empty when (re-)joining."),
+        ({"topology": None}, "Topology must be non-null when (re-)joining."),
+        (
+            {"client_tags": {str(number): "" for number in range(CLIENT_TAGS_MAX + 1)}},
+            "A member has at most 100 client tags.",
+        ),
+    ],
+)
+async def test_a_bad_join_is_refused_and_makes_no_group(
+    fields: dict[str, Any], message: str
+) -> None:
+    coordinator = coordinator_on(MemoryLog())
+    refused = await join(coordinator, "a", **fields)
+    assert (refused.error, refused.message) == (ErrorCode.INVALID_REQUEST, message)
+    assert coordinator.list_groups() == []
+    coordinator.close()
+
+
+async def test_a_full_group_refuses_members() -> None:
+    coordinator = coordinator_on(MemoryLog(), members_max=1)
+    await join(coordinator, "a")
+    refused = await join(coordinator, "b")
+    assert refused.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert (await send(coordinator, "a", 2)).error is ErrorCode.NONE
+    coordinator.close()
+
+
+async def test_epochs_and_tasks_of_heartbeats_are_checked() -> None:
+    coordinator = coordinator_on(MemoryLog())
+    await join(coordinator, "a")
+    for epoch in (1, 3):
+        assert (await send(coordinator, "a", epoch)).error is ErrorCode.FENCED_MEMBER_EPOCH
+    unknown = await own(coordinator, "a", 2, Tasks({"0": frozenset({4})}))
+    assert unknown.message == (
+        "Task 4 for subtopology 0 is invalid. Number of tasks for this subtopology: 4"
+    )
+    unknown = await own(coordinator, "a", 2, Tasks({"1": frozenset({0})}))
+    assert unknown.message == "Subtopology 1 does not exist in the topology."
+    coordinator.topics.reset(image_with(5))
+    assert (await send(coordinator, "a", 2)).member_epoch == 3
+    repeated = await own(coordinator, "a", 2, Tasks(ALL))
+    assert (repeated.error, repeated.member_epoch) == (ErrorCode.NONE, 3)
+    coordinator.close()
