@@ -25,7 +25,7 @@ from broker.groups.model import GroupLimits
 from broker.groups.share.model import ShareLimits
 from broker.groups.streams.model import StreamsLimits
 from broker.handlers.node import Node
-from broker.handlers.streams_creations import StreamsTopicCreations
+from broker.handlers.pending_topics import PendingTopics
 from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.partition.leaders import announced_leader
 from broker.share.coordinator import ShareCoordinator
@@ -67,7 +67,7 @@ class Coordinators:
             share_states=self.share_states,
             streams_limits=self._streams_limits,
         )
-        self.streams_topics = StreamsTopicCreations()
+        self.streams_topics = PendingTopics()
         self._marker_peers = MarkerPeers(node, partial(start_marker, node))
         self.transactions = TransactionCoordinator(
             TopicLog(node, TRANSACTIONS_TOPIC),

@@ -12,9 +12,9 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorizer import Authorizer
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.partition_turns import PartitionTurns
+from broker.handlers.pending_topics import PendingTopics
 from broker.handlers.record_checks import RecordChecks
 from broker.handlers.same_fetches import SameFetches
-from broker.handlers.streams_creations import StreamsTopicCreations
 from broker.network.peer_watch import PeerWatch
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
@@ -91,7 +91,7 @@ class Node(LocalBroker, Protocol):
     def shares(self) -> SharePartitions: ...
 
     @property
-    def streams_topics(self) -> StreamsTopicCreations: ...
+    def streams_topics(self) -> PendingTopics: ...
 
     @property
     def groups(self) -> GroupCoordinator: ...

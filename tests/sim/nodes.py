@@ -32,9 +32,9 @@ from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.partition_turns import PartitionTurns
+from broker.handlers.pending_topics import PendingTopics
 from broker.handlers.produce import handle_produce
 from broker.handlers.same_fetches import SameFetches
-from broker.handlers.streams_creations import StreamsTopicCreations
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import LedMarkers, start_marker
 from broker.load_report import LoadReporter
@@ -175,7 +175,7 @@ class SimBroker:
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
         self.partition_turns = PartitionTurns()
         self.same_fetches = SameFetches()
-        self.streams_topics = StreamsTopicCreations()
+        self.streams_topics = PendingTopics()
         self.dispatcher: RequestDispatcher
         # It watches no one: `gone` are those that the world lets this broker suspect.
         self.peer_watch = PeerWatch(

@@ -21,7 +21,7 @@ from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.node import Handler, Node
 from broker.handlers.partition_turns import PartitionTurns
-from broker.handlers.streams_creations import StreamsTopicCreations
+from broker.handlers.pending_topics import PendingTopics
 from broker.handlers.table import INLINE, make_handlers
 from broker.network.dispatcher import CannotAnswer
 from broker.network.peer_watch import PeerWatch
@@ -266,7 +266,7 @@ class Fixture:
             departed=lambda: self.departed.listed(0),
             gone=frozenset(),
             partition_turns=PartitionTurns(),
-            streams_topics=StreamsTopicCreations(),
+            streams_topics=PendingTopics(),
             peer_watch=PeerWatch(NodeId(1), PeerConnections(lambda: self.image), lambda _: None),
         )
         self.node.static_settings = BrokerSettings(

@@ -22,9 +22,9 @@ from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from broker.handlers.partition_turns import PartitionTurns
+from broker.handlers.pending_topics import PendingTopics
 from broker.handlers.produce import handle_produce
 from broker.handlers.same_fetches import SameFetches
-from broker.handlers.streams_creations import StreamsTopicCreations
 from broker.handlers.txn_markers import handle_write_txn_markers
 from broker.network.peers import PeerConnections
 from broker.network.request import RequestContext
@@ -278,7 +278,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
         self.partition_turns = PartitionTurns()
         self.same_fetches = SameFetches()
-        self.streams_topics = StreamsTopicCreations()
+        self.streams_topics = PendingTopics()
         self.log_dir = "memory:"
         self.writable = True
         self.is_unsure = False

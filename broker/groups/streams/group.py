@@ -329,7 +329,7 @@ class StreamsGroup:
             NO_TASKS if is_delayed else self.targets.get(member_id, NO_TASKS),
             max(1, self.target_epoch) if is_delayed else self.target_epoch,
             owned=owned,
-            holders=self,
+            owners=self,
         )
         if current == before.current:
             return
@@ -341,12 +341,12 @@ class StreamsGroup:
             self.deadlines.revoked(member_id)
 
     def active_process(self, subtopology_id: str, partition: int) -> str | None:
-        """See `Holders`."""
+        """See `TaskOwners`."""
         member_id = self._active.get((subtopology_id, partition))
         return None if member_id is None else self.members[member_id].metadata.process_id
 
     def standby_processes(self, subtopology_id: str, partition: int) -> Collection[str]:
-        """See `Holders`."""
+        """See `TaskOwners`."""
         members = self._standby.get((subtopology_id, partition), ())
         return {self.members[member_id].metadata.process_id for member_id in members}
 

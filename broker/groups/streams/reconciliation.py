@@ -24,7 +24,7 @@ from broker.wire.error_codes import ErrorCode
 _NONE: Final[frozenset[int]] = frozenset()
 
 
-class Holders(Protocol):
+class TaskOwners(Protocol):
     """Who has tasks now, those that it has to give up included."""
 
     def active_process(self, subtopology_id: str, partition: int) -> str | None:
@@ -43,7 +43,7 @@ def reconcile(
     target_epoch: int,
     *,
     owned: Tasks | None,
-    holders: Holders,
+    owners: TaskOwners,
 ) -> StreamsAssignment:
     """Return what the member has next. Raises HeartbeatRefused: FENCED_MEMBER_EPOCH.
 
@@ -55,7 +55,7 @@ def reconcile(
         target=target,
         target_epoch=target_epoch,
         owned=owned,
-        holders=holders,
+        owners=owners,
     )
     if current.is_reconciled_to(target_epoch):
         return current
@@ -99,7 +99,7 @@ class _Step:
     target: Tasks
     target_epoch: int
     owned: Tasks | None
-    holders: Holders
+    owners: TaskOwners
 
     def next(self, epoch: int) -> StreamsAssignment:
         """epoch: of the member while it has to give up tasks."""
@@ -142,14 +142,14 @@ class _Step:
         )
 
     def _is_free_as_active(self, key: str, index: int) -> bool:
-        return self.holders.active_process(
+        return self.owners.active_process(
             key, index
-        ) is None and self.process_id not in self.holders.standby_processes(key, index)
+        ) is None and self.process_id not in self.owners.standby_processes(key, index)
 
     def _is_free_as_standby(self, key: str, index: int) -> bool:
-        return self.holders.active_process(
+        return self.owners.active_process(
             key, index
-        ) != self.process_id and self.process_id not in self.holders.standby_processes(key, index)
+        ) != self.process_id and self.process_id not in self.owners.standby_processes(key, index)
 
 
 def _common(

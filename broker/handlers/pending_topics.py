@@ -13,7 +13,7 @@ from typing import Any, Final
 FAILURES_MAX: Final = 1_000
 
 
-class StreamsTopicCreations:
+class PendingTopics:
     """Those of one broker."""
 
     def __init__(self) -> None:
