@@ -107,7 +107,13 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
         error_code=code
     ),
     apis.STREAMS_GROUP_HEARTBEAT.key: lambda code: (
-        streams_group_heartbeat.StreamsGroupHeartbeatResponse(error_code=code)
+        streams_group_heartbeat.StreamsGroupHeartbeatResponse(
+            error_code=code,
+            active_tasks=None,
+            standby_tasks=None,
+            warmup_tasks=None,
+            partitions_by_user_endpoint=None,
+        )
     ),
     apis.ALTER_SHARE_GROUP_OFFSETS.key: lambda code: (
         alter_share_group_offsets.AlterShareGroupOffsetsResponse(error_code=code)

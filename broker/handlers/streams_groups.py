@@ -29,7 +29,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.group_descriptions import describe_groups
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
-from broker.handlers.slices import each_once
+from broker.handlers.slices import each_once, sliced
 from broker.handlers.streams_topics import with_missing_topics
 from broker.network.request import RequestContext, Response
 from broker.wire.error_codes import ErrorCode
@@ -50,11 +50,11 @@ async def handle_streams_group_heartbeat(node: Node, ctx: RequestContext) -> Res
     if not _is_on(node):
         raise kafka_error(ErrorCode.UNSUPPORTED_VERSION)
     check_group(node, ctx, Operation.READ, request.group_id)
-    topology = None if request.topology is None else _topology(request.topology)
+    topology = None if request.topology is None else await _topology(request.topology)
     if topology is not None:
         problem = await _name_problem(topology)
         if problem is not None:
-            return encode_response(ctx, problem)
+            return encode_response(ctx, _answer(problem))
         await check_topics(node, ctx, Operation.DESCRIBE, _topic_names(topology))
     await node.groups.ready(request.group_id)
     result = await node.groups.streams.heartbeat(
@@ -68,11 +68,15 @@ def _is_on(node: Node) -> bool:
     return node.image.features.level(STREAMS_VERSION) >= 1
 
 
-async def _name_problem(topology: Topology) -> heartbeats.StreamsGroupHeartbeatResponse | None:
+async def _name_problem(topology: Topology) -> StreamsHeartbeatResult | None:
     """Refuse topics that no application may have."""
-    names = [name async for name in each_once(_topic_names(topology))]
-    internal = [name for name in names if name in INTERNAL_TOPICS]
-    invalid = [name for name in names if not is_topic_name(name)]
+    internal: list[str] = []
+    invalid: list[str] = []
+    async for name in each_once(_topic_names(topology)):
+        if name in INTERNAL_TOPICS:
+            internal.append(name)
+        elif not is_topic_name(name):
+            invalid.append(name)
     if internal:
         message = (
             f"Use of Kafka internal topics {','.join(internal)} in a Kafka Streams topology is"
@@ -82,9 +86,7 @@ async def _name_problem(topology: Topology) -> heartbeats.StreamsGroupHeartbeatR
         message = f"Topic names {','.join(invalid)} are not valid topic names."
     else:
         return None
-    return heartbeats.StreamsGroupHeartbeatResponse(
-        error_code=ErrorCode.STREAMS_INVALID_TOPOLOGY, error_message=message
-    )
+    return StreamsHeartbeatResult(error=ErrorCode.STREAMS_INVALID_TOPOLOGY, message=message)
 
 
 def _topic_names(topology: Topology) -> Iterator[str]:
@@ -138,27 +140,28 @@ def _tasks(sent: Sequence[heartbeats.TaskIds] | None) -> TaskIds | None:
     return found
 
 
-def _topology(sent: heartbeats.Topology) -> Topology:
+async def _topology(sent: heartbeats.Topology) -> Topology:
     return Topology(
         sent.epoch,
+        tuple([_subtopology(item) async for item in sliced(sent.subtopologies)]),
+    )
+
+
+def _subtopology(sent: heartbeats.Subtopology) -> Subtopology:
+    return Subtopology(
+        sent.subtopology_id,
+        tuple(sent.source_topics),
+        tuple(sent.source_topic_regex),
+        _internal_topics(sent.state_changelog_topics),
+        tuple(sent.repartition_sink_topics),
+        _internal_topics(sent.repartition_source_topics),
         tuple(
-            Subtopology(
-                item.subtopology_id,
-                tuple(item.source_topics),
-                tuple(item.source_topic_regex),
-                _internal_topics(item.state_changelog_topics),
-                tuple(item.repartition_sink_topics),
-                _internal_topics(item.repartition_source_topics),
-                tuple(
-                    CopartitionGroup(
-                        tuple(group.source_topics),
-                        tuple(group.source_topic_regex),
-                        tuple(group.repartition_source_topics),
-                    )
-                    for group in item.copartition_groups
-                ),
+            CopartitionGroup(
+                tuple(group.source_topics),
+                tuple(group.source_topic_regex),
+                tuple(group.repartition_source_topics),
             )
-            for item in sent.subtopologies
+            for group in sent.copartition_groups
         ),
     )
 

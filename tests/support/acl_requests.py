@@ -65,6 +65,8 @@ from broker.wire.gen import (
     share_fetch,
     share_group_describe,
     share_group_heartbeat,
+    streams_group_describe,
+    streams_group_heartbeat,
     sync_group,
     txn_offset_commit,
     unregister_broker,
@@ -389,6 +391,21 @@ def _groups(ids: dict[str, UUID]) -> Iterator[Question]:
                 group, "AAAAAAAAAAAAAAAAAAAAAA", 0, None, [SEEN, HIDDEN]
             ),
         )
+        yield Question(
+            f"streams member of {group}",
+            apis.STREAMS_GROUP_HEARTBEAT,
+            streams_group_heartbeat.StreamsGroupHeartbeatRequest(
+                group,
+                "AAAAAAAAAAAAAAAAAAAAAA",
+                rebalance_timeout_ms=10_000,
+                topology=streams_group_heartbeat.Topology(
+                    0, [streams_group_heartbeat.Subtopology("0", [SEEN, HIDDEN])]
+                ),
+                process_id="process",
+                task_offsets=None,
+                task_end_offsets=None,
+            ),
+        )
     yield Question(
         "join",
         apis.JOIN_GROUP,
@@ -480,6 +497,11 @@ def _groups(ids: dict[str, UUID]) -> Iterator[Question]:
         "describe share groups",
         apis.SHARE_GROUP_DESCRIBE,
         share_group_describe.ShareGroupDescribeRequest(list(GROUPS), True),
+    )
+    yield Question(
+        "describe streams groups",
+        apis.STREAMS_GROUP_DESCRIBE,
+        streams_group_describe.StreamsGroupDescribeRequest(list(GROUPS), True),
     )
 
 

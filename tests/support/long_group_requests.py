@@ -25,6 +25,8 @@ from broker.wire.gen import (
     share_acknowledge,
     share_fetch,
     share_group_describe,
+    streams_group_describe,
+    streams_group_heartbeat,
     txn_offset_commit,
     write_share_group_state,
     write_txn_markers,
@@ -186,6 +188,31 @@ GROUP_REQUESTS: Final[Mapping[str, LongRequest]] = {
         apis.SHARE_GROUP_DESCRIBE,
         1,
         lambda count: share_group_describe.ShareGroupDescribeRequest(names(count)),
+    ),
+    "StreamsGroupHeartbeat": LongRequest(
+        apis.STREAMS_GROUP_HEARTBEAT,
+        0,
+        lambda count: streams_group_heartbeat.StreamsGroupHeartbeatRequest(
+            "g",
+            "m",
+            rebalance_timeout_ms=1_000,
+            topology=streams_group_heartbeat.Topology(
+                0,
+                [
+                    streams_group_heartbeat.Subtopology(name, [name, f"{name}-table"])
+                    for name in names(count)
+                ],
+            ),
+            process_id="p",
+            task_offsets=None,
+            task_end_offsets=None,
+        ),
+        3,
+    ),
+    "StreamsGroupDescribe": LongRequest(
+        apis.STREAMS_GROUP_DESCRIBE,
+        0,
+        lambda count: streams_group_describe.StreamsGroupDescribeRequest(names(count)),
     ),
     "ShareFetch": LongRequest(
         apis.SHARE_FETCH,

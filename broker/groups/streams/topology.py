@@ -80,6 +80,7 @@ def source_subtopologies(topology: Topology) -> dict[str, str]:
 
 def check_topology(topology: Topology) -> None:
     """Check a topology by itself. Raises HeartbeatRefused."""
+    _check_size(topology)
     for subtopology in topology.subtopologies:
         for topic in subtopology.changelog_topics:
             if topic.partitions != 0:
@@ -94,15 +95,22 @@ def check_topology(topology: Topology) -> None:
     ids = [subtopology.subtopology_id for subtopology in topology.subtopologies]
     if len(set(ids)) < len(ids):
         raise _invalid("Subtopologies must have different ids.")
-    if len(ids) > SUBTOPOLOGIES_MAX:
-        raise _invalid(f"A topology has at most {SUBTOPOLOGIES_MAX} subtopologies.")
-    topic_count = 0
     for subtopology in topology.subtopologies:
         _check_positions(subtopology)
-        topic_count += len(subtopology.all_sources) + len(subtopology.changelog_topics)
-        topic_count += len(subtopology.repartition_sink_topics)
         if any(topic.partitions < 0 for topic in subtopology.repartition_source_topics):
             raise _invalid("Repartition topics must not have a negative partition count.")
+
+
+def _check_size(topology: Topology) -> None:
+    if len(topology.subtopologies) > SUBTOPOLOGIES_MAX:
+        raise _invalid(f"A topology has at most {SUBTOPOLOGIES_MAX} subtopologies.")
+    topic_count = sum(
+        len(each.source_topics)
+        + len(each.repartition_source_topics)
+        + len(each.repartition_sink_topics)
+        + len(each.changelog_topics)
+        for each in topology.subtopologies
+    )
     if topic_count > TOPICS_MAX:
         raise _invalid(f"A topology has at most {TOPICS_MAX} topics.")
 
