@@ -3,44 +3,29 @@ the coordinator ends or moves, and a deleted group leaves nothing.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.groups.share.group import ShareGroup
 from broker.share.state import SharePartitionKey
 from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode, known_code
+from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import (
     alter_share_group_offsets,
-    delete_groups,
     describe_share_group_offsets,
-    find_coordinator,
     share_group_heartbeat,
 )
-from controller.api.messages import AlterReassignments, PartitionTarget
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
-from tests.support.clients import TIMEOUT_S, create_topic
+from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
+from tests.support.coordinator_client import CoordinatorClient, coordinator_of, end_coordinator
 from tests.support.waiting import until, wait_until
 
 TOPIC = "orders"
 GROUP = "g"
 COUNT = 6
-_RETRIED = {
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-}
 
 
 @pytest.fixture
@@ -50,35 +35,15 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-class Client:
-    """A client that finds the coordinator of the group again whenever it has lost it."""
+class Client(CoordinatorClient):
+    """Members of the group."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+        super().__init__(cluster, GROUP)
         self.epochs: dict[str, int] = {}
         self.assigned: dict[str, dict[UUID, list[int]]] = {}
         self.changes_count = 0
         """Assignments that members were told."""
-
-    def ask(self, api: ApiSpec, request: object, code_of: Any) -> Any:
-        end_s = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                answer = self._ask_once(api, request)
-            except (KafkaFailed, OSError):
-                answer = None
-            code = ErrorCode.NOT_COORDINATOR if answer is None else known_code(code_of(answer))
-            if code not in _RETRIED:
-                return answer
-            assert time.monotonic() < end_s, f"{api.name}: {code.name}"
-            time.sleep(0.05)
-
-    def _ask_once(self, api: ApiSpec, request: object) -> Any:
-        find = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP])
-        found = _send(self._cluster.bootstrap, apis.FIND_COORDINATOR, find).coordinators[0]
-        if found.error_code:
-            return None
-        return _send(f"{found.host}:{found.port}", api, request)
 
     def beat(self, member_id: str, epoch: int | None = None) -> int:
         """Send a heartbeat. Returns the error code."""
@@ -134,17 +99,6 @@ class Client:
         assert answer.error_code == 0, answer
         assert not any(part.error_code for part in answer.responses[0].partitions), answer
 
-    def delete(self) -> ErrorCode:
-        request = delete_groups.DeleteGroupsRequest([GROUP])
-        answer = self.ask(apis.DELETE_GROUPS, request, lambda found: found.results[0].error_code)
-        return known_code(answer.results[0].error_code)
-
-
-def _send(address: str, api: ApiSpec, request: object) -> Any:
-    codec = CODECS[api.key]
-    with WireClient(address) as client:
-        return client.ask(api, request, codec.encode_request, codec.decode_response)
-
 
 def group_on(cluster: Cluster) -> ShareGroup | None:
     for broker in cluster.brokers.values():
@@ -154,32 +108,20 @@ def group_on(cluster: Cluster) -> ShareGroup | None:
     return None
 
 
-def coordinator_of(cluster: Cluster) -> int:
-    return cluster.leader_of(OFFSETS_TOPIC, cluster.broker.groups.partition_of(GROUP) or 0)
-
-
-async def move_coordinator(cluster: Cluster, node_id: int) -> None:
-    (other,) = cluster.brokers.keys() - {node_id}
-    partition = cluster.broker.groups.partition_of(GROUP) or 0
-    move = PartitionTarget(topic=OFFSETS_TOPIC, partition=partition, replicas=[NodeId(other)])
-    await cluster.broker.client.alter_reassignments(AlterReassignments(partitions=[move]))
-
-
 @pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
 async def test_another_coordinator_goes_on_without_a_rebalance(cluster: Cluster, end: str) -> None:
     client = Client(cluster)
     for member_id in "ab":
         assert await asyncio.to_thread(client.beat, member_id, 0) == 0
     await asyncio.to_thread(client.settle, "a", "b")
-    before, group, coordinator = dict(client.epochs), group_on(cluster), coordinator_of(cluster)
+    before, group, coordinator = (
+        dict(client.epochs),
+        group_on(cluster),
+        coordinator_of(cluster, GROUP),
+    )
     assigned, changes_count = dict(client.assigned), client.changes_count
-    if end == "killed":
-        await cluster.kill_broker(coordinator)
-    elif end == "stopped":
-        await cluster.stop_broker(coordinator)
-    else:
-        await move_coordinator(cluster, coordinator)
-    await until(lambda: coordinator_of(cluster) not in {-1, coordinator})
+    await end_coordinator(cluster, GROUP, end)
+    await until(lambda: coordinator_of(cluster, GROUP) not in {-1, coordinator})
     for member_id in "ab" * 2:
         assert await asyncio.to_thread(client.beat, member_id) == 0
     assert group_on(cluster) not in {None, group}

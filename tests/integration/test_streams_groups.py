@@ -1,0 +1,223 @@
+"""Streams groups on two brokers, by requests over real sockets: internal topics are created,
+members keep their tasks when the coordinator ends or moves, and records outlive the brokers.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.groups.streams.group import StreamsGroup
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import streams_group_describe
+from broker.wire.gen.streams_group_heartbeat import (
+    KeyValue,
+    StreamsGroupHeartbeatRequest,
+    Subtopology,
+    TaskIds,
+    TopicInfo,
+    Topology,
+)
+from tests.support.clients import create_topic
+from tests.support.cluster import Cluster
+from tests.support.coordinator_client import CoordinatorClient, coordinator_of, end_coordinator
+from tests.support.waiting import until, wait_until
+
+TOPIC = "words"
+GROUP = "counts"
+COUNT = 4
+TOPOLOGY = Topology(
+    0,
+    [
+        Subtopology("0", [TOPIC], repartition_sink_topics=["counts-words-repartition"]),
+        Subtopology(
+            "1",
+            state_changelog_topics=[TopicInfo("counts-store-changelog")],
+            repartition_source_topics=[TopicInfo("counts-words-repartition")],
+        ),
+    ],
+)
+SETTINGS = {"group_streams_initial_rebalance_delay_ms": 0, "group_streams_num_standby_replicas": 1}
+Tasks = dict[str, list[int]]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2, **SETTINGS) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
+        yield cluster
+
+
+class Client(CoordinatorClient):
+    """Members of the group, each in a process of its own."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster, GROUP)
+        self.epochs: dict[str, int] = {}
+        self.active: dict[str, Tasks] = {}
+        self.standby: dict[str, Tasks] = {}
+        self.changes_count = 0
+        """Assignments that members were told."""
+
+    def beat(self, member_id: str, epoch: int | None = None) -> Any:
+        """Send a heartbeat that says what the member has."""
+        used = self.epochs.get(member_id, 0) if epoch is None else epoch
+        if used == 0:
+            self.active[member_id], self.standby[member_id] = {}, {}
+        request = StreamsGroupHeartbeatRequest(
+            GROUP,
+            member_id,
+            used,
+            rebalance_timeout_ms=60_000 if used == 0 else -1,
+            topology=TOPOLOGY if used == 0 else None,
+            active_tasks=_sent(self.active[member_id]),
+            standby_tasks=_sent(self.standby[member_id]),
+            process_id=member_id,
+            task_offsets=None,
+            task_end_offsets=None,
+        )
+        answer = self.ask(apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code)
+        if answer.error_code == 0:
+            self.epochs[member_id] = answer.member_epoch
+        if answer.active_tasks is not None:
+            self.changes_count += 1
+            self.active[member_id] = _found(answer.active_tasks)
+            self.standby[member_id] = _found(answer.standby_tasks)
+        return answer
+
+    def settle(self, *member_ids: str) -> None:
+        """Send heartbeats until the members have all tasks between them."""
+
+        def is_settled() -> bool:
+            for member_id in member_ids:
+                assert self.beat(member_id).error_code == 0
+            return self.tasks(self.active) == ALL and len(set(self.epochs.values())) == 1
+
+        wait_until(is_settled)
+
+    def tasks(self, by_member: dict[str, Tasks]) -> list[tuple[str, int]]:
+        return sorted(
+            (key, index)
+            for tasks in by_member.values()
+            for key, indexes in tasks.items()
+            for index in indexes
+        )
+
+    def describe(self) -> Any:
+        request = streams_group_describe.StreamsGroupDescribeRequest([GROUP])
+        answer = self.ask(
+            apis.STREAMS_GROUP_DESCRIBE, request, lambda found: found.groups[0].error_code
+        )
+        return answer.groups[0]
+
+
+ALL = [(key, index) for key in ("0", "1") for index in range(COUNT)]
+
+
+def _sent(tasks: Tasks) -> list[TaskIds]:
+    return [TaskIds(*item) for item in tasks.items()]
+
+
+def _found(tasks: Any) -> Tasks:
+    return {item.subtopology_id: sorted(item.partitions) for item in tasks}
+
+
+def group_on(cluster: Cluster) -> StreamsGroup | None:
+    for broker in cluster.brokers.values():
+        found = broker.groups.find(GROUP, create=False)
+        if not isinstance(found, ErrorCode) and found.streams is not None:
+            return found.streams
+    return None
+
+
+async def test_internal_topics_are_created_and_tasks_assigned(cluster: Cluster) -> None:
+    client = Client(cluster)
+    first = await asyncio.to_thread(client.beat, "a", 0)
+    assert [(status.status_code, status.status_detail) for status in first.status] == [
+        (3, "Internal topics are missing: counts-store-changelog, counts-words-repartition")
+    ]
+    assert (await asyncio.to_thread(client.describe)).group_state == "NotReady"
+    await asyncio.to_thread(client.settle, "a")
+    described = await asyncio.to_thread(client.describe)
+    assert described.group_state == "Stable"
+    assert [
+        topic.partitions
+        for each in described.topology.subtopologies
+        for topic in (*each.repartition_source_topics, *each.state_changelog_topics)
+    ] == [COUNT, COUNT]
+    topics = cluster.broker.image.topics
+    for name in ("counts-store-changelog", "counts-words-repartition"):
+        topic = topics.by_name(name)
+        assert topic is not None
+        assert len(topic.partitions) == COUNT
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
+async def test_another_coordinator_goes_on_without_a_rebalance(cluster: Cluster, end: str) -> None:
+    client = Client(cluster)
+    for member_id in "ab":
+        assert (await asyncio.to_thread(client.beat, member_id, 0)).error_code == 0
+    await asyncio.to_thread(client.settle, "a", "b")
+    assert client.tasks(client.standby) == [task for task in ALL if task[0] == "1"]
+    before, group = dict(client.epochs), group_on(cluster)
+    coordinator, changes_count = coordinator_of(cluster, GROUP), client.changes_count
+    await end_coordinator(cluster, GROUP, end)
+    await until(lambda: coordinator_of(cluster, GROUP) not in {-1, coordinator})
+    for member_id in "ab" * 2:
+        assert (await asyncio.to_thread(client.beat, member_id)).error_code == 0
+    assert group_on(cluster) not in {None, group}
+    assert client.epochs == before
+    assert client.changes_count == changes_count
+
+
+async def test_members_that_fall_silent_are_replaced(tmp_path: Path) -> None:
+    settings = {"group_streams_session_timeout_ms": 1_000, "group_streams_heartbeat_interval_ms": 9}
+    async with Cluster(tmp_path, brokers=1, **SETTINGS, **settings) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
+        client = Client(cluster)
+        for member_id in "ab":
+            answer = await asyncio.to_thread(client.beat, member_id, 0)
+            assert (answer.error_code, answer.heartbeat_interval_ms) == (0, 9)
+        await asyncio.to_thread(client.settle, "a", "b")
+        del client.epochs["b"], client.active["b"]
+        await asyncio.to_thread(client.settle, "a")
+        client.active["b"] = {}
+        answer = await asyncio.to_thread(client.beat, "b", 9)
+        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_topics_that_cannot_be_created_are_told(cluster: Cluster) -> None:
+    client = Client(cluster)
+    bad = TopicInfo("counts-bad-changelog", topic_configs=[KeyValue("no.such", "1")])
+    topology = Topology(0, [Subtopology("0", [TOPIC], state_changelog_topics=[bad])])
+
+    def beat() -> str:
+        request = StreamsGroupHeartbeatRequest(
+            GROUP,
+            "a",
+            0,
+            rebalance_timeout_ms=1_000,
+            topology=topology,
+            process_id="a",
+            task_offsets=None,
+            task_end_offsets=None,
+        )
+        answer = client.ask(apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code)
+        return str(answer.status[0].status_detail)
+
+    await asyncio.to_thread(lambda: wait_until(lambda: "Creation failed" in beat()))
+    detail = await asyncio.to_thread(beat)
+    assert detail.startswith("Internal topics are missing: counts-bad-changelog; Creation failed:")
+    assert "no.such" in detail
+
+
+async def test_a_deleted_group_is_gone(cluster: Cluster) -> None:
+    client = Client(cluster)
+    await asyncio.to_thread(client.beat, "a", 0)
+    assert await asyncio.to_thread(client.delete) is ErrorCode.NON_EMPTY_GROUP
+    await asyncio.to_thread(client.beat, "a", -1)
+    assert await asyncio.to_thread(client.delete) is ErrorCode.NONE
+    assert (await asyncio.to_thread(client.describe)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
