@@ -143,7 +143,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.STALE_BROKER_EPOCH: "The broker was fenced and restarts. Try again.",
     ErrorCode.MEMBER_ID_REQUIRED: "Nothing: clients join again with the member id from the answer.",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Start the preferred leader, or reassign the partition.",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size`, `group.consumer.max.size` or `group.share.max.size`.",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "Run fewer consumers in the group, or raise `group.max.size`, `group.consumer.max.size`, `group.share.max.size` or `group.streams.max.size`.",
     ErrorCode.FENCED_INSTANCE_ID: "Give each consumer a `group.instance.id` of its own.",
     ErrorCode.FENCED_MEMBER_EPOCH: _REJOIN,
     ErrorCode.UNRELEASED_INSTANCE_ID: (
@@ -155,6 +155,8 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.INVALID_REGULAR_EXPRESSION: (
         "Correct the regular expression of the subscription. The syntax is that of RE2, without look-ahead and back-references; at most 4,096 characters and as many instructions."
     ),
+    ErrorCode.STREAMS_INVALID_TOPOLOGY: "Correct the topology of the Kafka Streams application; the message says what is wrong with it.",
+    ErrorCode.STREAMS_INVALID_TOPOLOGY_EPOCH: "Use a topology epoch of 0 or more.",
     ErrorCode.ELECTION_NOT_NEEDED: "Nothing: the preferred leader leads already.",
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing: there is no move to cancel.",
     ErrorCode.INVALID_RECORD: "Correct the record; the message says what is wrong with it.",

@@ -61,9 +61,10 @@ Some APIs carry tagged fields of Penstock, which Kafka's clients and brokers ski
 
 Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.
-Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat; those of streams groups have no effect.
+Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat.
 Share groups (KIP-932) have the assignor `simple`.
 The first start offset of a group in a partition is stored before anything is delivered: in Kafka a group that begins at the end may pass over records when its leader fails early.
+Streams groups (KIP-1071, `group.protocol=streams`) have the assignor `sticky`, and what Kafka 4.2 has: no static members, no warm-up tasks, no sources by regular expressions, and no other topology until the group is deleted ([ADR 0103](../adr/0103-streams-groups.md)).
 
 Brokers have configs of their own and configs for all of them (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
 Live settings of Penstock change at once, also some that Kafka refuses, such as `num.partitions`.
@@ -72,8 +73,8 @@ Unlike Kafka, brokers refuse names that they do not know, and there are no defau
 
 A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
 
-Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version` and `share.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
-New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1 and `share.version` 0 until someone changes them.
+Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version`, `share.version` and `streams.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
+New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1, `share.version` 0 and `streams.version` 0 until someone changes them.
 From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 only changes the records of `__transaction_state`.
 There is no metadata version, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
 A level needs every registered broker; controllers are not asked, so update their software first.
@@ -99,10 +100,6 @@ ApiVersions does not tell the time to wait.
 """
 ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (
-        ("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
-        "Kafka Streams uses the classic group protocol (no KIP-1071).",
-    ),
-    (
         ("AddRaftVoter", "RemoveRaftVoter"),
         "`penstock controller` changes the quorum.",
     ),
@@ -117,6 +114,11 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 _ONCE: Final = "A name that is repeated is answered once."
 
 DIFFERENCES: Final[Mapping[str, str]] = {
+    "StreamsGroupHeartbeat": (
+        "A topology has at most 1,000 subtopologies, 10,000 topics and 20,000 tasks, and a member"
+        " 100 client tags. What Kafka answers with an internal error, such as two subtopologies of"
+        " the same id, is an invalid topology."
+    ),
     "Produce": (
         "acks 1 means the same as acks -1: every acknowledged record is durable. Of a partition that"
         " is named twice the first batch is appended, and the others get INVALID_REQUEST; Kafka"

@@ -16,6 +16,7 @@ from base.clock import wall_ms
 from base.ids import NodeId
 from controller.api.messages import AlterReassignments, PartitionTarget
 from controller.disaster_recovery.recovery import Recovery, cluster_ids
+from controller.metadata.features import SUPPORTED
 from deploy.clients.features import listed_features
 from deploy.clients.wire import WireClient
 from lake.arrow.cluster import StoreCluster
@@ -105,7 +106,8 @@ def check_brokers(cluster: Cluster, expected: dict[str, Any], parts: Parts) -> N
         )
         assert describe_configs_of(address, (kind, name), config)[config]["value"] == value
     with WireClient(servers.split(",")[0]) as client:
-        assert {item.name: item.level for item in listed_features(client)} == expected["features"]
+        later = {feature.name: 0 for feature in SUPPORTED} | expected["features"]
+        assert {item.name: item.level for item in listed_features(client)} == later
 
 
 def write(servers: str, parts: Parts) -> None:
