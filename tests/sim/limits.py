@@ -12,6 +12,7 @@ from broker.coordination.compaction import CompactionLimits
 from broker.groups.consumer.model import ConsumerLimits
 from broker.groups.model import GroupLimits
 from broker.groups.share.model import ShareLimits
+from broker.groups.streams.model import StreamsLimits
 from controller.config import ControllerConfig
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
@@ -114,6 +115,7 @@ class Coordination:
     updates_max: int = 500
     """Updates of a share partition between two snapshots."""
     shares: ShareLimits = field(default_factory=ShareLimits)
+    streams: StreamsLimits = field(default_factory=StreamsLimits)
 
 
 def draw_coordination(
@@ -141,7 +143,12 @@ def draw_coordination(
     )
     session_ms = rng.choice((1_000, 4_000))
     consumers = ConsumerLimits(session_timeout_ms=rng.choice((1_500, 5_000)))
-    return Coordination(groups, session_ms, consumers, rng.choice((1_500, 6_000)), compaction)
+    streams = StreamsLimits(
+        session_timeout_ms=consumers.session_timeout_ms,
+        initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
+    )
+    rebalance_ms = rng.choice((1_500, 6_000))
+    return Coordination(groups, session_ms, consumers, rebalance_ms, compaction, streams=streams)
 
 
 def _compaction(rng: Random) -> CompactionLimits:

@@ -32,6 +32,7 @@ from tests.sim.rack_mutants import RACK_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
 from tests.sim.share_consumer_mutants import SHARE_CONSUMER_MUTANTS
 from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
+from tests.sim.streams_mutants import STREAMS_MUTANTS
 from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 from tests.sim.world import World
@@ -85,6 +86,7 @@ SCENARIO |= dict.fromkeys(GROUP_MUTANTS, "groups")
 SCENARIO |= dict.fromkeys(SHARE_MUTANTS, "share_states")
 SCENARIO |= dict.fromkeys(SHARE_CONSUMER_MUTANTS, "share_consumers")
 SCENARIO |= dict.fromkeys(SHARE_GROUP_MUTANTS, "share_groups")
+SCENARIO |= dict.fromkeys(STREAMS_MUTANTS, "streams_groups")
 SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
 SCENARIO |= dict.fromkeys(LOG_START_MUTANTS, "log_life")
 SCENARIO |= dict.fromkeys(COMPACTED_MUTANTS, "compacted")

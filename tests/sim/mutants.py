@@ -52,6 +52,7 @@ from tests.sim.recovery_mutants import RECOVERY_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
 from tests.sim.share_consumer_mutants import SHARE_CONSUMER_MUTANTS
 from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
+from tests.sim.streams_mutants import STREAMS_MUTANTS
 from tests.sim.topic_mutants import TOPIC_MUTANTS
 from tests.sim.transaction_mutants import TRANSACTION_MUTANTS
 
@@ -401,6 +402,7 @@ MUTANTS |= (
     | SHARE_GROUP_MUTANTS
     | SHARE_MUTANTS
     | SHARE_CONSUMER_MUTANTS
+    | STREAMS_MUTANTS
     | GROUP_MUTANTS
     | OFFSET_MUTANTS
     | DAMAGE_MUTANTS

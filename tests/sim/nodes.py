@@ -377,6 +377,7 @@ class SimBroker:
             topics=self.topics,
             share_limits=lambda _: self.world.coordination.shares,
             share_states=self.share_states,
+            streams_limits=lambda _: self.world.coordination.streams,
         )
         self.transactions = TransactionCoordinator(
             TopicLog(self, TRANSACTIONS_TOPIC),

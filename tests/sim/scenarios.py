@@ -9,6 +9,7 @@ from tests.sim.leaks import LEAKING
 from tests.sim.share_consumers import WORKING
 from tests.sim.share_members import JOINING
 from tests.sim.share_states import SHARING
+from tests.sim.streams_members import STREAMING
 
 SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "calm": {"nothing": 5, "trim": 1, "move": 1},
@@ -269,6 +270,18 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 1,
         "nothing": 4,
     },
+    "streams_groups": {
+        "crash": 3,
+        "pause": 1,
+        "haunt": 4,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 1,
+        "cut": 1,
+        "crash_controller": 1,
+        "nothing": 4,
+    },
     "share_groups": {
         "crash": 3,
         "pause": 1,
@@ -358,10 +371,12 @@ LOADING = frozenset({"loads"})
 GROUPED = frozenset({"groups"})
 """Plain consumer groups join, commit and are deleted."""
 
-COORDINATED = GROUPED | SUBSCRIBING
+COORDINATED = GROUPED | SUBSCRIBING | STREAMING
 """The coordinators of groups are what is moved."""
 
-COMPACTING = frozenset({"groups", "short_logs"}) | SUBSCRIBING | SHARING | WORKING | JOINING
+COMPACTING = (
+    frozenset({"groups", "short_logs"}) | SUBSCRIBING | STREAMING | SHARING | WORKING | JOINING
+)
 """Coordinators compact their logs again and again."""
 
 LONG = COORDINATED | LATE | LOADING | SHARING | JOINING

@@ -14,6 +14,7 @@ from tests.sim.offsets import Offsets
 from tests.sim.pipelined import PipelinedProducer
 from tests.sim.share_members import ShareMembers
 from tests.sim.share_states import ShareClients
+from tests.sim.streams_members import StreamsMembers
 from tests.sim.topic_life import TopicClients
 from tests.sim.transactions import Transactions
 
@@ -43,6 +44,7 @@ class Workload:
         self._consumer_groups = ConsumerGroups(world)
         self._share_clients = ShareClients(world)
         self._share_members = ShareMembers(world)
+        self._streams_members = StreamsMembers(world)
         self._topics = TopicClients(world)
 
     async def start(self) -> None:
@@ -53,7 +55,7 @@ class Workload:
         self._run(self._transactions.run(stop))
         self._run(self._offsets.run(stop))
         self._tasks += lease_readers(world, stop)
-        for clients in (self._groups, self._consumer_groups, self._topics):
+        for clients in (self._groups, self._consumer_groups, self._streams_members, self._topics):
             self._run(clients.run(stop))
         for ready in (self._groups.ready, self._share_clients.ready, world.share_consumers.ready):
             await world.within("not every group can be used", ready())
@@ -94,6 +96,7 @@ class Workload:
         )
         await world.within("not every group can be read and committed to", self._groups.check())
         await world.within("not every consumer group settles", self._consumer_groups.check())
+        await world.within("not every streams group settles", self._streams_members.check())
         await world.within("not every share state can be read", self._share_clients.check())
         await world.within("not every record is worked off", world.share_consumers.check())
         await world.within("not every share group settles", self._share_members.check())

@@ -1,0 +1,68 @@
+"""Planted bugs of streams groups (KIP-1071), for `tests.sim.mutants`."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import broker.groups.streams.group as group_module
+from broker.groups.consumer.records import ConsumerRecordKind
+from broker.groups.consumer.streams_values import NO_TASKS
+from broker.groups.streams.group import StreamsGroup
+from broker.groups.streams.reconciliation import reconcile
+from broker.groups.streams_groups import StreamsGroups
+from broker.wire.error_codes import ErrorCode
+
+Patch = tuple[Any, str, Any]
+
+
+def _active_tasks_given_away() -> list[Patch]:
+    return [(StreamsGroup, "active_process", lambda *_: None)]
+
+
+def _given_up_tasks_not_awaited() -> list[Patch]:
+    def planted(*args: Any, **options: Any) -> Any:
+        return reconcile(*args, **options | {"owned": NO_TASKS})
+
+    return [(group_module, "reconcile", planted)]
+
+
+def _streams_epochs_unchecked() -> list[Patch]:
+    return [(StreamsGroup, "check_commit", lambda *_, **__: ErrorCode.NONE)]
+
+
+def _streams_answers_before_durable() -> list[Patch]:
+    real = StreamsGroups._write
+
+    def write(self: StreamsGroups, *args: Any, **options: Any) -> Any:
+        outcome = real(self, *args, **options)
+        if outcome.done():
+            return outcome
+        answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        answered.set_result(ErrorCode.NONE)
+        return answered
+
+    return [(StreamsGroups, "_write", write)]
+
+
+def _tasks_not_restored() -> list[Patch]:
+    real = StreamsGroup.restore
+
+    def restore(self: StreamsGroup, records: Any, now_ms: int) -> None:
+        kept = [item for item in records if item[0].kind is not ConsumerRecordKind.STREAMS_CURRENT]
+        real(self, kept, now_ms)
+
+    return [(StreamsGroup, "restore", restore)]
+
+
+def _silent_streams_members_stay() -> list[Patch]:
+    return [(StreamsGroup, "next_deadline_ms", lambda _: None)]
+
+
+STREAMS_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "active_tasks_given_away": _active_tasks_given_away,
+    "given_up_tasks_not_awaited": _given_up_tasks_not_awaited,
+    "streams_epochs_unchecked": _streams_epochs_unchecked,
+    "streams_answers_before_durable": _streams_answers_before_durable,
+    "tasks_not_restored": _tasks_not_restored,
+    "silent_streams_members_stay": _silent_streams_members_stay,
+}
