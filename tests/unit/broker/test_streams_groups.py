@@ -28,6 +28,7 @@ from broker.groups.streams.model import (
 )
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.image import MetadataImage
+from controller.metadata.records import TopicRecord
 from tests.support.coordinator_log import MemoryLog
 from tests.support.waiting import until
 from tests.unit.broker.test_consumer_coordinator import image_with, now_ms
@@ -277,17 +278,19 @@ async def test_new_partitions_are_assigned() -> None:
 async def test_topics_of_others_change_nothing() -> None:
     coordinator = coordinator_on(MemoryLog())
     await join(coordinator, "a")
-    coordinator.topics._set(UUID(int=99), ("unrelated", 3))
+    image = image_with(4)
+    image.topics.create(TopicRecord(topic_id=UUID(int=99), name="unrelated"))
+    coordinator.topics.reset(image)
     assert (await send(coordinator, "a", 2)).tasks is None
     assert streams_of(coordinator).epoch == 2
     coordinator.close()
 
 
 async def test_another_number_of_standby_replicas_begins_an_epoch() -> None:
-    coordinator = coordinator_on(MemoryLog())
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
     await join(coordinator, "a")
-    streams_of(coordinator).limits = StreamsLimits(standby_replicas=1)
-    coordinator.streams._limits_of = lambda _: StreamsLimits(standby_replicas=1)
+    coordinator = await other(log, coordinator, standby_replicas=1)
     assert (await send(coordinator, "a", 2)).member_epoch == 3
     assert streams_of(coordinator).current.assignment_configs == (("num.standby.replicas", "1"),)
     coordinator.close()
@@ -357,7 +360,7 @@ async def test_commits_need_the_epoch_of_the_member_or_of_the_task() -> None:
     assert await commit("x", 3, mine) is ErrorCode.UNKNOWN_MEMBER_ID
     assert await commit("", -1, mine) is ErrorCode.UNKNOWN_MEMBER_ID
     assert await commit("a", 3, mine, knows_epochs=False) is ErrorCode.UNSUPPORTED_VERSION
-    producer = TransactionalProducer(1, 0, "id")
+    producer = TransactionalProducer(1, 0)
     for member, code in (
         (("a", None, 2), ErrorCode.NONE),
         (("a", None, 1), ErrorCode.ILLEGAL_GENERATION),

@@ -154,6 +154,11 @@ def test_values_survive_a_round_trip(kind: ConsumerRecordKind, value: ConsumerVa
     assert decode_consumer_value(kind, encode_consumer_value(value)) == value
 
 
+def test_a_topology_that_is_not_valid_has_no_tag() -> None:
+    data = encode_consumer_value(StreamsEpoch(3, 1, -1, ()))
+    assert data.hex() == "0000 00000003 0000000000000001 01 01 01 01".replace(" ", "")
+
+
 def test_tasks_without_epochs_have_that_of_the_member() -> None:
     """Kafka 4.1 wrote none."""
     data = "0000 00000003 00000002 01 02 0230 02 00000001 00 01 01 01 01 01 00"

@@ -8,11 +8,21 @@ import pytest
 from broker.groups.consumer.model import HeartbeatRefused
 from broker.groups.consumer.streams_values import (
     CopartitionGroup,
+    HeldTasks,
     InternalTopic,
+    StreamsAssignment,
+    StreamsMetadata,
     Subtopology,
     Topology,
 )
-from broker.groups.streams.model import SUBTOPOLOGIES_MAX, TASKS_MAX, TOPICS_MAX, Status
+from broker.groups.streams.endpoints import endpoint_partitions
+from broker.groups.streams.model import (
+    SUBTOPOLOGIES_MAX,
+    TASKS_MAX,
+    TOPICS_MAX,
+    Status,
+    StreamsMember,
+)
 from broker.groups.streams.topology import ConfiguredTopology, check_topology, configure
 from broker.wire.error_codes import ErrorCode
 
@@ -215,6 +225,18 @@ def test_an_invalid_topology_is_refused(topology: Topology, detail: str) -> None
     error, message = refusal(topology, x=2, large=TASKS_MAX + 1)
     assert error is ErrorCode.STREAMS_INVALID_TOPOLOGY
     assert detail in message
+
+
+def test_endpoints_name_only_partitions_that_a_topic_has() -> None:
+    topics = Topics(small=2, large=4)
+    configured = configure(of(Subtopology("0", ("small", "large"))), topics)
+    held = StreamsAssignment(assigned=HeldTasks({"0": {1: 2, 3: 2}}, {"0": frozenset({0})}))
+    metadata = StreamsMetadata(endpoint=("host", 1))
+    members = [StreamsMember("a", metadata, held), StreamsMember("b", current=held)]
+    (found,) = endpoint_partitions(members, configured, topics)
+    assert found.endpoint == ("host", 1)
+    assert found.active == {"small": [1], "large": [1, 3]}
+    assert found.standby == {"small": [0], "large": [0]}
 
 
 def test_a_negative_epoch_is_refused() -> None:
