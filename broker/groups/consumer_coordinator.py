@@ -326,6 +326,7 @@ class ConsumerCoordinator:
             return
         records = consumer_tombstones(group)
         group.consumer = group.streams = None
+        group.cancel_modern_timer()
 
         def done(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:

@@ -95,11 +95,17 @@ class Group:
         is_held = self.has_members or len(self.offsets) or self.appends_count
         return not is_held and self.classic.next_deadline_ms() is None
 
+    def cancel_modern_timer(self) -> None:
+        """Cancel the timer of `modern`, before another protocol sets its own."""
+        if self.consumer_timer is not None:
+            self.consumer_timer.cancel()
+            self.consumer_timer = None
+
     def cancel_timers(self) -> None:
-        for timer in (self.timer, self.consumer_timer):
-            if timer is not None:
-                timer.cancel()
-        self.timer = self.consumer_timer = None
+        self.cancel_modern_timer()
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 @dataclass(slots=True)

@@ -119,6 +119,7 @@ class StreamsGroups:
                 self._home.forget(group)
             raise
         group.streams = streams
+        group.cancel_modern_timer()
         outcome = self._write(group, changes, is_new=True)
         if is_refused(outcome):
             group.streams = None

@@ -39,6 +39,7 @@ from controller.metadata.features import STREAMS_VERSION
 from controller.metadata.internal_topics import INTERNAL_TOPICS
 from controller.metadata.topic_names import is_topic_name
 
+_DENIED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _HIDDEN_TOPICS: Final = (
     "The described group uses topics that the client is not authorized to describe."
 )
@@ -242,10 +243,7 @@ async def handle_streams_group_describe(node: Node, ctx: RequestContext) -> Resp
         topic_names=_described_names,
         with_operations=request.include_authorized_operations,
     )
-    shown = [
-        _hidden(group) if group.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED else group
-        for group in groups
-    ]
+    shown = [_hidden(group) if group.error_code == _DENIED else group for group in groups]
     return encode_response(ctx, describing.StreamsGroupDescribeResponse(groups=shown))
 
 

@@ -130,8 +130,9 @@ def read_streams_metadata(reader: Reader) -> StreamsMetadata:
 
 
 def write_streams_target(writer: Writer, value: Tasks) -> None:
-    for tasks in (value.active, value.standby, {}):
-        _write_tasks(writer, tasks)
+    _write_tasks(writer, value.active)
+    _write_tasks(writer, value.standby)
+    _write_tasks(writer, {})
     writer.append(0)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.coordination.compaction import CompactionLimits
 from broker.coordination.log import TransactionalProducer
-from broker.groups.consumer.model import HeartbeatRequest
+from broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest
 from broker.groups.consumer.records import ConsumerRecordKind, decode_consumer_key
 from broker.groups.consumer.streams_values import InternalTopic, Subtopology, Tasks, Topology
 from broker.groups.coordinator import GroupCoordinator
@@ -467,6 +467,22 @@ async def test_an_empty_streams_group_becomes_classic_and_a_classic_one_a_stream
     assert group_of(following).record is None
     assert group_of(following).offsets.committed == {("t", 0): OFFSET}
     following.close()
+
+
+async def test_a_group_of_another_type_has_timers_of_its_own() -> None:
+    """The timer of the streams group would be due first, and do nothing."""
+    coordinator = coordinator_on(MemoryLog(), session_timeout_ms=50)
+    await join(coordinator, "a")
+    await send(coordinator, "a", -1)
+    joined = await coordinator.join("g", classic_join())
+    coordinator.leave("g", [(joined.member_id, None)])
+    coordinator.consumers._limits_of = lambda _: ConsumerLimits(session_timeout_ms=150)
+    consumer = HeartbeatRequest("m", 0, rebalance_timeout_ms=1, subscribed_names=("t",), owned={})
+    assert (await coordinator.consumers.heartbeat("g", consumer, 1)).error is ErrorCode.NONE
+    members = group_of(coordinator).consumer
+    assert members is not None
+    await until(lambda: not members.members)
+    coordinator.close()
 
 
 async def test_other_protocols_do_not_find_a_streams_group() -> None:
