@@ -10,6 +10,10 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final
 
+import structlog
+
+log = structlog.get_logger(__name__)
+
 FAILURES_MAX: Final = 1_000
 
 
@@ -40,7 +44,13 @@ class PendingTopics:
         """Run the work in a task that goes on when the client is gone."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("streams_topics_failed", error=str(error), kind=type(error).__name__)
 
     def failed(self, name: str, reason: str, told_s: float) -> None:
         """Note why a topic could not be created. told_s: how long that is told."""

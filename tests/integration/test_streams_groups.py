@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from base.acls import Operation, ResourceType
 from broker.groups.streams.group import StreamsGroup
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import streams_group_describe
+from broker.wire.gen import find_coordinator, streams_group_describe
 from broker.wire.gen.streams_group_heartbeat import (
     KeyValue,
     StreamsGroupHeartbeatRequest,
@@ -21,9 +22,11 @@ from broker.wire.gen.streams_group_heartbeat import (
     TopicInfo,
     Topology,
 )
+from tests.support.acl_rights import allow, cluster_with_acls, set_rights
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.coordinator_client import CoordinatorClient, coordinator_of, end_coordinator
+from tests.support.host_client import HostClient
 from tests.support.waiting import until, wait_until
 
 TOPIC = "words"
@@ -49,6 +52,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with Cluster(tmp_path, brokers=2, **SETTINGS) as cluster:
         await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, COUNT)
         yield cluster
+
+
+def first_heartbeat(member_id: str, topology: Topology = TOPOLOGY) -> StreamsGroupHeartbeatRequest:
+    return StreamsGroupHeartbeatRequest(
+        GROUP,
+        member_id,
+        0,
+        rebalance_timeout_ms=60_000,
+        topology=topology,
+        process_id=member_id,
+        task_offsets=None,
+        task_end_offsets=None,
+    )
 
 
 class Client(CoordinatorClient):
@@ -195,16 +211,7 @@ async def test_topics_that_cannot_be_created_are_told(cluster: Cluster) -> None:
     topology = Topology(0, [Subtopology("0", [TOPIC], state_changelog_topics=[bad])])
 
     def beat() -> str:
-        request = StreamsGroupHeartbeatRequest(
-            GROUP,
-            "a",
-            0,
-            rebalance_timeout_ms=1_000,
-            topology=topology,
-            process_id="a",
-            task_offsets=None,
-            task_end_offsets=None,
-        )
+        request = first_heartbeat("a", topology)
         answer = client.ask(apis.STREAMS_GROUP_HEARTBEAT, request, lambda found: found.error_code)
         return str(answer.status[0].status_detail)
 
@@ -212,6 +219,39 @@ async def test_topics_that_cannot_be_created_are_told(cluster: Cluster) -> None:
     detail = await asyncio.to_thread(beat)
     assert detail.startswith("Internal topics are missing: counts-bad-changelog; Creation failed:")
     assert "no.such" in detail
+
+
+async def test_internal_topics_are_created_with_the_rights_of_the_client(tmp_path: Path) -> None:
+    rights = [
+        allow(ResourceType.GROUP, GROUP, Operation.READ),
+        allow(ResourceType.TOPIC, TOPIC, Operation.DESCRIBE),
+        allow(ResourceType.TOPIC, GROUP, Operation.DESCRIBE),
+    ]
+    names = ("counts-store-changelog", "counts-words-repartition")
+    async with cluster_with_acls(tmp_path) as cluster:
+        address = cluster.bootstrap
+        await asyncio.to_thread(create_topic, address, TOPIC, COUNT)
+
+        def status() -> str:
+            with HostClient(address) as client:
+                find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[GROUP])
+                client.ask(apis.FIND_COORDINATOR, find)
+                answer = client.ask(apis.STREAMS_GROUP_HEARTBEAT, first_heartbeat("a"))
+            return "".join(item["status_detail"] for item in answer["status"] if item)
+
+        def told(*denied: str) -> bool:
+            return status().endswith(f"; Unauthorized to CREATE on topics {', '.join(denied)}.")
+
+        def check() -> None:
+            set_rights(address, rights)
+            wait_until(lambda: told(*names))
+            set_rights(address, [*rights, allow(ResourceType.TOPIC, names[0], Operation.CREATE)])
+            wait_until(lambda: told(names[1]))
+            set_rights(address, [*rights, allow(ResourceType.TOPIC, GROUP, Operation.CREATE)])
+            wait_until(lambda: "missing" not in status())
+
+        await asyncio.to_thread(check)
+        assert all(cluster.broker.image.topics.by_name(name) for name in names)
 
 
 async def test_a_deleted_group_is_gone(cluster: Cluster) -> None:
