@@ -163,13 +163,25 @@ def set_rights(address: str, acls: Sequence[Creation]) -> None:
     def is_followed() -> bool:
         with HostClient(address, ADMIN_HOST) as admin:
             answer = admin.ask(apis.DESCRIBE_ACLS, everything())
-        found = [
-            acl
+        found = {
+            (
+                *(resource[key] for key in ("resource_type", "resource_name", "pattern_type")),
+                *(acl[key] for key in ("operation", "permission_type")),
+            )
             for resource in answer["resources"]
             for acl in resource["acls"]
             if acl["host"] == CLIENT_HOST
-        ]
-        return len(found) == len(acls)
+        }
+        return found == {
+            (
+                acl.resource_type,
+                acl.resource_name,
+                acl.resource_pattern_type,
+                acl.operation,
+                acl.permission_type,
+            )
+            for acl in acls
+        }
 
     wait_until(is_followed)
 
