@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.groups.consumer.model import MemberMetadata
@@ -24,6 +23,7 @@ from broker.groups.consumer.records import (
     encode_consumer_value,
 )
 from broker.groups.embedded import decode_assignment
+from broker.groups.model import GroupType
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
@@ -47,8 +47,9 @@ from broker.wire.gen import (
 from broker.wire.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from broker.wire.primitives import Writer
 from deploy.clients.wire import WireClient
-from tests.support.clients import TIMEOUT_S, checked, create_topic, produce
+from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
+from tests.support.internal_topic import read_internal_topic
 from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
@@ -617,12 +618,12 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
     """What Kafka writes for these groups is what this broker writes for the same values."""
     for scenario in (static_members, regexes, migration):
         await asyncio.to_thread(_hold, peer, scenario)
-    records = await asyncio.to_thread(_offsets_log, peer)
+    records = await asyncio.to_thread(read_internal_topic, peer, OFFSETS_TOPIC)
     kinds: set[ConsumerRecordKind] = set()
     classic_count = 0
     for key, value in records:
         decoded = decode_consumer_key(key)
-        if decoded is None:
+        if decoded is None or decoded.kind.group_type is not GroupType.CONSUMER:
             continue
         assert encode_consumer_key(decoded) == key
         if value is None:
@@ -634,32 +635,9 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
         assert sorted(written) == sorted(value), (decoded, value)
         assert decode_consumer_value(decoded.kind, written) == found
         classic_count += isinstance(found, MemberMetadata) and found.classic is not None
-    wanted = {kind for kind in ConsumerRecordKind if not kind.is_share}
-    assert kinds & wanted == wanted - {ConsumerRecordKind.PARTITION_METADATA}
+    wanted = {kind for kind in ConsumerRecordKind if kind.group_type is GroupType.CONSUMER}
+    assert kinds == wanted - {ConsumerRecordKind.PARTITION_METADATA}
     assert classic_count
-
-
-def _offsets_log(address: str) -> list[tuple[bytes, bytes | None]]:
-    """Return all records of `__consumer_offsets`."""
-    consumer = Consumer(
-        {"bootstrap.servers": address, "group.id": "reads-the-log", "enable.partition.eof": True}
-    )
-    count = len(consumer.list_topics(OFFSETS_TOPIC).topics[OFFSETS_TOPIC].partitions)
-    found: list[tuple[bytes, bytes | None]] = []
-    open_ends = set(range(count))
-    consumer.assign([TopicPartition(OFFSETS_TOPIC, index, 0) for index in open_ends])
-    while open_ends:
-        message = consumer.poll(TIMEOUT_S)
-        assert message is not None, f"no end of {open_ends}"
-        error = message.error()
-        # A partition may end with a marker of a transaction, which no consumer gets.
-        if error is not None and error.code() == KafkaError._PARTITION_EOF:
-            open_ends.discard(message.partition())
-            continue
-        checked(message)
-        found.append((message.key(), message.value()))
-    consumer.close()
-    return found
 
 
 @pytest.mark.long

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC
 from broker.groups.consumer.records import (
@@ -21,6 +20,7 @@ from broker.groups.consumer.records import (
     encode_consumer_key,
     encode_consumer_value,
 )
+from broker.groups.model import GroupType
 from broker.share.records import (
     decode_share_key,
     decode_share_value,
@@ -56,8 +56,9 @@ from broker.wire.gen import (
     write_share_group_state,
 )
 from deploy.clients.wire import WireClient
-from tests.support.clients import TIMEOUT_S, checked, create_topic
+from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
+from tests.support.internal_topic import read_internal_topic
 from tests.support.java import JavaHome
 from tests.support.waiting import wait_until
 
@@ -634,9 +635,9 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
     for scenario in (membership, states):
         await asyncio.to_thread(_hold, peer, scenario)
     kinds: set[ConsumerRecordKind] = set()
-    for key, value in await asyncio.to_thread(_log, peer, OFFSETS_TOPIC):
+    for key, value in await asyncio.to_thread(read_internal_topic, peer, OFFSETS_TOPIC):
         decoded = decode_consumer_key(key)
-        if decoded is None or not decoded.kind.is_share:
+        if decoded is None or decoded.kind.group_type is not GroupType.SHARE:
             continue
         assert encode_consumer_key(decoded) == key
         if value is not None:
@@ -646,9 +647,9 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
             # Kafka does not sort topics and partitions.
             assert sorted(written) == sorted(value), (decoded, value)
             assert decode_consumer_value(decoded.kind, written) == found
-    assert kinds == {kind for kind in ConsumerRecordKind if kind.is_share}
+    assert kinds == {kind for kind in ConsumerRecordKind if kind.group_type is GroupType.SHARE}
     seen: set[int] = set()
-    for key, value in await asyncio.to_thread(_log, peer, SHARE_STATES_TOPIC):
+    for key, value in await asyncio.to_thread(read_internal_topic, peer, SHARE_STATES_TOPIC):
         share = decode_share_key(key)
         assert share is not None
         kind, share_partition = share
@@ -657,33 +658,6 @@ async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
             seen.add(kind)
             assert encode_share_value(decode_share_value(kind, value)) == value
     assert seen == {0, 1}
-
-
-def _log(address: str, topic: str) -> list[tuple[bytes, bytes | None]]:
-    """Return all records of an internal topic."""
-    # Kafka deletes old records of share groups meanwhile.
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "reads-the-log",
-            "auto.offset.reset": "earliest",
-        }
-    )
-    count = len(consumer.list_topics(topic).topics[topic].partitions)
-    found: list[tuple[bytes, bytes | None]] = []
-    ends: dict[int, int] = {}
-    for index in range(count):
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, index), TIMEOUT_S)
-        if low < high:
-            ends[index] = high
-    consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in ends])
-    while ends:
-        message = checked(consumer.poll(TIMEOUT_S))
-        found.append((message.key(), message.value()))
-        if message.offset() + 1 >= ends.get(message.partition(), 0):
-            ends.pop(message.partition(), None)
-    consumer.close()
-    return found
 
 
 @pytest.mark.long
