@@ -41,6 +41,7 @@ def peer(java: JavaHome) -> Iterator[str]:
     settings = dict.fromkeys(replicas, "1") | {
         "transaction.partition.verification.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
+        "group.streams.initial.rebalance.delay.ms": "0",
     }
     with kafka(settings) as process:
         yield process.bootstrap

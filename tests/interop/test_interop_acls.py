@@ -5,12 +5,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
 
-from base.acls import Operation, ResourceType
+from base.acls import Operation, PatternType, ResourceType
 from broker.wire import apis
 from broker.wire.gen import (
     consumer_group_heartbeat,
@@ -25,13 +26,15 @@ from tests.support.acl_rights import (
     cluster_with_acls,
     differences,
     kafka_with_acls,
+    on_cluster,
     recorded,
     set_rights,
 )
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
-from tests.support.host_client import ADMIN_HOST, HostClient
+from tests.support.host_client import ADMIN_HOST, CLIENT_HOST, HostClient
 from tests.support.java import JavaHome
+from tests.support.streams_groups import StreamsTalk, counting
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -256,3 +259,58 @@ def follow_rights(address: str) -> None:
     wait_for("regex-hidden-a", "regex-hidden-b", "regex-seen-a", "regex-seen-b")
     set_rights(address, describing("regex-seen-b"))
     wait_for("regex-seen-b")
+
+
+# --- topics of streams groups ---------------------------------------------------------------------
+
+
+async def test_streams_groups_need_rights_as_in_kafka(authorizing: str, cluster: Cluster) -> None:
+    expected, found = [
+        await asyncio.to_thread(join_under_rights, address)
+        for address in (authorizing, cluster.bootstrap)
+    ]
+    for answer, wanted in zip(found, expected, strict=True):
+        assert answer == wanted
+
+
+def join_under_rights(address: str) -> list[tuple[str, Any]]:
+    """Return what a member of a streams group is told under more and more rights."""
+    lines = "streams-lines"
+    admin, member = StreamsTalk(address), StreamsTalk(address, CLIENT_HOST)
+    admin.create(lines, 2)
+    group = allow(ResourceType.GROUP, "streams", Operation.READ)
+    describe = allow(ResourceType.TOPIC, "streams", Operation.DESCRIBE)
+    steps: dict[str, list[Creation]] = {
+        "nothing": [],
+        "read-topics": [allow(ResourceType.TOPIC, "streams", Operation.READ)],
+        "read-group": [group],
+        "describe-source": [
+            group,
+            allow(ResourceType.TOPIC, lines, Operation.DESCRIBE, pattern=PatternType.LITERAL),
+        ],
+        "describe-all": [group, describe],
+        "create-one": [
+            group,
+            describe,
+            allow(ResourceType.TOPIC, "streams-create-one-counts", Operation.CREATE),
+        ],
+        "create-all": [
+            group,
+            describe,
+            allow(ResourceType.TOPIC, "streams-create-all", Operation.CREATE),
+        ],
+        "create-on-cluster": [group, describe, on_cluster(Operation.CREATE)],
+    }
+    answers: list[tuple[str, Any]] = []
+    for step, rights in steps.items():
+        name = f"streams-{step}"
+        admin.coordinate(name)
+        set_rights(address, rights)
+        answer = member.join(name, "m", counting(name, lines))
+        answers.append((step, {key: answer[key] for key in ("error_code", "status", "active")}))
+        described = member.describe(name, operations=True)
+        kept = ("error_code", "group_state", "authorized_operations")
+        answers.append((step, {key: described[key] for key in kept}))
+    member.close()
+    admin.close()
+    return answers

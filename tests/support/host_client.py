@@ -36,6 +36,9 @@ class HostClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._socket.close()
 
     def ask(self, api: ApiSpec, request: object, version: int | None = None) -> Any:
