@@ -1,5 +1,6 @@
 """A Kafka Streams application in Java counts words. It is stopped or killed while it counts, loses
-its local state, and is started again.
+its local state, and is started again, or several instances come and go. Its group has the classic
+protocol or that of streams groups (KIP-1071).
 
 Streams deletes the records of its repartition topic by DeleteRecords, and restores its state from
 its changelog topic, which log compaction keeps short.
@@ -9,10 +10,12 @@ import asyncio
 import shutil
 import signal
 import struct
+import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -21,8 +24,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from broker.partition.partition import Partition
 from stream.config import StreamConfig
 from tests.support.clients import POLL_S, TIMEOUT_S, checked, create_topic, produce
-from tests.support.cluster import Cluster
+from tests.support.cluster import SHORT_SESSION, Cluster
+from tests.support.conversation import alter_configs
 from tests.support.java import JavaHome, wait_while_running
+from tests.support.streams_groups import GROUP, talk_to_coordinator
 from tests.support.waiting import until, wait_until
 
 PARTITIONS = 2
@@ -33,6 +38,14 @@ EXPECTED = Counter(word for line in LINES for word in line.split())
 APPLICATION = "counter"
 REPARTITION = f"{APPLICATION}-words-repartition"
 CHANGELOG = f"{APPLICATION}-counts-changelog"
+HASTY = {
+    "group_streams_min_heartbeat_interval_ms": 100,
+    "group_streams_heartbeat_interval_ms": 300,
+    "group_streams_min_session_timeout_ms": 500,
+    "group_streams_session_timeout_ms": 2_000,
+    "group_streams_initial_rebalance_delay_ms": 0,
+}
+"""Settings of brokers: members of streams groups that are killed lose their tasks after 2 s."""
 
 
 @pytest.fixture(scope="session")
@@ -41,18 +54,33 @@ def word_count(java: JavaHome) -> JavaHome:
     return java
 
 
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads within 50 ms, looks for dirty logs and for old transactions ten times a second."""
+def _cluster(directory: Path, **settings: Any) -> Cluster:
+    """Return two brokers that upload within 50 ms, and look for dirty logs and for old transactions
+    ten times a second.
+    """
     stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
-    async with Cluster(
-        tmp_path / "cluster",
+    return Cluster(
+        directory,
         brokers=2,
         stream_config=stream,
         log_cleaner_backoff_ms=100,
         group_min_session_timeout_ms=500,
         transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
-    ) as cluster:
+        **HASTY,
+        **settings,
+    )
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with _cluster(tmp_path / "cluster") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def short_session_cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Others serve what a killed broker served within 3 s."""
+    async with _cluster(tmp_path / "cluster", controller_settings=SHORT_SESSION) as cluster:
         yield cluster
 
 
@@ -110,19 +138,33 @@ class WordReader:
 
 
 @pytest.mark.parametrize(
-    ("guarantee", "end"),
+    ("first", "second", "guarantee", "end"),
     [
-        ("exactly_once_v2", signal.SIGKILL),
-        pytest.param("at_least_once", signal.SIGTERM, marks=pytest.mark.long),
-        pytest.param("at_least_once", signal.SIGKILL, marks=pytest.mark.long),
+        ("streams", "streams", "exactly_once_v2", signal.SIGKILL),
+        ("classic", "classic", "exactly_once_v2", signal.SIGKILL),
+        *(
+            pytest.param(*values, marks=pytest.mark.long)
+            for values in (
+                ("classic", "classic", "at_least_once", signal.SIGTERM),
+                ("classic", "classic", "at_least_once", signal.SIGKILL),
+                ("classic", "streams", "exactly_once_v2", signal.SIGTERM),
+                ("streams", "classic", "at_least_once", signal.SIGTERM),
+            )
+        ),
     ],
 )
 async def test_words_are_counted(
-    cluster: Cluster, word_count: JavaHome, tmp_path: Path, guarantee: str, end: signal.Signals
+    cluster: Cluster,
+    word_count: JavaHome,
+    tmp_path: Path,
+    first: str,
+    second: str,
+    guarantee: str,
+    end: signal.Signals,
 ) -> None:
-    counts = await asyncio.to_thread(
-        _count, cluster.bootstrap, word_count, tmp_path, guarantee, end
-    )
+    """first, second: the protocols of the group before the end and after it."""
+    modes = (guarantee, first, second)
+    counts = await asyncio.to_thread(_count, cluster.bootstrap, word_count, tmp_path, modes, end)
     if (guarantee, end) == ("at_least_once", signal.SIGKILL):
         assert counts.keys() == EXPECTED.keys()
         assert all(counts[word] >= count for word, count in EXPECTED.items())
@@ -146,28 +188,142 @@ def _is_cleaned(cluster: Cluster, index: int) -> bool:
 
 
 def _count(
-    bootstrap: str, java: JavaHome, directory: Path, guarantee: str, end: signal.Signals
+    bootstrap: str,
+    java: JavaHome,
+    directory: Path,
+    modes: tuple[str, str, str],
+    end: signal.Signals,
 ) -> dict[bytes, int]:
-    """Return the counts that the application ends with."""
+    """Return the counts that the application ends with. modes: the guarantee, and the first and
+    second protocol of the group.
+    """
+    guarantee, first, second = modes
     for topic in ("lines", "totals"):
         create_topic(bootstrap, topic, PARTITIONS)
     produce(bootstrap, "lines", LINES, partitions=range(PARTITIONS), linger_ms=5)
     log, state = directory / "streams.log", directory / "state"
     arguments = ("WordCount", bootstrap, APPLICATION, str(state), guarantee)
     with closing(WordReader(bootstrap, "totals")) as reader:
-        with java.application(*arguments, log=log) as process:
+        with java.application(*arguments, first, log=log) as process:
             wait_while_running(process, log, lambda: reader.has(TOTAL // 10))
             process.send_signal(end)
             process.wait(TIMEOUT_S)
         assert not reader.has_counted(EXPECTED), "the application was not stopped while it counted"
         shutil.rmtree(state)
-        with java.application(*arguments, log=log) as process:
+        if first != second:
+            with closing(talk_to_coordinator(bootstrap, APPLICATION)) as talk:
+                wait_until(lambda: talk.listed(APPLICATION)[0]["group_state"] == "Empty")
+        with java.application(*arguments, second, log=log) as process:
             wait_while_running(process, log, lambda: reader.has_counted(EXPECTED))
             wait_while_running(process, log, lambda: _is_purged(bootstrap))
             process.terminate()
             process.wait(TIMEOUT_S)
     with closing(WordReader(bootstrap, "totals")) as reader:
         return reader.read_all()
+
+
+@pytest.mark.long
+async def test_instances_come_and_go(
+    short_session_cluster: Cluster, word_count: JavaHome, tmp_path: Path
+) -> None:
+    """Each instance has standby tasks of another. One is killed, the broker that coordinates their
+    group is killed, one is stopped: each word counts once.
+    """
+    cluster = short_session_cluster
+    parts = [LINES[at::4] for at in range(4)]
+    crew = Crew(word_count, cluster.bootstrap, tmp_path)
+    for topic in ("lines", "totals"):
+        await asyncio.to_thread(create_topic, cluster.bootstrap, topic, PARTITIONS)
+    standbys = {"streams.num.standby.replicas": "1"}
+    await asyncio.to_thread(alter_configs, cluster.bootstrap, (GROUP, APPLICATION), standbys)
+    try:
+        crew.start("a")
+        await asyncio.to_thread(crew.add, parts[0])
+        await asyncio.to_thread(crew.until, lambda: crew.reader.has(crew.total // 3))
+        crew.start("b")
+        await asyncio.to_thread(crew.until_shared, 2)
+        await asyncio.to_thread(crew.add, parts[1])
+        await asyncio.to_thread(crew.end, "a", signal.SIGKILL)
+        crew.start("c")
+        await asyncio.to_thread(crew.until_shared, 2)
+        coordinator = await asyncio.to_thread(crew.coordinator)
+        await cluster.kill_broker(coordinator)
+        await asyncio.to_thread(crew.add, parts[2], cluster.bootstrap)
+        await asyncio.to_thread(crew.until, lambda: crew.reader.has_counted(crew.expected))
+        await cluster.start_broker(coordinator)
+        await asyncio.to_thread(crew.add, parts[3], cluster.bootstrap)
+        await asyncio.to_thread(crew.end, "b", signal.SIGTERM)
+        await asyncio.to_thread(crew.until, lambda: crew.reader.has_counted(crew.expected))
+        await asyncio.to_thread(crew.end, "c", signal.SIGTERM)
+    finally:
+        crew.close()
+    with closing(WordReader(cluster.bootstrap, "totals")) as reader:
+        assert await asyncio.to_thread(reader.read_all) == EXPECTED
+
+
+class Crew:
+    """Instances of the application, by name, in one streams group."""
+
+    def __init__(self, java: JavaHome, bootstrap: str, directory: Path) -> None:
+        self.expected: Counter[bytes] = Counter()
+        self.reader = WordReader(bootstrap, "totals")
+        self._java = java
+        self._bootstrap = bootstrap
+        self._directory = directory
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._stack = ExitStack()
+        self._stack.callback(self.reader.close)
+
+    @property
+    def total(self) -> int:
+        return self.expected.total()
+
+    def start(self, name: str) -> None:
+        state = str(self._directory / name)
+        arguments = ("WordCount", self._bootstrap, APPLICATION, state, "exactly_once_v2", "streams")
+        application = self._java.application(*arguments, log=self._log(name))
+        self._running[name] = self._stack.enter_context(application)
+
+    def _log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+    def end(self, name: str, how: signal.Signals) -> None:
+        process = self._running.pop(name)
+        process.send_signal(how)
+        process.wait(TIMEOUT_S)
+
+    def add(self, lines: list[bytes], bootstrap: str = "") -> None:
+        self.expected.update(word for line in lines for word in line.split())
+        brokers = bootstrap or self._bootstrap
+        produce(brokers, "lines", lines, partitions=range(PARTITIONS), linger_ms=5)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait while the instances run."""
+        name, process = next(iter(self._running.items()))
+        wait_while_running(process, self._log(name), condition)
+
+    def until_shared(self, count: int) -> None:
+        """Wait until so many members have active and standby tasks."""
+        with closing(talk_to_coordinator(self._bootstrap, APPLICATION)) as talk:
+
+            def is_shared() -> bool:
+                described = talk.describe(APPLICATION)
+                tasks = [member["assignment"] for member in described["members"]]
+                return (
+                    described["group_state"] == "Stable"
+                    and len(tasks) == count
+                    and all(found["active"] and found["standby"] for found in tasks)
+                )
+
+            self.until(is_shared)
+
+    def coordinator(self) -> int:
+        """Return the id of the broker that coordinates the group."""
+        with closing(talk_to_coordinator(self._bootstrap, APPLICATION)) as talk:
+            return talk.coordinator(APPLICATION)[0]
+
+    def close(self) -> None:
+        self._stack.close()
 
 
 def _is_purged(bootstrap: str) -> bool:

@@ -14,9 +14,9 @@ import org.apache.kafka.streams.kstream.Produced;
 /**
  * Counts the words of topic `lines` into topic `totals` until it is stopped.
  *
- * <p>Arguments: bootstrap servers, application id, state directory, processing guarantee. It has a
- * repartition topic, which it purges with DeleteRecords, and a changelog topic, which is compacted.
- * The cache is off, so that every word writes a record to each of them.
+ * <p>Arguments: bootstrap servers, application id, state directory, processing guarantee, group
+ * protocol. It has a repartition topic, which it purges with DeleteRecords, and a changelog topic,
+ * which is compacted. The cache is off, so that every word writes a record to each of them.
  */
 public final class WordCount {
     private static final int WORDS_PER_PAUSE = 3;
@@ -27,6 +27,7 @@ public final class WordCount {
         properties.put(StreamsConfig.APPLICATION_ID_CONFIG, args[1]);
         properties.put(StreamsConfig.STATE_DIR_CONFIG, args[2]);
         properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, args[3]);
+        properties.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, args[4]);
         // Records leave at once and commits are rare: an application that is killed has written
         // what it has not committed.
         properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 1_000);
@@ -34,8 +35,10 @@ public final class WordCount {
         properties.put(StreamsConfig.REPARTITION_PURGE_INTERVAL_MS_CONFIG, 200);
         properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         properties.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
-        properties.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 2_000);
-        properties.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 300);
+        if (args[4].equals("classic")) {
+            properties.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 2_000);
+            properties.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 300);
+        }
         // The transaction of a killed application ends by this timeout.
         properties.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 3_000);
 
