@@ -131,7 +131,6 @@ WORDS: Final = "the error has words of Penstock"
 _PLACES: Final = "candidates may be more than there are brokers; none of them stores records"
 _LOGGER_CONFIGS: Final = "the loggers are packages of Penstock"
 _CONTROLLERS: Final = "controllers have ids of their own"
-_NO_STREAMS: Final = "no streams groups (KIP-1071)"
 
 COMMANDS: Final[tuple[Command, ...]] = (
     # Topics and their records.
@@ -269,13 +268,9 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-groups --list --protocol consumer", only=_OURS),
     Command("kafka-streams-application-reset --application-id tools-group --input-topics tools-a"),
     Command("kafka-streams-application-reset --application-id tools-new --input-topics tools-none"),
-    Command("kafka-streams-groups --list"),
+    Command("kafka-streams-groups --list", only=_OURS),
     Command("kafka-streams-groups --delete --group tools-none"),
-    Command(
-        "kafka-streams-groups --describe --group tools-none",
-        _NO_STREAMS,
-        "UnsupportedVersionException",
-    ),
+    Command("kafka-streams-groups --describe --group tools-none"),
     # Transactions.
     Command("kafka-transactions list --duration-filter 100000000"),
     Command("kafka-transactions describe --transactional-id tools-none"),
@@ -305,7 +300,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ),
     Command(
         "kafka-features describe",
-        "no features about Kafka's own metadata, nor streams.version",
+        "no features about Kafka's own metadata",
         "Feature: transaction.version SupportedMinVersion: 0 SupportedMaxVersion: 2",
     ),
     Command(
@@ -478,6 +473,60 @@ LIVE_COMMANDS: Final[tuple[Command, ...]] = (
 a member, and the producer `tools-open` a transaction.
 """
 
+_STREAMS: Final = "--group tools-streams"
+_STREAMS_RESET: Final = f"kafka-streams-groups --reset-offsets {_STREAMS}"
+_VIEWS: Final = ("", " --offsets", " --members", " --state")
+
+STREAMS_LIVE_COMMANDS: Final[tuple[Command, ...]] = (
+    Command("kafka-streams-groups --list", only=_OURS),
+    Command("kafka-streams-groups --list --state", only=_OURS),
+    Command("kafka-streams-groups --list --state Stable", only=_OURS),
+    *(
+        # Internal topics appear in one step or in several, and each has an epoch.
+        Command(f"kafka-streams-groups --describe {_STREAMS}{view} --verbose", figures=True)
+        for view in (" --members", " --state")
+    ),
+    *(
+        Command(f"kafka-streams-groups --describe {_STREAMS}{view}")
+        for view in (*_VIEWS, " --verbose", " --offsets --verbose")
+    ),
+    Command("kafka-groups --list --streams", only=_OURS),
+    Command("kafka-groups --list --group-type streams", only=_OURS),
+    Command("kafka-topics --describe --topic tools-streams-.*"),
+    Command(f"kafka-consumer-groups --describe {_STREAMS}"),
+    Command(f"kafka-share-groups --describe {_STREAMS}"),
+    Command(f"{_STREAMS_RESET} --all-input-topics --to-earliest --execute"),
+    Command(f"kafka-streams-groups --delete-offsets {_STREAMS} --input-topic tools-lines"),
+    Command(f"kafka-streams-groups --delete {_STREAMS}"),
+)
+"""While the group `tools-streams` of the application that counts the words of `tools-lines` has two
+members.
+"""
+
+STREAMS_COMMANDS: Final[tuple[Command, ...]] = (
+    *(Command(f"kafka-streams-groups --describe {_STREAMS}{view}") for view in _VIEWS),
+    Command("kafka-streams-groups --list --state Empty", only=_OURS),
+    Command("kafka-streams-groups --describe --group tools-none"),
+    Command(f"{_STREAMS_RESET} --input-topic tools-lines --to-earliest --dry-run"),
+    Command(f"{_STREAMS_RESET} --input-topic tools-lines:1 --to-latest --execute"),
+    Command(f"{_STREAMS_RESET} --all-input-topics --to-offset 2 --execute"),
+    Command(f"{_STREAMS_RESET} --all-input-topics --shift-by 1 --dry-run --export"),
+    Command(f"{_STREAMS_RESET} --all-input-topics --to-current --execute"),
+    Command(f"{_STREAMS_RESET} --input-topic tools-none --to-earliest --execute"),
+    Command(f"kafka-streams-groups --describe {_STREAMS} --offsets --verbose"),
+    Command(
+        f"{_STREAMS_RESET} --all-input-topics --to-earliest --execute --delete-internal-topic"
+        " tools-streams-words-repartition"
+    ),
+    Command("kafka-topics --list --topic tools-streams-.*"),
+    Command(f"kafka-streams-groups --delete-offsets {_STREAMS} --input-topic tools-lines"),
+    Command(f"kafka-streams-groups --delete-offsets {_STREAMS} --input-topic tools-none"),
+    Command(f"kafka-streams-groups --delete {_STREAMS} --delete-all-internal-topics"),
+    Command("kafka-topics --list --topic tools-streams-.*"),
+    Command(f"kafka-streams-groups --delete {_STREAMS}"),
+)
+"""After the members have left."""
+
 _NOISE: Final = re.compile(
     r"^\d\d:\d\d:\d\d,\d{3} [A-Z]+ "  # a line of the log
     r"|^\t+(at|\.\.\.) |^Caused by: "  # a stack
@@ -543,7 +592,13 @@ The first two are classes of Kafka that have no shell script.
 
 def markdown() -> str:
     """Return the page of the reference."""
-    everything = (*COMMANDS, *SHARE_COMMANDS, *LIVE_COMMANDS)
+    everything = (
+        *COMMANDS,
+        *SHARE_COMMANDS,
+        *LIVE_COMMANDS,
+        *STREAMS_LIVE_COMMANDS,
+        *STREAMS_COMMANDS,
+    )
     differences = "\n".join(
         f"| `{_shown(command)}` | {command.differs} |" for command in everything if command.differs
     )

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from tests.interop.commands import (
     LIVE_COMMANDS,
     NOT_RUN,
     SHARE_COMMANDS,
+    STREAMS_COMMANDS,
+    STREAMS_LIVE_COMMANDS,
     TOOLS,
     Command,
     normal,
@@ -28,6 +30,7 @@ from tests.support.cluster import Cluster
 from tests.support.hanging import produce_hanging
 from tests.support.java import JavaHome, wait_while_running
 from tests.support.java_tools import ToolRunner, tool_runner
+from tests.support.streams_groups import StreamsTalk, counting
 from tests.support.waiting import until
 
 NODE_ID = 1
@@ -121,6 +124,56 @@ async def test_tools_answer_as_with_kafka_while_clients_work(
                 await until(lambda member=member: member.has_committed)
             await asyncio.to_thread(_begin_transaction, address, stack)
         await _compare(LIVE_COMMANDS, addresses, tools, tmp_path)
+
+
+@pytest.mark.long
+async def test_streams_tools_answer_as_with_kafka(
+    cluster: Cluster, peer: str, tools: ToolRunner, tmp_path: Path
+) -> None:
+    addresses = (peer, cluster.bootstrap)
+    async with AsyncExitStack() as stack:
+        for address in addresses:
+            instances = await asyncio.to_thread(Instances, address, "tools-streams", "tools-lines")
+            stack.push_async_callback(asyncio.to_thread, instances.close)
+            await until(lambda instances=instances: instances.are_settled)
+        await _compare(STREAMS_LIVE_COMMANDS, addresses, tools, tmp_path)
+    await _compare(STREAMS_COMMANDS, addresses, tools, tmp_path)
+
+
+class Instances(threading.Thread):
+    """Two instances of an application that counts words. The group has committed 5 of 6 records of
+    each partition.
+    """
+
+    def __init__(self, address: str, group: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.are_settled = False
+        self._group = group
+        self._is_over = threading.Event()
+        self._talk = StreamsTalk(address)
+        self._talk.create(topic, 2)
+        produce(address, topic, [b"value"] * 12, (0, 1))
+        self._talk.coordinate(group)
+        for index in (0, 1):
+            assert self._talk.commit(group, "", -1, index, topic) == 0
+        for name in ("a", "b"):
+            self._talk.join(group, name, counting(group, topic))
+        self.start()
+
+    def run(self) -> None:
+        self._talk.settle(self._group, "a", "b")
+        self.are_settled = True
+        while not self._is_over.wait(POLL_S):
+            for name in ("a", "b"):
+                self._talk.own(self._group, name)
+        for name in ("a", "b"):
+            self._talk.beat(self._group, name, -1)
+
+    def close(self) -> None:
+        """Let the members leave. Not on the event loop, which serves the cluster."""
+        self._is_over.set()
+        self.join(TIMEOUT_S)
+        self._talk.close()
 
 
 class Member(threading.Thread):
