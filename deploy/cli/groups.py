@@ -1,6 +1,6 @@
 """Run `penstock groups`: list, describe and delete groups, reset and delete their offsets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +15,7 @@ from deploy.output import Format, say
 
 if TYPE_CHECKING:
     from deploy.clients.brokers import Brokers, Partition
-    from deploy.groups.views import GroupView, ListedGroup, NewOffset
+    from deploy.groups.views import GroupView, ListedGroup, MemberView, NewOffset
 
 app = typer.Typer(
     help="List, describe and delete groups of consumers; reset and delete their offsets.",
@@ -54,7 +54,10 @@ def list_(
     ] = None,
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", help="Only classic, consumer or share groups. Repeatable."),
+        typer.Option(
+            "--type",
+            help="Only groups of this type: classic, consumer, share, streams. Repeatable.",
+        ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     output: Output = Format.TABLE,
@@ -85,7 +88,8 @@ def describe(
 ) -> None:
     """Show what groups have read: offsets, lag, and which member reads each partition.
 
-    Lag is the number of offsets between the committed offset and the end of the log.
+    Lag is the number of offsets between the committed offset and the end of the log. Members of a
+    streams group (KIP-1071) are shown with their tasks: partitions by subtopology.
 
     For example: penstock groups describe billing
     """
@@ -256,7 +260,7 @@ def _partitions(
     brokers: "Brokers", group: "ListedGroup", topics: Sequence[str] | None, *, all_topics: bool
 ) -> "list[Partition]":
     """Return the partitions that the options name. Raises UsageError."""
-    from deploy.groups.admin import committed_offsets, existing, share_start_offsets
+    from deploy.groups.admin import committed_offsets, share_start_offsets
     from deploy.groups.reset import parse_topics
     from deploy.groups.views import GroupType
 
@@ -265,13 +269,15 @@ def _partitions(
     if topics:
         return parse_topics(brokers, topics)
     has_read = share_start_offsets if group.type == GroupType.SHARE else committed_offsets
-    return existing(brokers, has_read(brokers, group.group))
+    return brokers.existing(has_read(brokers, group.group))
 
 
 def _print_group(view: "GroupView") -> None:
     from deploy.output import print_table
 
     title = f"{view.group}: {view.type}, {view.state}, coordinator {view.coordinator}"
+    if view.topology_epoch is not None:
+        title += f", topology epoch {view.topology_epoch}"
     columns = ("topic", "partition", "current offset", "log end offset", "lag", "client", "host")
     rows = [
         (
@@ -286,17 +292,29 @@ def _print_group(view: "GroupView") -> None:
     print_table(f"{title}, lag {view.lag:,}", columns, rows)
     if not view.members:
         return
-    members = [
-        (
-            member.member_id,
-            member.instance_id or "-",
-            member.client_id,
-            member.host,
-            " ".join(f"{topic}:{_ids(parts)}" for topic, parts in member.partitions.items()) or "-",
-        )
-        for member in view.members
-    ]
-    print_table("members", ("member", "instance", "client", "host", "partitions"), members)
+    about: tuple[str, ...] = ("member", "instance", "client", "host", "partitions")
+    if view.topology_epoch is not None:
+        about = ("member", "process", "client", "host", "active", "standby", "warm-up")
+    print_table("members", about, [_member_row(member) for member in view.members])
+
+
+def _member_row(member: "MemberView") -> tuple[str, ...]:
+    client, tasks = (member.client_id, member.host), member.tasks
+    if tasks is None:
+        return (member.member_id, member.instance_id or "-", *client, _shown(member.partitions))
+    return (
+        member.member_id,
+        member.process_id or "-",
+        *client,
+        _shown(tasks.active),
+        _shown(tasks.standby),
+        _shown(tasks.warmup),
+    )
+
+
+def _shown(partitions: "Mapping[str, Sequence[int]]") -> str:
+    """Show partitions by topic or subtopology."""
+    return " ".join(f"{name}:{_ids(ids)}" for name, ids in partitions.items()) or "-"
 
 
 def _print_planned(planned: "Sequence[NewOffset]", output: Format, *, done: bool) -> None:

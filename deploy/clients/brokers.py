@@ -88,6 +88,17 @@ class Brokers:
                 raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
         return found
 
+    def existing(self, wanted: Iterable[Partition]) -> list[Partition]:
+        """Return the partitions that exist."""
+        keys = list(wanted)
+        topics = self.metadata(list(by_topic(keys))).topics if keys else ()
+        there = {
+            (topic.name or "", part.partition_index)
+            for topic in topics
+            for part in topic.partitions
+        }
+        return [key for key in keys if key in there]
+
     def offsets(
         self, wanted: Iterable[Partition], timestamp: int | Mapping[Partition, int]
     ) -> dict[Partition, int]:

@@ -1,10 +1,11 @@
 """List, describe and delete groups of all types.
 
 Invariant: a failure is a KafkaFailed that names the group.
-Source: Kafka's `kafka-consumer-groups` and `kafka-share-groups`; KIP-848, KIP-932.
+Source: Kafka's `kafka-consumer-groups`, `kafka-share-groups` and `kafka-streams-groups`; KIP-848,
+KIP-932, KIP-1071.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from broker.groups.embedded import MalformedEmbedded, decode_assignment
 from broker.wire import apis
@@ -17,9 +18,17 @@ from broker.wire.gen import (
     offset_fetch,
     share_group_describe,
 )
-from deploy.clients.brokers import LATEST, Brokers, Partition, by_topic, check
+from deploy.clients.brokers import LATEST, Brokers, Partition, check
 from deploy.errors import KafkaFailed, near_hint
-from deploy.groups.views import GroupType, GroupView, ListedGroup, MemberView, OffsetView
+from deploy.groups.streams import described_streams
+from deploy.groups.views import (
+    DescribedGroup,
+    GroupType,
+    GroupView,
+    ListedGroup,
+    MemberView,
+    OffsetView,
+)
 
 _NAMED_TOPICS: int = 9
 """Version of OffsetFetch and OffsetCommit that names topics; later ones have only ids."""
@@ -61,15 +70,23 @@ def found_groups(brokers: Brokers, names: Sequence[str]) -> list[ListedGroup]:
 
 def described(brokers: Brokers, group: ListedGroup) -> GroupView:
     """Return the members and offsets of a group."""
-    assignor, state, members = brokers.retried(lambda: _described(brokers, group))
+    found = brokers.retried(lambda: _described(brokers, group))
     if group.type == GroupType.SHARE:
         offsets = brokers.retried(lambda: _share_offsets(brokers, group.group))
     else:
         committed = committed_offsets(brokers, group.group)
-        offsets = _with_readers(_lags(brokers, committed, members), members)
+        offsets = _with_readers(_lags(brokers, committed, found.members), found.members)
     lag = sum(item.lag for item in offsets if item.lag is not None)
     return GroupView(
-        group.group, group.type, state, group.coordinator, assignor, lag, offsets, members
+        group.group,
+        group.type,
+        found.state,
+        group.coordinator,
+        found.assignor,
+        lag,
+        offsets,
+        found.members,
+        found.topology_epoch,
     )
 
 
@@ -122,18 +139,9 @@ def share_start_offsets(brokers: Brokers, group: str) -> dict[Partition, OffsetV
     return {(item.topic, item.partition): item for item in found}
 
 
-def existing(brokers: Brokers, wanted: Iterable[Partition]) -> list[Partition]:
-    """Return the partitions that exist."""
-    keys = list(wanted)
-    topics = brokers.metadata(list(by_topic(keys))).topics if keys else ()
-    there = {
-        (topic.name or "", part.partition_index) for topic in topics for part in topic.partitions
-    }
-    return [key for key in keys if key in there]
-
-
-def _described(brokers: Brokers, group: ListedGroup) -> tuple[str, str, list[MemberView]]:
-    """Return the assignor, the state and the members."""
+def _described(brokers: Brokers, group: ListedGroup) -> DescribedGroup:
+    if group.type == GroupType.STREAMS:
+        return described_streams(brokers, group.group)
     if group.type == GroupType.SHARE:
         return _described_share(brokers, group.group)
     if group.type == GroupType.CONSUMER:
@@ -141,7 +149,7 @@ def _described(brokers: Brokers, group: ListedGroup) -> tuple[str, str, list[Mem
     return _described_classic(brokers, group.group)
 
 
-def _described_classic(brokers: Brokers, name: str) -> tuple[str, str, list[MemberView]]:
+def _described_classic(brokers: Brokers, name: str) -> DescribedGroup:
     answer = brokers.coordinator(name).ask(
         apis.DESCRIBE_GROUPS,
         describe_groups.DescribeGroupsRequest([name]),
@@ -161,7 +169,7 @@ def _described_classic(brokers: Brokers, name: str) -> tuple[str, str, list[Memb
         )
         for member in found.members
     ]
-    return found.protocol_data, found.group_state, members
+    return DescribedGroup(found.group_state, found.protocol_data, members)
 
 
 def _classic_assignment(protocol: str, assignment: bytes) -> dict[str, list[int]]:
@@ -177,7 +185,7 @@ def _classic_assignment(protocol: str, assignment: bytes) -> dict[str, list[int]
     return {topic: sorted(partitions) for topic, partitions in sorted(found.items())}
 
 
-def _described_consumer(brokers: Brokers, name: str) -> tuple[str, str, list[MemberView]]:
+def _described_consumer(brokers: Brokers, name: str) -> DescribedGroup:
     answer = brokers.coordinator(name).ask(
         apis.CONSUMER_GROUP_DESCRIBE,
         consumer_group_describe.ConsumerGroupDescribeRequest([name]),
@@ -200,10 +208,10 @@ def _described_consumer(brokers: Brokers, name: str) -> tuple[str, str, list[Mem
         )
         for member in found.members
     ]
-    return found.assignor_name, found.group_state, members
+    return DescribedGroup(found.group_state, found.assignor_name, members)
 
 
-def _described_share(brokers: Brokers, name: str) -> tuple[str, str, list[MemberView]]:
+def _described_share(brokers: Brokers, name: str) -> DescribedGroup:
     answer = brokers.coordinator(name).ask(
         apis.SHARE_GROUP_DESCRIBE,
         share_group_describe.ShareGroupDescribeRequest([name]),
@@ -226,7 +234,7 @@ def _described_share(brokers: Brokers, name: str) -> tuple[str, str, list[Member
         )
         for member in found.members
     ]
-    return found.assignor_name, found.group_state, members
+    return DescribedGroup(found.group_state, found.assignor_name, members)
 
 
 def _share_offsets(brokers: Brokers, name: str) -> list[OffsetView]:
@@ -249,9 +257,7 @@ def _share_offsets(brokers: Brokers, name: str) -> list[OffsetView]:
             start = part.start_offset if part.start_offset >= 0 else None
             lag = part.lag if part.lag >= 0 else None
             views.append(OffsetView(topic.topic_name, part.partition_index, start, None, lag))
-    ends = brokers.offsets(
-        existing(brokers, [(view.topic, view.partition) for view in views]), LATEST
-    )
+    ends = brokers.offsets(brokers.existing((view.topic, view.partition) for view in views), LATEST)
     return [
         OffsetView(
             view.topic,
@@ -275,7 +281,7 @@ def _lags(
         for index in indexes
     }
     keys = sorted({*committed, *read})
-    ends = brokers.offsets(existing(brokers, keys), LATEST)
+    ends = brokers.offsets(brokers.existing(keys), LATEST)
     views: list[OffsetView] = []
     for key in keys:
         current, end = committed.get(key), ends.get(key)

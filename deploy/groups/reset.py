@@ -21,7 +21,7 @@ from broker.wire.gen import (
 )
 from deploy.clients.brokers import EARLIEST, LATEST, Brokers, Partition, by_topic, check
 from deploy.errors import KafkaFailed, UsageError
-from deploy.groups.admin import committed_offsets, existing, share_start_offsets
+from deploy.groups.admin import committed_offsets, share_start_offsets
 from deploy.groups.views import GroupType, ListedGroup, NewOffset
 
 _INACTIVE: Final = frozenset({"Empty", "Dead"})
@@ -168,7 +168,7 @@ def parse_duration(text: str) -> int:
 def _resolved(
     brokers: Brokers, wanted: Sequence[Partition], goal: Goal, current: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    if gone := sorted(set(wanted) - set(existing(brokers, wanted))):
+    if gone := sorted(set(wanted) - set(brokers.existing(wanted))):
         raise KafkaFailed(f"partition {gone[0][0]}-{gone[0][1]} does not exist")
     earliest, latest = brokers.offsets(wanted, EARLIEST), brokers.offsets(wanted, LATEST)
     if goal.earliest or goal.latest:

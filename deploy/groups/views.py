@@ -10,7 +10,7 @@ from typing import Self
 
 
 class GroupType(StrEnum):
-    """The protocol of a group: classic, consumer (KIP-848), share (KIP-932)."""
+    """The protocol of a group: classic, consumer (KIP-848), share (KIP-932), streams (KIP-1071)."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -52,8 +52,19 @@ class OffsetView:
 
 
 @dataclass(frozen=True, slots=True)
+class TasksView:
+    """The tasks of a member of a streams group: partitions by subtopology."""
+
+    active: dict[str, list[int]]
+    standby: dict[str, list[int]]
+    warmup: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
 class MemberView:
-    """partitions: its assignment, partitions by topic. epoch: None for a classic member."""
+    """partitions: what it reads, partitions by topic. epoch: None for a classic member.
+    process_id, tasks: only of a member of a streams group.
+    """
 
     member_id: str
     instance_id: str | None
@@ -61,11 +72,23 @@ class MemberView:
     client_id: str
     epoch: int | None
     partitions: dict[str, list[int]]
+    process_id: str | None = None
+    tasks: TasksView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """What a coordinator says of a group."""
+
+    state: str
+    assignor: str
+    members: list[MemberView]
+    topology_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """lag: the sum of the known lags."""
+    """lag: the sum of the known lags. topology_epoch: only of a streams group."""
 
     group: str
     type: str
@@ -75,6 +98,7 @@ class GroupView:
     lag: int
     offsets: list[OffsetView]
     members: list[MemberView]
+    topology_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,17 @@
 """What a console changes, what it refuses, and what it never tells."""
 
+from contextlib import closing
+
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
 from deploy.console.guard import BODY_BYTES_MAX
 from deploy.local.handle import LocalCluster
 from tests.console.conftest import HOSTILE, RECORDS, commit
 from tests.support.console import ConsoleProcess, Visitor
 from tests.support.dev_cluster import asked
+from tests.support.streams_groups import talk_to_coordinator
 from tests.support.waiting import wait_until
 
 
@@ -78,6 +82,22 @@ def test_offsets_are_reset_and_the_group_is_deleted(
     assert f"Deleted group {group_id}." in visitor.get("/groups").words
     groups = admin.list_consumer_groups().result().valid
     assert group_id not in [group.group_id for group in groups]
+
+
+def test_members_of_a_streams_group_are_shown_with_their_tasks(
+    visitor: Visitor, cluster: LocalCluster
+) -> None:
+    group = "counter"
+    with closing(talk_to_coordinator(cluster.bootstrap, group)) as talk:
+        talk.join(group, HOSTILE, Topology(0, [Subtopology("orders of all", ["orders"])]))
+        talk.settle(group, HOSTILE)
+        said = visitor.get(f"/groups/one?id={group}").words
+        assert "Topology epoch 0" in said
+        assert f"{HOSTILE} host-client /127.0.0.1" in said
+        assert "orders of all:0,1,2,3" in said
+        talk.beat(group, HOSTILE, -1)
+    assert "counter Streams Empty streams" in visitor.get("/groups").words
+    assert "No member is connected" in visitor.get(f"/groups/one?id={group}").words
 
 
 def test_the_doctor_examines_the_cluster(visitor: Visitor) -> None:

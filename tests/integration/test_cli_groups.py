@@ -1,4 +1,4 @@
-"""Run `penstock groups` against real brokers, for classic, consumer and share groups."""
+"""Run `penstock groups` against real brokers, for groups of all types."""
 
 import asyncio
 import csv
@@ -16,13 +16,15 @@ from tests.support.cli import Cli
 from tests.support.clients import create_topic, produce, read_records
 from tests.support.cluster import Cluster
 from tests.support.share_client import ShareMember
+from tests.support.streams_groups import counting, talk_to_coordinator
 
 TOPIC = "orders"
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with Cluster(tmp_path, brokers=2) as cluster:
+    settings = {"group_streams_initial_rebalance_delay_ms": 0}
+    async with Cluster(tmp_path, brokers=2, **settings) as cluster:
         yield cluster
 
 
@@ -152,3 +154,49 @@ async def test_a_share_group(cluster: Cluster, cli: Cli) -> None:
     assert await offsets(cli, "queue") == {}
     await cli.run("groups", "delete", "queue")
     assert json.loads(await cli.run("groups", "list", "--type", "share", "--json")) == []
+
+
+async def test_a_streams_group(cluster: Cluster, cli: Cli) -> None:
+    group = "counter"
+    standbys = ("--set", "streams.num.standby.replicas=1")
+    await cli.run("configs", "alter", "--group", group, *standbys)
+    talk = await asyncio.to_thread(talk_to_coordinator, cluster.bootstrap, group)
+
+    def count() -> None:
+        assert talk.commit(group, "", -1, 1, TOPIC) == 0
+        for name in ("a", "b"):
+            talk.join(group, name, counting(group, TOPIC))
+        talk.settle(group, "a", "b")
+
+    await asyncio.to_thread(count)
+    (listed,) = json.loads(await cli.run("groups", "list", "--type", "streams", "--json"))
+    assert (listed["group"], listed["type"], listed["state"]) == (group, "streams", "Stable")
+    (view,) = json.loads(await cli.run("groups", "describe", group, "--json"))
+    assert (view["type"], view["topology_epoch"]) == ("streams", 0)
+    assert [member["process_id"] for member in view["members"]] == ["process-a", "process-b"]
+    tasks = [member["tasks"] for member in view["members"]]
+    for role in ("active", "standby"):
+        # The first subtopology has no state.
+        for subtopology in ("1",) if role == "standby" else ("0", "1"):
+            assert sorted(task for found in tasks for task in found[role][subtopology]) == [0, 1]
+    readers = {(item["topic"], item["partition"]): item["member_id"] for item in view["offsets"]}
+    assert readers == {
+        (topic, index): member["member_id"]
+        for member in view["members"]
+        for topic, subtopology in ((TOPIC, "0"), (f"{group}-words-repartition", "1"))
+        for index in member["tasks"]["active"][subtopology]
+    }
+    shown = await cli.run("groups", "describe", group)
+    assert "topology epoch 0" in shown
+    assert "process-b" in shown
+    command = ("groups", "reset-offsets", group, "--topic", TOPIC, "--to-earliest", "--execute")
+    with pytest.raises(KafkaFailed, match="is Stable: offsets can be set only while no member"):
+        await cli.run(*command)
+    for name in ("a", "b"):
+        await asyncio.to_thread(talk.beat, group, name, -1)
+    talk.close()
+    await cli.run(*command)
+    assert {at: found[0] for at, found in (await offsets(cli, group)).items()} == {0: 0, 1: 0}
+    await cli.run("groups", "delete-offsets", group, "--topic", f"{TOPIC}:0")
+    assert list(await offsets(cli, group)) == [1]
+    assert f"deleted {group}" in await cli.run("groups", "delete", group)

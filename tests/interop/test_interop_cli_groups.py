@@ -1,10 +1,11 @@
-"""Let `penstock groups` and Kafka's own tool plan the same resets of a group of Apache Kafka 4.2,
-and show the same lag.
+"""Let `penstock groups` and Kafka's own tools plan the same resets of a group of Apache Kafka 4.2,
+and show the same lag and the same tasks.
 """
 
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from typer.testing import CliRunner
 from deploy.cli.app import app
 from tests.interop.commands import TOOLS
 from tests.support.clients import create_topic, produce
+from tests.support.conversation import alter_configs
 from tests.support.java import JavaHome
 from tests.support.java_tools import ToolRunner, tool_runner
+from tests.support.streams_groups import GROUP as GROUP_CONFIGS
+from tests.support.streams_groups import StreamsTalk, counting
 
 TOPIC, GROUP = "cli-groups", "cli-group"
 Offsets = dict[tuple[str, int], int]
@@ -103,3 +107,52 @@ def test_lag_is_that_of_kafka(tools: ToolRunner, group: str) -> None:
     columns = ("topic", "partition", "current_offset", "log_end_offset", "lag")
     assert sorted(lines) == sorted([row[column] for column in columns] for row in rows)
     assert lines
+
+
+def test_tasks_are_those_that_kafka_shows(tools: ToolRunner, peer: str) -> None:
+    """Two processes, each with the standby tasks of the other."""
+    group, source = "cli-streams", "cli-streams-lines"
+    talk = StreamsTalk(peer)
+    talk.create(source, 3)
+    talk.coordinate(group)
+    alter_configs(peer, (GROUP_CONFIGS, group), {"streams.num.standby.replicas": "1"})
+    for name in ("a", "b"):
+        talk.join(group, name, counting(group, source))
+    talk.settle(group, "a", "b")
+    (view,) = json.loads(ours(peer, "describe", group, "--json"))
+    assert (view["type"], view["state"], view["topology_epoch"]) == ("streams", "Stable", 0)
+    shown = tools.run(
+        TOOLS["kafka-streams-groups"],
+        ("--bootstrap-server", peer, "--describe", "--group", group, "--members"),
+    )
+    expected = {
+        words[1]: (words[2], dict(re.findall(r"(ACTIVE|STANDBY): ((?:\d:\[[\d,]+\]; )+)", line)))
+        for line in shown.output.splitlines()
+        if (words := line.split()) and words[0] == group
+    }
+    found = {
+        member["member_id"]: (
+            member["process_id"],
+            {
+                role.upper(): "".join(
+                    f"{name}:[{','.join(map(str, indexes))}]; "
+                    for name, indexes in member["tasks"][role].items()
+                )
+                for role in ("active", "standby")
+            },
+        )
+        for member in view["members"]
+    }
+    assert found == expected
+    assert all(tasks["STANDBY"] for _, tasks in found.values()), found
+    read = [
+        (topic, index)
+        for member in view["members"]
+        for topic, indexes in member["partitions"].items()
+        for index in indexes
+    ]
+    topics = (source, f"{group}-words-repartition")
+    assert sorted(read) == [(topic, index) for topic in topics for index in range(3)]
+    table = ours(peer, "describe", group)
+    assert "topology epoch 0" in table
+    talk.close()
