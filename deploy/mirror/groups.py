@@ -15,7 +15,7 @@ from broker.wire.gen import list_groups, offset_commit, offset_fetch
 from deploy.clients.brokers import Partition
 from deploy.mirror.cluster import GROUP, Cluster, Outdated, grouped
 
-_WITH_OFFSETS: Final = frozenset({"", "consumer"})
+_WITH_OFFSETS: Final = frozenset({"", "consumer", "streams"})
 """Protocol types of groups that commit offsets; consumers without a group protocol have none."""
 _ACTIVE: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH}

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.support.mirrors import (
     running_mirror,
     watermarks,
 )
+from tests.support.streams_groups import reading, talk_to_coordinator
 from tests.support.waiting import until
 
 
@@ -82,6 +83,7 @@ async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
         await in_thread(delete_records, source.bootstrap, "orders", 1, 300)
         offsets = {("orders", 0): 500, ("orders", 1): 400, ("payments", 0): 31, ("private", 0): 0}
         await in_thread(commit_offsets, source.bootstrap, "billing", offsets)
+        await in_thread(run_streams_group, source.bootstrap, "counter", "orders")
 
         planned = await in_thread(mirrored, *addresses, "--dry-run", "--exclude", "priv.*")
         assert planned.returncode == 0, planned.stderr
@@ -93,7 +95,7 @@ async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert "no ACLs are copied: the source has no authorizer" in done.stderr
         view = json.loads(done.stdout.splitlines()[-1])
-        assert (view["lag"], view["groups"]) == (0, 1)
+        assert (view["lag"], view["groups"]) == (0, 2)
         assert {topic["topic"]: topic["mode"] for topic in view["topics"]} == dict.fromkeys(
             ("orders", "payments", "empty"), OffsetKind.SAME
         )
@@ -110,6 +112,7 @@ async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
         assert (await in_thread(watermarks, target.bootstrap, "orders", 3))[1][0] == 300
         del offsets["private", 0]
         assert await in_thread(committed, target.bootstrap, "billing") == offsets
+        assert await in_thread(committed, target.bootstrap, "counter") == {("orders", 0): 5}
         with pytest.raises(KafkaException, match="Policy violation"):
             await in_thread(produce_one, target.bootstrap, "orders")
 
@@ -127,6 +130,13 @@ async def test_a_cluster_moves_with_its_offsets(tmp_path: Path) -> None:
         shown = await in_thread(mirrored, *addresses, "status", "--json")
         states = {topic["topic"]: topic["state"] for topic in json.loads(shown.stdout)["topics"]}
         assert states == {"empty": "in step", "orders": "finished", "payments": "finished"}
+
+
+def run_streams_group(address: str, group: str, topic: str) -> None:
+    """Let a group commit offset 5, and let a member of a streams group join it."""
+    with closing(talk_to_coordinator(address, group)) as talk:
+        assert talk.commit(group, "", -1, 0, topic) == 0
+        assert talk.join(group, "a", reading(topic))["error_code"] == 0
 
 
 def produce_one(address: str, topic: str) -> None:

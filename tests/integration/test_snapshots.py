@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from penstock import scan, topics
 from tests.integration.test_forks import read
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
 from tests.support.cluster import Cluster, deleting_cluster
+from tests.support.streams_groups import reading, talk_to_coordinator
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import until, wait_until
 
@@ -234,11 +236,14 @@ def test_a_snapshot_knows_what_groups_had_committed(threaded: ThreadedCluster) -
         commit(group, TopicPartition(TOPIC, number % 2, 1 + number % 5))
     commit("both", TopicPartition(TOPIC, 0, 2), TopicPartition(TOPIC, 1, 4))
     commit("stranger", TopicPartition("other", 0, 0))
+    with closing(talk_to_coordinator(bootstrap, "streams")) as talk:
+        assert talk.commit("streams", "", -1, 0, TOPIC) == 0
+        talk.join("streams", "a", reading(TOPIC))
     freeze(bootstrap, FROZEN)
     commit("both", TopicPartition(TOPIC, 0, 5))
     (info,) = frozen_topics(bootstrap)
     expected = {group: {at % 2: 1 + at % 5} for at, group in enumerate(groups)}
-    assert info.group_offsets == {**expected, "both": {0: 2, 1: 4}}
+    assert info.group_offsets == {**expected, "both": {0: 2, 1: 4}, "streams": {0: 5}}
 
 
 async def test_an_object_lives_while_a_snapshot_refers_to_it(cluster: Cluster) -> None:
@@ -326,6 +331,25 @@ def cli(threaded: ThreadedCluster, *arguments: str, code: int = 0) -> str:
         raise result.exception
     assert result.exit_code == code, result.output
     return result.stdout
+
+
+def test_the_offsets_of_a_streams_group_are_restored(threaded: ThreadedCluster) -> None:
+    bootstrap, group = threaded.bootstrap, "streams"
+    create_topic(bootstrap, TOPIC, 1)
+    produce(bootstrap, TOPIC, [b"x"] * 9)
+    with closing(talk_to_coordinator(bootstrap, group)) as talk:
+        assert talk.commit(group, "", -1, 0, TOPIC) == 0
+        talk.join(group, "a", reading(TOPIC))
+        cli(threaded, "snapshots", "create", SNAPSHOT)
+        restore = ("snapshots", "restore", SNAPSHOT, "--as", "copy", "--with-groups", "--json")
+        (refused,) = json.loads(cli(threaded, *restore, code=1))
+        assert "stop its members" in refused["problems"][0]
+        talk.beat(group, "a", -1)
+        assert [found["group_type"] for found in talk.listed(group)] == ["streams"]
+    restore = ("snapshots", "restore", SNAPSHOT, "--replace", "--with-groups", "--json")
+    (restored,) = json.loads(cli(threaded, *restore))
+    assert (restored["groups"], restored["problems"]) == (1, [])
+    assert committed_by(bootstrap, group, TOPIC) == 5
 
 
 def committed_by(bootstrap: str, group: str, topic: str) -> int:
