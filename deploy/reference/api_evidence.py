@@ -37,7 +37,8 @@ _KAFKAJS: Final = "tests/interop/test_interop_kafkajs.py"
 _QUOTAS: Final = "tests/interop/test_interop_quotas.py"
 _SHARE_CONSUMERS: Final = "tests/interop/test_interop_share_consumers.py"
 _SHARE_GROUPS: Final = "tests/interop/test_interop_share_groups.py"
-_STREAMS_GROUPS: Final = "tests/integration/test_streams_groups.py"
+_STREAMS: Final = "tests/interop/test_interop_streams.py"
+_STREAMS_GROUPS: Final = "tests/interop/test_interop_streams_groups.py"
 _TOPIC_REQUESTS: Final = "tests/interop/test_interop_topic_requests.py"
 _TRANSACTIONS: Final = "tests/interop/test_interop_transactions.py"
 
@@ -291,8 +292,8 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
     "DescribeTopicPartitions": {JAVA: _COMMANDS, REQUESTS: _ADMIN_APIS},
     "ShareGroupHeartbeat": {JAVA: _SHARE_CONSUMERS, REQUESTS: _SHARE_CONSUMERS},
     "ShareGroupDescribe": {JAVA: _COMMANDS, REQUESTS: _SHARE_GROUPS},
-    "StreamsGroupHeartbeat": {REQUESTS: _STREAMS_GROUPS},
-    "StreamsGroupDescribe": {REQUESTS: _STREAMS_GROUPS},
+    "StreamsGroupHeartbeat": {JAVA: _STREAMS, REQUESTS: _STREAMS_GROUPS},
+    "StreamsGroupDescribe": {JAVA: _COMMANDS, REQUESTS: _STREAMS_GROUPS},
     "ShareFetch": {JAVA: _SHARE_CONSUMERS, REQUESTS: _SHARE_CONSUMERS},
     "ShareAcknowledge": {JAVA: _SHARE_CONSUMERS, REQUESTS: _SHARE_CONSUMERS},
     "InitializeShareGroupState": {REQUESTS: _SHARE_GROUPS},

@@ -38,6 +38,7 @@ Command = TyperCommand | TyperGroup
 CHART = ROOT / "helm" / "penstock"
 
 FOREIGN_SETTINGS = {
+    "application.id": "Kafka Streams",
     "auto.offset.reset": "Kafka clients",
     "bootstrap.servers": "Kafka clients",
     "buffer.memory": "Kafka clients",
@@ -54,6 +55,7 @@ FOREIGN_SETTINGS = {
     "group.instance.id": "Kafka clients",
     "group.protocol": "Kafka clients",
     "group.remote.assignor": "Kafka clients",
+    "heartbeat.interval.ms": "Kafka clients",
     "isolation.level": "Kafka clients",
     "key.separator": "the console tools of Kafka",
     "linger.ms": "Kafka clients",
