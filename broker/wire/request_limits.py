@@ -55,8 +55,11 @@ _ELEMENTS_MAX: Final[Mapping[int, int]] = {
     apis.DELETE_GROUPS.key: 7_000,
     apis.CONSUMER_GROUP_DESCRIBE.key: 5_000,
     apis.SHARE_GROUP_DESCRIBE.key: 5_000,
+    apis.STREAMS_GROUP_DESCRIBE.key: 5_000,
     apis.DESCRIBE_TRANSACTIONS.key: 6_000,
     apis.LEAVE_GROUP.key: 10_000,
+    # 5 us for each topic of a topology: an application with 1,000 subtopologies, or 10,000 tasks.
+    apis.STREAMS_GROUP_HEARTBEAT.key: 13_000,
     # 3 us for each ACL, entity or topic, 10 us for each user.
     apis.CREATE_ACLS.key: 20_000,
     apis.DELETE_ACLS.key: 20_000,

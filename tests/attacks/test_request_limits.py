@@ -24,6 +24,7 @@ from broker.wire.gen import (
     offset_commit,
     offset_fetch,
     share_fetch,
+    streams_group_heartbeat,
     txn_offset_commit,
     write_share_group_state,
 )
@@ -95,6 +96,7 @@ SENT: Final[Mapping[str, int]] = {
     "DescribeGroups": GROUPS,
     "ConsumerGroupDescribe": GROUPS,
     "ShareGroupDescribe": GROUPS,
+    "StreamsGroupDescribe": GROUPS,
     "DescribeShareGroupOffsets": GROUPS,
     "OffsetFetch of many groups": GROUPS,
     "DeleteGroups": GROUPS,
@@ -183,6 +185,20 @@ OF_MANY_TOPICS: Final[tuple[tuple[ApiSpec, int, Callable[[], Any]], ...]] = (
                 )
                 for name in names(MANY)
             ],
+        ),
+    ),
+    (
+        apis.STREAMS_GROUP_HEARTBEAT,  # of one instance
+        0,
+        lambda: streams_group_heartbeat.StreamsGroupHeartbeatRequest(
+            "g",
+            "m",
+            member_epoch=2,
+            active_tasks=[streams_group_heartbeat.TaskIds("0", list(range(MANY)))],
+            standby_tasks=[],
+            warmup_tasks=[],
+            task_offsets=None,
+            task_end_offsets=None,
         ),
     ),
     (
