@@ -64,7 +64,7 @@ A live group changes its protocol when the first member of the consumer protocol
 Groups have Kafka's configs (`kafka-configs.sh --entity-type groups`): session timeouts and heartbeat intervals hold from a member's next heartbeat.
 Share groups (KIP-932) have the assignor `simple`.
 The first start offset of a group in a partition is stored before anything is delivered: in Kafka a group that begins at the end may pass over records when its leader fails early.
-Streams groups (KIP-1071, `group.protocol=streams`) have the assignor `sticky`, and what Kafka 4.2 has: no static members, no warm-up tasks, no sources by regular expressions, and no other topology until the group is deleted ([ADR 0103](../adr/0103-streams-groups.md)).
+Streams groups (KIP-1071, `group.protocol=streams`) have the assignor `sticky`, and what Kafka 4.2 has: no static members, no warm-up tasks, no sources by regular expressions, and no other topology until the group is deleted ([ADR 0102](../adr/0102-streams-groups.md)).
 
 Brokers have configs of their own and configs for all of them (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
 Live settings of Penstock change at once, also some that Kafka refuses, such as `num.partitions`.
