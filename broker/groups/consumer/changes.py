@@ -1,5 +1,6 @@
 """The records of one step of a consumer, share or streams group, which can be taken back."""
 
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from broker.groups.consumer.deadlines import Deadlines
@@ -31,6 +32,20 @@ class RecordedGroup(Protocol):
     def reset(self, deadlines: Deadlines) -> None:
         """Return to earlier deadlines."""
         ...
+
+
+def apply_in_order(
+    group: RecordedGroup,
+    records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]],
+    kinds: Sequence[ConsumerRecordKind],
+) -> None:
+    """Apply records, which may come in any order, by the order of their kinds."""
+    by_kind: dict[ConsumerRecordKind, list[tuple[ConsumerRecordKey, ConsumerValue]]] = {}
+    for key, value in records:
+        by_kind.setdefault(key.kind, []).append((key, value))
+    for kind in kinds:
+        for key, value in by_kind.get(kind, ()):
+            group.apply(key, value)
 
 
 class GroupChanges:

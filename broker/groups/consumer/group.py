@@ -18,7 +18,7 @@ from uuid import UUID
 
 from base.regular_expressions import RegexInvalid, check_regex
 from broker.groups.consumer.assignors import Subscriber, assign
-from broker.groups.consumer.changes import GroupChanges
+from broker.groups.consumer.changes import GroupChanges, apply_in_order
 from broker.groups.consumer.deadlines import Deadlines
 from broker.groups.consumer.metadata_hash import metadata_hash_of
 from broker.groups.consumer.model import (
@@ -621,12 +621,7 @@ class ConsumerGroup:
         """Restore the state of these records, in any order. All sessions begin again, so that
         members have time to find the new coordinator.
         """
-        by_kind: dict[ConsumerRecordKind, list[tuple[ConsumerRecordKey, ConsumerValue]]] = {}
-        for key, value in records:
-            by_kind.setdefault(key.kind, []).append((key, value))
-        for kind in _RESTORED_IN_ORDER:
-            for key, value in by_kind.get(kind, ()):
-                self.apply(key, value)
+        apply_in_order(self, records, _RESTORED_IN_ORDER)
         for member_id, member in self.members.items():
             self.touch(member_id, now_ms)
             is_timed = member.metadata.classic is None

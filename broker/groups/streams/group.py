@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from broker.groups.consumer.changes import GroupChanges
+from broker.groups.consumer.changes import GroupChanges, apply_in_order
 from broker.groups.consumer.deadlines import Deadlines
 from broker.groups.consumer.metadata_hash import metadata_hash_of
 from broker.groups.consumer.model import HeartbeatRefused, TopicsView
@@ -558,12 +558,7 @@ class StreamsGroup:
         """Restore the state of these records, in any order. All sessions begin again, so that
         members have time to find the new coordinator.
         """
-        by_kind: dict[ConsumerRecordKind, list[tuple[ConsumerRecordKey, ConsumerValue]]] = {}
-        for key, value in records:
-            by_kind.setdefault(key.kind, []).append((key, value))
-        for kind in _RESTORED_IN_ORDER:
-            for key, value in by_kind.get(kind, ()):
-                self.apply(key, value)
+        apply_in_order(self, records, _RESTORED_IN_ORDER)
         for member_id, member in self.members.items():
             self.touch(member_id, now_ms)
             if member.current.state is StreamsMemberState.UNREVOKED_TASKS:
