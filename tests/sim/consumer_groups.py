@@ -24,8 +24,8 @@ from tests.sim.classic_subscribers import (
     Migration,
 )
 from tests.sim.connections import Unanswered
-from tests.sim.groups import RETRIED, Asker, ConsumerGroup, crash_coordinators
-from tests.sim.owners import Life, Ownership
+from tests.sim.groups import RETRIED, Asker, ConsumerGroup
+from tests.sim.owners import Life, Ownership, check_new_coordinator
 
 if TYPE_CHECKING:
     from tests.sim.nodes import SimBroker
@@ -255,24 +255,14 @@ class ConsumerGroups:
 
     async def _check(self, lives: list[tuple[Subscriber, Life]], classic: list[Life]) -> None:
         every = [*(life for _, life in lives), *classic]
-        # Those that died without a word are members for a session.
-        settled_s = 0.0
-        session_s = self._world.coordination.consumers.session_timeout_ms / 1_000
-        while settled_s < 1.5 * session_s + 2:
-            settled_s = settled_s + 0.1 if await self._settled(lives, every) else 0.0
-            await asyncio.sleep(0.1)
-        before = [(life.epoch, sorted(life.owned)) for life in every]
-        crash_coordinators(self._world)
-        for _ in range(20):
-            if not await self._settled(lives, every):
-                # It was not heard in time.
-                return
-            await asyncio.sleep(0.1)
-        after = [(life.epoch, sorted(life.owned)) for life in every]
-        # Members of a classic group may have to join again.
-        if lives and after != before:
-            self._world.fail(f"{self._group.name} was {before}, a new coordinator makes it {after}")
-        self._world.trace("settled", after)
+        await check_new_coordinator(
+            self._world,
+            self._group.name,
+            self._world.coordination.consumers.session_timeout_ms,
+            is_settled=lambda: self._settled(lives, every),
+            held=lambda: [(life.epoch, sorted(life.owned)) for life in every],
+            may_change=not lives,  # those of a classic group
+        )
 
     async def _settled(self, lives: list[tuple[Subscriber, Life]], every: list[Life]) -> bool:
         """Send heartbeats. Return True if all members are in one epoch and own everything.

@@ -4,10 +4,13 @@ No member is given a partition that another one owns, unless that one was silent
 the coordinator may have fenced it.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.checkers import Part
+from tests.sim.groups import crash_coordinators
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -71,3 +74,35 @@ class Ownership:
                 )
             other.is_replaced = True
         life.owned = parts
+
+
+async def check_new_coordinator(
+    world: "World",
+    group: str,
+    session_timeout_ms: int,
+    *,
+    is_settled: Callable[[], Awaitable[bool]],
+    held: Callable[[], list[Any]],
+    may_change: bool = False,
+) -> None:
+    """Let the members of a group settle, then replace the coordinators, which must change nothing.
+
+    is_settled: sends heartbeats. held: returns what each member has. may_change: members may have
+    to join again.
+    """
+    # Those that died without a word are members for a session.
+    settled_s = 0.0
+    while settled_s < 1.5 * session_timeout_ms / 1_000 + 2:
+        settled_s = settled_s + 0.1 if await is_settled() else 0.0
+        await asyncio.sleep(0.1)
+    before = held()
+    crash_coordinators(world)
+    for _ in range(20):
+        if not await is_settled():
+            # It was not heard in time.
+            return
+        await asyncio.sleep(0.1)
+    after = held()
+    if after != before and not may_change:
+        world.fail(f"{group} was {before}, a new coordinator makes it {after}")
+    world.trace("settled", after)

@@ -19,7 +19,8 @@ from broker.wire.gen import read_share_group_state_summary as summing
 from broker.wire.gen import share_group_heartbeat as wire
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
-from tests.sim.groups import RETRIED, Asker, crash_coordinators
+from tests.sim.groups import RETRIED, Asker
+from tests.sim.owners import check_new_coordinator
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -190,23 +191,13 @@ class ShareMembers:
             ShareSubscriber(self._world, f"last sharer{number}") for number in range(_AT_END_COUNT)
         ]
         lives = [(member, member.begin()) for member in members]
-        # Those that died without a word are members for a session.
-        settled_s = 0.0
-        session_s = self._world.coordination.shares.session_timeout_ms / 1_000
-        while settled_s < 1.5 * session_s + 2:
-            settled_s = settled_s + 0.1 if await self._settled(lives) else 0.0
-            await asyncio.sleep(0.1)
-        before = [(life.epoch, sorted(life.assigned)) for _, life in lives]
-        crash_coordinators(self._world)
-        for _ in range(20):
-            if not await self._settled(lives):
-                # It was not heard in time.
-                return
-            await asyncio.sleep(0.1)
-        after = [(life.epoch, sorted(life.assigned)) for _, life in lives]
-        if after != before:
-            self._world.fail(f"{_GROUP} was {before}, a new coordinator makes it {after}")
-        self._world.trace("settled", after)
+        await check_new_coordinator(
+            self._world,
+            _GROUP,
+            self._world.coordination.shares.session_timeout_ms,
+            is_settled=lambda: self._settled(lives),
+            held=lambda: [(life.epoch, sorted(life.assigned)) for _, life in lives],
+        )
 
     async def _settled(self, lives: list[tuple[ShareSubscriber, ShareLife]]) -> bool:
         """Send heartbeats. Return True if all members are in one epoch and read everything."""

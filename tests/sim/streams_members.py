@@ -19,8 +19,8 @@ from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import streams_group_heartbeat as wire
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
-from tests.sim.groups import RETRIED, Asker, ConsumerGroup, crash_coordinators
-from tests.sim.owners import Life, Ownership
+from tests.sim.groups import RETRIED, Asker, ConsumerGroup
+from tests.sim.owners import Life, Ownership, check_new_coordinator
 
 if TYPE_CHECKING:
     from tests.sim.nodes import SimBroker
@@ -200,23 +200,13 @@ class StreamsMembers:
             return
         members = [self._member(f"last{number}") for number in range(_AT_END_COUNT)]
         lives = [(member, member.begin()) for member in members]
-        # Those that died without a word are members for a session.
-        settled_s = 0.0
-        session_s = self._world.coordination.streams.session_timeout_ms / 1_000
-        while settled_s < 1.5 * session_s + 2:
-            settled_s = settled_s + 0.1 if await self._settled(lives) else 0.0
-            await asyncio.sleep(0.1)
-        before = [(life.epoch, sorted(life.owned)) for _, life in lives]
-        crash_coordinators(self._world)
-        for _ in range(20):
-            if not await self._settled(lives):
-                # It was not heard in time.
-                return
-            await asyncio.sleep(0.1)
-        after = [(life.epoch, sorted(life.owned)) for _, life in lives]
-        if after != before:
-            self._world.fail(f"{self._group.name} was {before}, a new coordinator makes it {after}")
-        self._world.trace("settled", after)
+        await check_new_coordinator(
+            self._world,
+            self._group.name,
+            self._world.coordination.streams.session_timeout_ms,
+            is_settled=lambda: self._settled(lives),
+            held=lambda: [(life.epoch, sorted(life.owned)) for _, life in lives],
+        )
 
     async def _settled(self, lives: list[tuple[StreamsThread, Life]]) -> bool:
         """Send heartbeats. Return True if all members are in one epoch and have everything."""
