@@ -1,8 +1,9 @@
 """Remember which internal topics of streams groups a broker is creating, and what has failed.
 
-Invariants: a topic is being created once at a time. A topic whose creation failed is not tried
-again as long as that is told.
-Limits: FAILURES_MAX failures are told; the oldest ones go first.
+Invariants: a topic is created once at a time. After a failure it is created again only when members
+are no longer told of the failure.
+Limits: CREATED_MAX topics are created at a time; the next heartbeat asks for the others again. Of
+FAILURES_MAX failures, the oldest ones are forgotten first.
 Source: Kafka `AutoTopicCreationManager`.
 """
 
@@ -14,6 +15,8 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
+CREATED_MAX: Final = 10_000
+"""As many as one topology may name."""
 FAILURES_MAX: Final = 1_000
 
 
@@ -23,25 +26,26 @@ class PendingTopics:
     def __init__(self) -> None:
         self._busy: set[str] = set()
         self._failures: dict[str, tuple[str, float]] = {}
-        """Why a topic could not be created, and until when that is told, by name."""
+        """By name: why the topic could not be created, and when the failure is forgotten."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
 
-    def claim(self, names: Iterable[str]) -> set[str]:
-        """Return those that are to be created now. The caller releases them."""
+    def claim(self, names: Iterable[str]) -> list[str]:
+        """Return those that the caller is to create now, in order. The caller releases them."""
         wanted = set(names)
         wanted -= self._busy | self.failures(wanted).keys()
-        self._busy |= wanted
-        return wanted
+        claimed = sorted(wanted)[: CREATED_MAX - len(self._busy)]
+        self._busy.update(claimed)
+        return claimed
 
     def release(self, names: Iterable[str]) -> None:
         self._busy.difference_update(names)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the work in a task that goes on when the client is gone."""
+        """Run the work in a task, which continues after the client has disconnected."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -52,10 +56,10 @@ class PendingTopics:
         if error is not None:
             log.warning("streams_topics_failed", error=str(error), kind=type(error).__name__)
 
-    def failed(self, name: str, reason: str, told_s: float) -> None:
-        """Note why a topic could not be created. told_s: how long that is told."""
+    def failed(self, name: str, reason: str, kept_s: float) -> None:
+        """Keep the reason why a topic could not be created, for so many seconds."""
         self._failures.pop(name, None)
-        self._failures[name] = (reason, asyncio.get_running_loop().time() + told_s)
+        self._failures[name] = (reason, asyncio.get_running_loop().time() + kept_s)
         if len(self._failures) > FAILURES_MAX:
             del self._failures[next(iter(self._failures))]
 

@@ -1,7 +1,7 @@
 """Create the internal topics of streams groups, as the client whose heartbeat misses them.
 
 A heartbeat does not wait for them: it is answered with the status MISSING_INTERNAL_TOPICS, and a
-later one finds the topics. A failure is told for two heartbeat intervals.
+later one finds the topics. For two heartbeat intervals after a failure, the status has its reason.
 Source: Kafka `KafkaApis.handleStreamsGroupHeartbeat`; KIP-1071.
 """
 
@@ -28,8 +28,8 @@ _UNSET: Final = -1
 async def with_missing_topics(
     node: Node, ctx: RequestContext, result: StreamsHeartbeatResult
 ) -> StreamsHeartbeatResult:
-    """Begin to create the internal topics that are missing. Returns the result with what hinders
-    that.
+    """Begin to create the internal topics that are missing. Returns the result, with the reason if
+    they cannot be created.
     """
     missing = result.missing_topics
     if not missing:
@@ -39,10 +39,10 @@ async def with_missing_topics(
         if denied:
             return _with_detail(result, f"; Unauthorized to CREATE on topics {_listed(denied)}.")
     creations = node.streams_topics
-    wanted = [missing[name] for name in sorted(creations.claim(missing))]
+    wanted = [missing[name] for name in creations.claim(missing)]
     if wanted:
-        told_s = 2 * result.heartbeat_interval_ms / 1_000
-        creations.run(_create(node, ctx, wanted, told_s))
+        kept_s = 2 * result.heartbeat_interval_ms / 1_000
+        creations.run(_create(node, ctx, wanted, kept_s))
     failures = creations.failures(missing)
     if not failures:
         return result
@@ -53,7 +53,7 @@ async def with_missing_topics(
 
 
 async def _create(
-    node: Node, ctx: RequestContext, wanted: Sequence[MissingTopic], told_s: float
+    node: Node, ctx: RequestContext, wanted: Sequence[MissingTopic], kept_s: float
 ) -> None:
     creations = node.streams_topics
     try:
@@ -68,7 +68,7 @@ async def _create(
         creations.release(topic.name for topic in wanted)
     for name, result in results.items():
         if result.error_code:
-            creations.failed(name, result.error_message or "", told_s)
+            creations.failed(name, result.error_message or "", kept_s)
     created = [name for name, result in results.items() if not result.error_code]
     note_change(node, ctx, "topics_created", created)
     log.info("streams_topics_created", count=len(created), failed=len(results) - len(created))

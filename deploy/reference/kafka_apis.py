@@ -46,7 +46,7 @@ A request names at most so many things, whatever their kind: each element of an 
 For APIs that are not in the table it is {REQUEST_ELEMENTS_MAX:,}.
 What clients send for 10,000 partitions fits, and so do requests for 5,000 groups ([ADR 0101](../adr/0101-limits-of-long-requests.md)).
 A request with more elements closes the connection, and the log of the broker names the API, the number and the limit.
-One with more of what the last column names is refused with POLICY_VIOLATION if the API has an error for the whole request, and else closes the connection, too.
+The last column has further limits: a request above one of them gets POLICY_VIOLATION if the API has an error for the whole request; otherwise the connection closes.
 
 | API | elements | of them |
 |---|---|---|
@@ -115,7 +115,7 @@ _ONCE: Final = "A name that is repeated is answered once."
 
 DIFFERENCES: Final[Mapping[str, str]] = {
     "StreamsGroupHeartbeat": (
-        "A topology has at most 1,000 subtopologies, 10,000 topics and 20,000 tasks, and a member"
+        "A topology has at most 1,000 subtopologies, 10,000 topics and 10,000 tasks, and a member"
         " 100 client tags. What Kafka answers with an internal error, such as two subtopologies of"
         " the same id, is an invalid topology."
     ),

@@ -22,8 +22,10 @@ SUBTOPOLOGIES_MAX: Final = 1_000
 TOPICS_MAX: Final = 10_000
 """Topics that one topology names."""
 CLIENT_TAGS_MAX: Final = 100
-TASKS_MAX: Final = 20_000
-"""Active tasks of one group. Their assignment takes up to 0.3 s."""
+TASKS_MAX: Final = 10_000
+"""Active tasks of one group. Their assignment takes about 10 ms of the event loop, with two standby
+tasks for each about 50 ms.
+"""
 STANDBY_REPLICAS: Final = "num.standby.replicas"
 """The name of the config in the records of a group."""
 

@@ -218,7 +218,7 @@ def position(place: int) -> Topology:
         ),
         (of(*(Subtopology(str(i), ("x",)) for i in range(SUBTOPOLOGIES_MAX + 1))), "at most 1000"),
         (of(Subtopology("0", ("x",) * (TOPICS_MAX + 1))), "at most 10000 topics"),
-        (of(Subtopology("0", ("large",))), "at most 20000 tasks"),
+        (of(Subtopology("0", ("large",))), "at most 10000 tasks"),
     ],
 )
 def test_an_invalid_topology_is_refused(topology: Topology, detail: str) -> None:
