@@ -44,11 +44,11 @@ _ORDERED: Final = (
     ("group_share_heartbeat_interval_ms", "group_share_session_timeout_ms", False),
     ("group_share_min_session_timeout_ms", "group_share_max_session_timeout_ms", True),
     ("group_share_min_heartbeat_interval_ms", "group_share_max_heartbeat_interval_ms", True),
+    ("group_share_min_record_lock_duration_ms", "group_share_max_record_lock_duration_ms", True),
     ("group_streams_heartbeat_interval_ms", "group_streams_session_timeout_ms", False),
     ("group_streams_min_session_timeout_ms", "group_streams_max_session_timeout_ms", True),
     ("group_streams_min_heartbeat_interval_ms", "group_streams_max_heartbeat_interval_ms", True),
     ("group_streams_num_standby_replicas", "group_streams_max_standby_replicas", True),
-    ("group_share_min_record_lock_duration_ms", "group_share_max_record_lock_duration_ms", True),
 )
 """A setting, one that it must not exceed, and whether they may be equal."""
 

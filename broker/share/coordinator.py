@@ -252,7 +252,7 @@ class ShareCoordinator:
         outcome = state.append if record is None else self._append(state, key, before, record)
 
         def settle(outcome: "asyncio.Future[ErrorCode] | None") -> None:
-            if future.done():  # whoever asked has left
+            if future.done():  # the caller has cancelled it
                 return
             code = ErrorCode.NONE if outcome is None else outcome.result()
             if code is ErrorCode.NONE and record is None and not self._log.leads_alone:
@@ -317,7 +317,7 @@ class ShareCoordinator:
 
 def _refuse(future: "asyncio.Future[Any]", error: ShareStateError) -> None:
     future.set_exception(error.with_traceback(None))  # which would keep what the step had
-    future.exception()  # else it is logged where whoever asked has left
+    future.exception()  # asyncio logs one that nobody retrieves, as after a cancelled request
 
 
 class _LiveShareStates:

@@ -34,7 +34,7 @@ _WITH_REPLICAS: Final = 41_000
 
 _ELEMENTS_MAX: Final[Mapping[int, int]] = {
     # 3 to 4 us for each element, topics and partitions counted: 10,000 topics of one partition.
-    # Brokers that look for fork points name a tagged field for each partition, too.
+    # A broker that looks for fork points adds a tagged field for each partition.
     apis.PRODUCE.key: 20_500,
     apis.FETCH.key: 21_000,
     apis.LIST_OFFSETS.key: 30_500,

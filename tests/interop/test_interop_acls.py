@@ -274,7 +274,7 @@ async def test_streams_groups_need_rights_as_in_kafka(authorizing: str, cluster:
 
 
 def join_under_rights(address: str) -> list[tuple[str, Any]]:
-    """Return what a member of a streams group is told under more and more rights."""
+    """Return the answers to a member of a streams group that gets one right after the other."""
     lines = "streams-lines"
     admin, member = StreamsTalk(address), StreamsTalk(address, CLIENT_HOST)
     admin.create(lines, 2)

@@ -75,7 +75,7 @@ def reconcile(
 
 
 def has_any(owned: Tasks | None, tasks: HeldTasks) -> bool:
-    """Return True unless the member said that it has none of these tasks."""
+    """Return True unless the member reported that it has none of these tasks."""
     if owned is None:
         return True
     return any(
@@ -85,7 +85,7 @@ def has_any(owned: Tasks | None, tasks: HeldTasks) -> bool:
 
 
 def is_within(owned: Tasks | None, held: HeldTasks) -> bool:
-    """Return True if the member said what it has, and has nothing else than this."""
+    """Return True if the member reported its tasks, and all of them are among these."""
     return owned is not None and all(
         all(key in had and indexes <= set(had[key]) for key, indexes in mine.items())
         for mine, had in ((owned.active, held.active), (owned.standby, held.standby))

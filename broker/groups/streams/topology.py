@@ -53,7 +53,7 @@ class ConfiguredTopology:
 
 
 class _NotConfigured(Exception):
-    """Raised when the topics do not fit the topology, with what members are told."""
+    """Raised when the topics do not fit the topology, with the status for its members."""
 
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(detail)
