@@ -110,7 +110,10 @@ async def smallest(texts: Iterable[str], count: int) -> list[str]:
     found: list[str] = []
     left = iter(texts)
     while some := list(islice(left, count)):
-        found = sorted({*found, *some})[:count]
+        if len(found) == count:  # a request of sorted names ends here
+            some = [text for text in some if text < found[-1]]
+        if some:
+            found = sorted({*found, *some})[:count]
         if slices.is_over:
             await slices.turn()
     return found
