@@ -3,8 +3,9 @@
 Both take up to 100 ms of Python, in which the event loop would serve no one else. The thread and
 the event loop take turns at the interpreter instead, every SWITCH_INTERVAL_S.
 Invariants: a request with at most ELEMENTS_AT_ONCE_MAX elements never gets here. One thread serves
-all long requests, so they take half of the interpreter at most. AT_ONCE_MAX are being answered;
-others wait as bytes, which `queued.max.request.bytes` limits. A Fetch that waits for records does
+all long requests. After each step it rests for as long as it worked, so they take a third of the
+interpreter at most while the event loop is busy. AT_ONCE_MAX are being answered; others wait as
+bytes, which `queued.max.request.bytes` limits. A Fetch that waits for records does
 not count, and requests of brokers do not wait: brokers may wait for each other.
 Must not: look anything up in the thread. Handlers do that on the event loop, in slices
 (`broker.handlers.slices`).
@@ -83,6 +84,7 @@ class LongRequests:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-requests")
         self._free = asyncio.Semaphore(AT_ONCE_MAX)
+        self._rests_until_s = 0.0
 
     async def slot(self) -> Slot:
         """Wait until the request may begin. The caller frees the slot."""
@@ -120,8 +122,14 @@ class LongRequests:
 
     async def _run(self, ctx: RequestContext, work: Callable[[], _Result]) -> _Result:
         def timed() -> tuple[_Result, float]:
+            time.sleep(max(0.0, self._rests_until_s - time.monotonic()))
             began_s = time.thread_time()
-            return work(), time.thread_time() - began_s
+            try:
+                result = work()
+            finally:
+                busy_s = time.thread_time() - began_s
+                self._rests_until_s = time.monotonic() + busy_s
+            return result, busy_s
 
         result, busy_s = await asyncio.get_running_loop().run_in_executor(self._thread, timed)
         if ctx.quota is not None:

@@ -1,0 +1,61 @@
+"""The thread of long requests rests after each step, however the step ended."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.handlers import long_requests
+from broker.handlers.long_requests import LongRequests
+from broker.network.request import LongAnswer
+
+WORK_S = 0.25
+
+
+class Machine:
+    """The `time` of a thread that gets half of a processor. `sleep` ends at once."""
+
+    def __init__(self) -> None:
+        self.busy_s = self.now_s = 0.0
+        self.rests_s: list[float] = []
+
+    def thread_time(self) -> float:
+        return self.busy_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, rest_s: float) -> None:
+        self.rests_s.append(rest_s)
+        self.now_s += rest_s
+
+    def work(self) -> bytearray:
+        self.busy_s += WORK_S
+        self.now_s += 2 * WORK_S
+        return bytearray()
+
+    def fail(self) -> bytearray:
+        self.work()
+        raise ValueError("wrong")
+
+
+async def test_the_thread_rests_as_long_as_it_worked(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    monkeypatch.setattr(long_requests, "time", machine)
+    requests, ctx = LongRequests(), SimpleNamespace(quota=None)
+
+    async def encode(work: Callable[[], bytearray]) -> Any:
+        return await requests.encoded(ctx, LongAnswer(work))  # type: ignore[arg-type]
+
+    try:
+        await encode(machine.work)
+        await encode(machine.work)
+        with pytest.raises(ValueError, match="wrong"):
+            await encode(machine.fail)
+        await encode(machine.work)
+        machine.now_s += 10.0
+        await encode(machine.work)
+    finally:
+        requests.close()
+    assert machine.rests_s == [0.0, WORK_S, WORK_S, WORK_S, 0.0]
