@@ -19,3 +19,24 @@ print(gc.isenabled(), gc.get_threshold()[0] == YOUNG_OBJECTS, gc.get_freeze_coun
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True", "True", frozen]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="its old generation grows by increments")
+def test_a_collection_of_objects_that_stay_is_short() -> None:
+    code = """
+import gc
+from base.collector import tune_collector
+tune_collector()
+sizes = []
+def note(phase, info):
+    if phase == "start" and info["generation"] == 1:
+        sizes.append(len(gc.get_objects(0)) + len(gc.get_objects(1)))
+gc.callbacks.append(note)
+kept = [[] for _ in range(100_000)]
+print(len(sizes), max(sizes))
+"""
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    count, longest = map(int, done.stdout.split())
+    assert count > 5
+    assert longest < 13_000
