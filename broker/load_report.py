@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from base.turns import in_turns
 from broker.partition.load_meter import LoadMeter
 from broker.partition.manager import PartitionManager
 from broker.store_rates import StoreRates
@@ -87,7 +88,9 @@ class LoadReporter:
         answer = self._partitions.append_times.take(self._loop.time())
         if answer is None and self._is_excluded:
             answer = await self._time_store_write()
-        items, rest, rest_count = self._meter.sample(self._partitions, self._loop.time())
+        items, rest, rest_count = await in_turns(
+            self._meter.sample(list(self._partitions), self._loop.time())
+        )
         lag_s, self._lag_s = self._lag_s, 0.0
         report = ReportLoad(
             node_id=self._me.node_id,

@@ -7,7 +7,7 @@ the busiest, are listed; the others are summed. Samples are bounded. Pure: the t
 Source: Cruise Control's metrics reporter; the load averages of Unix.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from math import ceil, exp
@@ -24,6 +24,7 @@ DECAY_S: Final = 5.0
 sensitive to noise.
 """
 SAMPLES_MAX: Final = 4_096
+STEP_COUNT: Final = 100
 
 
 @dataclass(slots=True)
@@ -68,17 +69,20 @@ class LoadMeter:
         self._rates: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
 
     def sample(
-        self, partitions: Iterable[Partition], now: float
-    ) -> tuple[list[PartitionLoad], Load, int]:
+        self, partitions: Sequence[Partition], now: float
+    ) -> Generator[None, None, tuple[list[PartitionLoad], Load, int]]:
         """Return (the busiest partitions, the sum of the others, their number). now: monotonic
-        seconds. O(partitions): 4 us per partition with a load, 0.4 us per other one.
+        seconds. O(partitions): 4 to 8 us per partition with a load, 0.4 us per other one, with a
+        pause every STEP_COUNT partitions.
         """
         before, self._sampled_at = self._sampled_at, now
         elapsed_s = max(now - before, 1e-3)
         decay = exp(-elapsed_s / DECAY_S)
         rates: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
         busy: list[PartitionLoad] = []
-        for partition in partitions:
+        for number, partition in enumerate(partitions, 1):
+            if number % STEP_COUNT == 0:
+                yield
             key = (partition.topic_id, partition.index, partition.leader_epoch)
             rate = rates[key] = self._rates.get(key) or _Rate(before)
             if rate.is_idle and rate.seen_requests == partition.requests_count:

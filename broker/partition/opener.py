@@ -40,6 +40,9 @@ _RESTORES_AT_ONCE_COUNT: Final = 32
 answers most of them.
 """
 _GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
+_CHECKPOINTS_AT_ONCE_COUNT: Final = 50
+"""Checkpoints in one step of the event loop: 1 ms. All of 1,000 partitions took 15 to 19 ms."""
+
 _TRIMS_AT_ONCE_COUNT: Final = 8
 _STREAMS_COUNT: Final = 3
 
@@ -212,9 +215,7 @@ class PartitionOpener:
         """Append checkpoints in few groups, and trim meta streams that have grown long."""
         try:
             await self._storage.wait_for_room()
-            self._append_checkpoints(
-                [partition for partition in partitions if partition.accepts_records]
-            )
+            await self._append_in_turns(partitions)
         except StreamError as error:
             _log.warning(
                 "checkpoint_failed",
@@ -257,9 +258,7 @@ class PartitionOpener:
         becomes durable first.
         """
         await self._storage.wait_for_room()
-        self._append_checkpoints(
-            [partition for partition, _ in starts if partition.accepts_records]
-        )
+        await self._append_in_turns([partition for partition, _ in starts])
         if keep and not all(self._is_committed(*start) for start in starts):
             await self._storage.upload()
         else:
@@ -291,6 +290,15 @@ class PartitionOpener:
                 return error
         await self._trim(partition, limit)
         return None
+
+    async def _append_in_turns(self, partitions: Sequence[Partition]) -> None:
+        """Append the checkpoints of partitions that accept records, some in each turn of the event
+        loop.
+        """
+        for at in range(0, len(partitions), _CHECKPOINTS_AT_ONCE_COUNT):
+            some = partitions[at : at + _CHECKPOINTS_AT_ONCE_COUNT]
+            self._append_checkpoints([partition for partition in some if partition.accepts_records])
+            await asyncio.sleep(0)
 
     def _append_checkpoints(self, partitions: Sequence[Partition]) -> None:
         now_ms = self._now_ms()

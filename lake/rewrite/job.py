@@ -82,7 +82,7 @@ async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> R
     reader = ObjectReader(store, BlockCache(1), READING)
     try:
         entries = await read_entries(reader, output.compactions)
-        built = build_output(output, NO_BROKER, task.created_ms, entries)
+        built = await build_output(output, NO_BROKER, task.created_ms, entries)
         check_outputs((output,), (built.ranges,))
     except ObjectNotFound as error:
         return RewriteResult(task, None, gone=True, detail=str(error))

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from base.clock import WallClock
 from base.ids import Millis, Offset, StreamId, WalSequence
+from base.turns import in_turns
 from objectstore.ports import ObjectStore
 from stream.batch.compression import DECOMPRESSED_BYTES_MAX
 from stream.batch.control import decode_marker
@@ -46,7 +47,7 @@ from stream.compaction.compactor import OwnedStream
 from stream.compaction.plan import Compaction, Output, check_outputs, replaced_by
 from stream.compaction.rewrite import everything, read_entries
 from stream.errors import BatchCorrupt, BatchTooLarge, ObjectCorrupt, StreamFenced
-from stream.format.builder import Entry, RunEntry, StreamRun, build_object
+from stream.format.builder import Entry, RunEntry, StreamRun, build_steps
 from stream.format.layout import NO_SEQUENCE
 from stream.format.transaction_log import AbortedTransaction
 from stream.ports import (
@@ -319,12 +320,14 @@ class LogCleaner:
         if cleaned is None:
             return end
         output = Output(ObjectRole.STREAM, (Compaction(group),))
-        built = build_object(
-            output.role,
-            self._writer,
-            WalSequence(NO_SEQUENCE),
-            self._now_ms(),
-            [StreamRun(stream_id, cleaned)],
+        built = await in_turns(
+            build_steps(
+                output.role,
+                self._writer,
+                WalSequence(NO_SEQUENCE),
+                self._now_ms(),
+                [StreamRun(stream_id, cleaned)],
+            )
         )
         check_outputs([output], [built.ranges])
         self._check_owned(stream_id)

@@ -228,7 +228,9 @@ class Compactor:
     # --- writing ----------------------------------------------------------------------------------
 
     async def _write(self, outputs: Sequence[Output], entries: SourceEntries) -> list[NewObject]:
-        built = [build_output(output, self._writer, self._now_ms(), entries) for output in outputs]
+        built = [
+            await build_output(output, self._writer, self._now_ms(), entries) for output in outputs
+        ]
         check_outputs(outputs, [item.ranges for item in built])
         self._check_still_owned(outputs)
         prepared = await self._metadata.prepare_objects(len(outputs))

@@ -18,13 +18,14 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
+from base.turns import in_turns
 from stream.compaction.plan import Compaction, Output
 from stream.format.block_walk import Piece, entry_of
 from stream.format.builder import (
     BuiltObject,
     Entry,
     StreamRun,
-    build_object,
+    build_steps,
 )
 from stream.format.layout import NO_SEQUENCE
 from stream.ports import BrokerIncarnation, ObjectRange, StreamRange
@@ -111,7 +112,7 @@ async def read_entries(
     return entries
 
 
-def build_output(
+async def build_output(
     output: Output, writer: BrokerIncarnation, created_ms: Millis, entries: SourceEntries
 ) -> BuiltObject:
     """Build the object of one output. Compare its ranges with `plan.check_outputs` before the
@@ -124,7 +125,9 @@ def build_output(
         )
         for compaction in output.compactions
     ]
-    return build_object(output.role, writer, WalSequence(NO_SEQUENCE), created_ms, runs)
+    return await in_turns(
+        build_steps(output.role, writer, WalSequence(NO_SEQUENCE), created_ms, runs)
+    )
 
 
 def _is_same(entries: Sequence[Entry], held: StreamRange) -> bool:

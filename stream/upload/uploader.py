@@ -24,12 +24,13 @@ from base.backoff import Backoff
 from base.clock import WallClock
 from base.histogram import LatencyHistogram
 from base.ids import WalSequence
+from base.turns import in_turns
 from objectstore.errors import ObjectStoreError
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from stream.cache.log_cache import AppendEntry, CacheSegment
 from stream.config import StreamConfig
 from stream.errors import StreamError, WalFailed, WalFenced
-from stream.format.builder import BuiltObject, StreamRun, build_object
+from stream.format.builder import BuiltObject, StreamRun, build_steps
 from stream.format.layout import NO_SEQUENCE
 from stream.ports import (
     BrokerIncarnation,
@@ -257,8 +258,10 @@ class Uploader:
 
     async def _put(self, target: PreparedObject, plan: PlannedObject) -> UploadedObject:
         async with self._puts:
-            built = build_object(
-                plan.role, self._identity, WalSequence(NO_SEQUENCE), self._now_ms(), plan.runs
+            built = await in_turns(
+                build_steps(
+                    plan.role, self._identity, WalSequence(NO_SEQUENCE), self._now_ms(), plan.runs
+                )
             )
             await self._until_done("put", lambda: self._store.put(target.key, built.chunks))
             self.counts.written_bytes += built.size_bytes

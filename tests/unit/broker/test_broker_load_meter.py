@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from broker.partition.load_meter import AppendTimes, LoadMeter
+from base.turns import at_once
+from broker.partition.load_meter import STEP_COUNT, AppendTimes, LoadMeter
 from controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load
 from tests.support.partition_harness import PartitionHarness, batch
 
@@ -33,7 +34,7 @@ def test_a_steady_load_has_its_rate_from_the_first_look() -> None:
             int(3_000 * now),
             int(10 * now),
         )
-        items, rest, rest_count = meter.sample([counted], now)
+        items, rest, rest_count = at_once(meter.sample([counted], now))
         assert (items[0].load, rest, rest_count) == (Load(1_000, 3_000, 10), Load(0, 0, 0), 0)
         assert items[0].observed_ms == int(now * 1_000)
 
@@ -41,33 +42,43 @@ def test_a_steady_load_has_its_rate_from_the_first_look() -> None:
 def test_a_load_that_ends_fades_and_a_new_leadership_begins_anew() -> None:
     meter = LoadMeter(0.0)
     counted = partition(0, bytes_in=10_000)
-    meter.sample([counted], 10.0)
-    faded = [meter.sample([counted], 10.0 + later)[0][0].load.bytes_in for later in (5.0, 10.0)]
+    at_once(meter.sample([counted], 10.0))
+    faded = [
+        at_once(meter.sample([counted], 10.0 + later))[0][0].load.bytes_in for later in (5.0, 10.0)
+    ]
     assert 1_000 > faded[0] > faded[1] > 0
-    items, _, _ = meter.sample([partition(0, epoch=1, bytes_in=600)], 30.0)
+    items, _, _ = at_once(meter.sample([partition(0, epoch=1, bytes_in=600)], 30.0))
     assert (items[0].load.bytes_in, items[0].observed_ms) == (60, 10_000)
 
 
 def test_a_partition_that_was_quiet_for_long_is_heard_of_again() -> None:
     meter = LoadMeter(0.0)
     counted = partition(0, bytes_in=10, requests=1)
-    meter.sample([counted], 1.0)
+    at_once(meter.sample([counted], 1.0))
     for now in range(2, 60):
-        meter.sample([counted], float(now))
-    assert meter.sample([counted], 60.0)[0] == []
+        at_once(meter.sample([counted], float(now)))
+    assert at_once(meter.sample([counted], 60.0))[0] == []
     counted.bytes_in, counted.requests_count = 5_010, 2
-    assert meter.sample([counted], 61.0)[0][0].load.bytes_in in range(500, 5_001)
+    assert at_once(meter.sample([counted], 61.0))[0][0].load.bytes_in in range(500, 5_001)
 
 
 def test_a_report_names_the_busiest_and_sums_the_rest() -> None:
     meter = LoadMeter(0.0)
     count = PARTITIONS_PER_REPORT_MAX + 5
-    items, rest, rest_count = meter.sample(
-        [*(partition(n, bytes_in=n) for n in range(1, count + 1)), partition(0)], 1.0
+    items, rest, rest_count = at_once(
+        meter.sample([*(partition(n, bytes_in=n) for n in range(1, count + 1)), partition(0)], 1.0)
     )
     assert len(items) == PARTITIONS_PER_REPORT_MAX
     assert min(item.load.bytes_in for item in items) == 6
     assert (rest, rest_count) == (Load(1 + 2 + 3 + 4 + 5, 0, 0), 6)
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_a_report_of_many_partitions_is_made_in_steps(requests: int) -> None:
+    meter = LoadMeter(0.0)
+    counted = [partition(n, bytes_in=n, requests=requests) for n in range(4 * STEP_COUNT)]
+    for now in (1.0, 2.0):
+        assert sum(1 for _ in meter.sample(counted, now)) == 4
 
 
 def test_an_append_that_waits_counts_with_its_age() -> None:

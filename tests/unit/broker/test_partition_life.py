@@ -110,6 +110,28 @@ async def test_those_with_most_to_scan_get_a_checkpoint_when_all_together_have_t
     await one.close()
 
 
+async def test_checkpoints_of_many_partitions_leave_turns_to_others():
+    """A partition that closes meanwhile gets none: its next leader may have begun."""
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t", partitions=300)
+    partitions = list(await asyncio.gather(*(one.opened("t", index) for index in range(300))))
+    await one.start_produce({("t", index): batch(b"x") for index in range(300)})
+    still_dirty: list[int] = []
+
+    def note_dirty():
+        still_dirty.append(sum(partition.log.is_dirty for partition in partitions))
+        if len(still_dirty) == 1:
+            partitions[-1].accepts_records = False
+        asyncio.get_running_loop().call_soon(note_dirty)
+
+    note_dirty()
+    await one.partitions._opener.checkpoint(partitions)
+    assert {300, 200, 100, 1} <= set(still_dirty)
+    partitions[-1].accepts_records = True
+    await one.close()
+
+
 async def test_recovery_behind_a_checkpoint_equals_the_live_state():
     harness = PartitionHarness()
     one = await harness.broker(1)

@@ -68,6 +68,29 @@ async def test_nothing_is_written_when_nothing_changed_and_little_when_little_di
     assert ends == [{290: 60, 3: 750}.get(partition, 50) for partition in range(300)]
 
 
+async def test_many_partitions_are_captured_in_parts() -> None:
+    """The controller answers brokers in between. The version shows one moment all the same."""
+    published, store = PublishedCluster(partitions=1_000), MemoryStore()
+    publisher = published.publisher(store, 1)
+    looks_count = 0
+    (runtime,) = published.watching
+    look_at = runtime.with_committed_image
+
+    async def counted(look: Any) -> Any:
+        nonlocal looks_count
+        looks_count += 1
+        published.append(0)
+        return await look_at(look)
+
+    runtime.with_committed_image = counted  # type: ignore[method-assign]
+    assert await publisher.publish()
+    assert looks_count == 4
+    view = ClusterView(store)
+    await view.refresh()
+    ends = [state.end_offset for state in await view.partitions(["t"])]
+    assert ends == [40, *[0] * 999]
+
+
 async def test_configs_of_topics_reach_readers_with_the_next_version() -> None:
     published, store = PublishedCluster(), MemoryStore()
     published.cluster.topic("__consumer_offsets")

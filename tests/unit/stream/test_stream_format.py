@@ -20,10 +20,13 @@ from base.ids import (
 from stream.errors import FormatUnknown, NotContiguous, ObjectCorrupt
 from stream.format import layout
 from stream.format.builder import (
+    STEP_BYTES,
+    STEP_ENTRIES,
     BuiltObject,
     RunEntry,
     StreamRun,
     build_object,
+    build_steps,
     fence_object,
 )
 from stream.format.decoder import (
@@ -152,6 +155,28 @@ def test_payload_is_not_copied() -> None:
     payload = memoryview(bytearray(b"x" * 100))
     built = build([run_of(1, 0, [(1, payload)])])  # a view is a buffer
     assert any(chunk is payload for chunk in built.chunks)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [run_of(1, 0, [(1, b"a" * 61)] * (5 * STEP_ENTRIES))],
+        [run_of(number, 0, [(1, b"a" * 61)]) for number in range(5 * STEP_ENTRIES)],
+        [run_of(1, 0, [(1, bytes(STEP_BYTES))] * 6)],
+    ],
+    ids=["many entries", "many runs", "many bytes"],
+)
+def test_a_long_object_is_built_in_steps(runs: list[StreamRun]) -> None:
+    steps = build_steps(ObjectRole.WAL, WRITER, WalSequence(4), Millis(55), runs)
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert end.value == build(runs)
+            break
+        count += 1
+    assert count in (4, 5, 6)
 
 
 def test_fence() -> None:

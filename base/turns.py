@@ -1,0 +1,29 @@
+"""Run long work step by step, so that the event loop serves others in between.
+
+The work is a generator that pauses wherever it may be interrupted, and returns its result.
+"""
+
+import asyncio
+from collections.abc import Generator
+from typing import TypeVar, cast
+
+_Result = TypeVar("_Result")
+
+
+async def in_turns(steps: Generator[None, None, _Result]) -> _Result:
+    """Run the steps with a turn of the event loop after each, and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("_Result", end.value)
+        await asyncio.sleep(0)
+
+
+def at_once(steps: Generator[None, None, _Result]) -> _Result:
+    """Run all steps and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("_Result", end.value)
