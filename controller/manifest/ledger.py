@@ -163,7 +163,11 @@ class _Topic:
 
     def make_room(self, count: int) -> None:
         """Add partitions at the end until there are `count`. Partitions are never removed."""
-        have = sum(len(shard.partitions) for shard in self.shards)
+        have = (
+            PARTITIONS_PER_SHARD * (len(self.shards) - 1) + len(self.shards[-1].partitions)
+            if self.shards
+            else 0
+        )
         for number in range(have, count):
             if number % PARTITIONS_PER_SHARD == 0:
                 self.shards.append(_Shard())

@@ -8,6 +8,7 @@ deletion, because the controller owns it. A slot is returned only when everythin
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from base.ids import StreamId, WalSequence
@@ -49,14 +50,14 @@ class SlotTable:
     def range_count(self, stream_ids: Sequence[StreamId]) -> int:
         """Return how many ranges a commit in place of these streams adds to the metadata."""
         wanted = frozenset(stream_ids)
-        return sum(len(wanted & slot.ranges.keys()) for slot in self._slots)
+        return sum(len(_common(wanted, slot)) for slot in self._slots)
 
     def take_in_place(self, stream_ids: Sequence[StreamId]) -> list[NewObject]:
         """Return the slots with ranges of these streams as objects to commit, in slot order."""
         wanted = frozenset(stream_ids)
         objects: list[NewObject] = []
         for slot in self._slots:
-            found = wanted & slot.ranges.keys()
+            found = _common(wanted, slot)
             if found:
                 slot.in_place = True
                 ranges = tuple(slot.ranges[stream_id] for stream_id in sorted(found))
@@ -67,7 +68,7 @@ class SlotTable:
         """Remove the ranges of streams, because they are committed or belong to another owner."""
         wanted = frozenset(stream_ids)
         for slot in self._slots:
-            for stream_id in wanted & slot.ranges.keys():
+            for stream_id in _common(wanted, slot):
                 del slot.ranges[stream_id]
 
     def commit(self, end: WalSequence, is_object: Callable[[str], bool]) -> list[str]:
@@ -84,3 +85,12 @@ class SlotTable:
             if not (slot.in_place and is_object(slot.key)):
                 keys.append(slot.key)
         return keys
+
+
+def _common(wanted: frozenset[StreamId], slot: DurableSlot) -> AbstractSet[StreamId]:
+    """Return the wanted streams that have ranges in the slot. Goes through the smaller of both: one
+    of 10,000 partitions closes, or all, whose slots have few streams each.
+    """
+    if len(wanted) < len(slot.ranges):
+        return wanted & slot.ranges.keys()
+    return wanted.intersection(slot.ranges)
