@@ -20,7 +20,7 @@ the process for 0.2 to 1 us per object.
 
 YOUNG_COLLECTIONS: Final = 1
 """The middle generation is collected when the youngest has been more often than this, together with
-it: 12,000 objects at once. With 60,000, as before, decoded requests of 10,000 topics stopped a
+it: 12,000 objects at once. With 60,000, decoded requests of 10,000 topics stopped a
 broker for 10 ms ten times a second, and small batches for 1,000 partitions for 26 ms.
 """
 
