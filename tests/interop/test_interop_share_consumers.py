@@ -5,6 +5,7 @@ consumers in Java and by single requests.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,7 @@ from tests.support.java import JavaHome
 from tests.support.share_client import (
     ACCEPT,
     GAP,
+    JOIN_S,
     REJECT,
     RELEASE,
     RENEW,
@@ -28,6 +30,7 @@ from tests.support.waiting import wait_until
 
 NODE_ID = 1
 NUMBERS = 200
+KAFKAS_JOIN_S = 40.0
 CONSOLE = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 Step = tuple[str, Any]
 
@@ -42,15 +45,15 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 class Conversation:
     """A group of its own with two members on a topic of its own."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, join_s: float = JOIN_S) -> None:
         self.address = address
         self.topic = f"jobs-{uuid4().hex[:8]}"
         self.group = f"workers-{uuid4().hex[:8]}"
         create_topic(address, self.topic, 2)
         self.here: tuple[str, int] = (self.topic, 0)
         self.there: tuple[str, int] = (self.topic, 1)
-        self.first = ShareMember(address, self.group).join(self.topic)
-        self.second = ShareMember(address, self.group).join(self.topic)
+        self.first = ShareMember(address, self.group).join(self.topic, timeout_s=join_s)
+        self.second = ShareMember(address, self.group).join(self.topic, timeout_s=join_s)
         self._others: list[ShareMember] = []
 
     def close(self) -> None:
@@ -221,14 +224,27 @@ async def test_conversations_are_those_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
 ) -> None:
     expected, found = [
-        await asyncio.to_thread(_hold, address, scenario) for address in (peer, cluster.bootstrap)
+        await asyncio.to_thread(_hold, begin, scenario)
+        for begin in (partial(_with_kafka, peer), partial(Conversation, cluster.bootstrap))
     ]
     for answer, wanted in zip(found, expected, strict=True):
         assert answer == wanted
 
 
-def _hold(address: str, scenario: Callable[[Conversation], Iterator[Step]]) -> list[Step]:
-    with closing(Conversation(address)) as talk:
+def _with_kafka(address: str) -> Conversation:
+    """Begin with another group if the first gets no partitions: one of many hundred groups waits
+    for them for ever at Kafka 4.2.
+    """
+    try:
+        return Conversation(address, KAFKAS_JOIN_S)
+    except TimeoutError:
+        return Conversation(address, KAFKAS_JOIN_S)
+
+
+def _hold(
+    begin: Callable[[], Conversation], scenario: Callable[[Conversation], Iterator[Step]]
+) -> list[Step]:
+    with closing(begin()) as talk:
         return [(label, _told(answer)) for label, answer in scenario(talk)]
 
 

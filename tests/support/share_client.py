@@ -105,9 +105,9 @@ class ShareMember:
         found = self._find_coordinator()
         return self.address == f"{found['host']}:{found['port']}"
 
-    def join(self, *topics: str) -> "ShareMember":
+    def join(self, *topics: str, timeout_s: float = JOIN_S) -> "ShareMember":
         """Become a member, and wait for all partitions of the topics. Close the connection if they
-        do not come.
+        do not come. Raises TimeoutError.
         """
 
         def is_assigned() -> bool:
@@ -117,8 +117,8 @@ class ShareMember:
         try:
             for topic in topics:
                 self.topic_id(topic)
-            wait_until(lambda: not self._find_coordinator()["error_code"], JOIN_S)
-            wait_until(is_assigned, JOIN_S)
+            wait_until(lambda: not self._find_coordinator()["error_code"], timeout_s)
+            wait_until(is_assigned, timeout_s)
         except BaseException:
             self.close()
             raise
