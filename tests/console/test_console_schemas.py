@@ -12,6 +12,7 @@ import fastavro as _fastavro
 import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 
 from deploy.clients.kafka import Kafka
 from deploy.console.decoding import FAILURES_MAX, SchemaCache, TopicDecoder
@@ -20,6 +21,7 @@ from deploy.records.decode_process import DecodeProcess
 from tests.support.browser import axe_problems
 from tests.support.console import ConsoleProcess, produce
 from tests.support.schema_registry import SchemaRegistryServer, serving
+from tests.support.waiting import wait_until
 
 fastavro: Any = _fastavro
 PAYMENT: dict[str, Any] = {
@@ -114,9 +116,15 @@ def reader(
 
 
 def shown(chrome: Chrome, console: ConsoleProcess, topic: str) -> list[str]:
-    """Return the text of each record, the oldest first, after all of them were opened."""
-    chrome.get(f"{console.url}/topics/{topic}/messages?start=earliest")
-    found = chrome.find_elements(By.CSS_SELECTOR, "details.record")
+    """Return the text of each record, the oldest first, after all of them were opened. Wait for
+    the manifest, by which readers of the store know a new topic.
+    """
+
+    def records() -> list[WebElement]:
+        chrome.get(f"{console.url}/topics/{topic}/messages?start=earliest")
+        return chrome.find_elements(By.CSS_SELECTOR, "details.record")
+
+    found = wait_until(records)
     for record in found:
         record.find_element(By.TAG_NAME, "summary").click()
     return [record.text for record in found]
