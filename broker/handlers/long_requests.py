@@ -5,8 +5,8 @@ the event loop take turns at the interpreter instead, every SWITCH_INTERVAL_S.
 Invariants: a request with at most ELEMENTS_AT_ONCE_MAX elements never gets here. One thread serves
 all long requests. After each step it rests for as long as it worked, so they take a third of the
 interpreter at most while the event loop is busy. AT_ONCE_MAX are being answered; others wait as
-bytes, which `queued.max.request.bytes` limits. A Fetch that waits for records does
-not count, and requests of brokers do not wait: brokers may wait for each other.
+bytes, which `queued.max.request.bytes` limits. A Fetch that waits for records does not count, and
+requests of brokers do not wait: brokers may wait for each other.
 Must not: look anything up in the thread. Handlers do that on the event loop, in slices
 (`broker.handlers.slices`).
 Source: ADR 0087; ADR 0101 for the limits of a request.
