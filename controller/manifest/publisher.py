@@ -18,6 +18,8 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 
 import structlog
 
@@ -42,6 +44,11 @@ _log = structlog.get_logger(__name__)
 
 CAPTURE_ENTRIES_MAX = 3_000
 """Entries taken between two batches of the writer, in 3 to 5 ms. A partition counts as ten."""
+
+LOOKS_PER_DOUBLING = 16
+"""After so many looks at the image, twice as much is taken in each: changes that come faster than
+they are captured would put the version off for ever.
+"""
 
 
 class Superseded(Exception):
@@ -190,8 +197,9 @@ class ManifestPublisher:
     async def _draw_up(self) -> bool:
         """Capture what changed and encode it, step by step. Return False if nothing changed."""
         draft = self._draft = self._draft or Draft(self._newest + 1)
-        while True:
-            moment = await self._runtime.with_committed_image(self._capture)
+        for look in count():
+            capture = partial(self._capture, CAPTURE_ENTRIES_MAX << look // LOOKS_PER_DOUBLING)
+            moment = await self._runtime.with_committed_image(capture)
             for _ in self._ledger.write(draft):
                 await asyncio.sleep(0)
             if moment is not None:
@@ -214,14 +222,14 @@ class ManifestPublisher:
         self._unsent = draft.finish(root)
         return True
 
-    def _capture(self, image: MetadataImage) -> _Moment | None:
+    def _capture(self, entries_max: int, image: MetadataImage) -> _Moment | None:
         """Capture a part of the changes between two batches. Return None if there is more to
         capture.
         """
         changes, self._changes = self._changes, ManifestChanges()
         assert self._draft is not None, "drawn up without a draft"
         self._ledger.absorb(changes, image, self._draft.version)
-        if not self._ledger.capture(image, CAPTURE_ENTRIES_MAX):
+        if not self._ledger.capture(image, entries_max):
             return None
         self._drawn_behind = None
         wals = tuple(

@@ -232,8 +232,8 @@ async def test_conversations_are_those_of_kafka(
 
 
 def _with_kafka(address: str) -> Conversation:
-    """Begin with another group if the first gets no partitions: one of many hundred groups waits
-    for them for ever at Kafka 4.2.
+    """Begin with another group if the first gets no partitions. Kafka 4.2 once left a new group
+    without any for two minutes.
     """
     try:
         return Conversation(address, KAFKAS_JOIN_S)

@@ -192,7 +192,7 @@ def shutdown(talk: StreamsTalk) -> Iterator[Step]:
         talk.join(group, name, reading(PAGES))
     talk.settle(group, "a", "b")
     yield "a asks", sized(talk.beat(group, "a", shutdown_application=True))
-    yield "b is told", sized(talk.beat(group, "b"))
+    yield "b hears of it", sized(talk.beat(group, "b"))
     yield "described", sizes(talk.describe(group))
     yield "c joins", sized(talk.join(group, "c", reading(PAGES)))
     yield "a leaves", talk.beat(group, "a", -1, shutdown_application=True)

@@ -91,6 +91,29 @@ async def test_many_partitions_are_captured_in_parts() -> None:
     assert ends == [40, *[0] * 999]
 
 
+async def test_a_version_ends_while_everything_changes_again_and_again() -> None:
+    published, store = PublishedCluster(partitions=400), MemoryStore()
+    publisher = published.publisher(store, 1)
+    looks_count = 0
+    (runtime,) = published.watching
+    look_at = runtime.with_committed_image
+
+    async def counted(look: Any) -> Any:
+        nonlocal looks_count
+        looks_count += 1
+        assert looks_count < 100
+        for partition in range(400):
+            published.append(partition)
+        return await look_at(look)
+
+    runtime.with_committed_image = counted  # type: ignore[method-assign]
+    assert await publisher.publish()
+    view = ClusterView(store)
+    await view.refresh()
+    ends = [state.end_offset for state in await view.partitions(["t"])]
+    assert ends == [10 * looks_count] * 400
+
+
 async def test_configs_of_topics_reach_readers_with_the_next_version() -> None:
     published, store = PublishedCluster(), MemoryStore()
     published.cluster.topic("__consumer_offsets")
