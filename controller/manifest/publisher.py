@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 
 import structlog
 
@@ -197,8 +196,11 @@ class ManifestPublisher:
     async def _draw_up(self) -> bool:
         """Capture what changed and encode it, step by step. Return False if nothing changed."""
         draft = self._draft = self._draft or Draft(self._newest + 1)
-        for look in count():
-            capture = partial(self._capture, CAPTURE_ENTRIES_MAX << look // LOOKS_PER_DOUBLING)
+        looks_count = 0
+        while True:
+            entries_max = CAPTURE_ENTRIES_MAX << looks_count // LOOKS_PER_DOUBLING
+            looks_count += 1
+            capture = partial(self._capture, entries_max)
             moment = await self._runtime.with_committed_image(capture)
             for _ in self._ledger.write(draft):
                 await asyncio.sleep(0)

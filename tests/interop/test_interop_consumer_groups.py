@@ -51,6 +51,7 @@ from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.internal_topic import read_internal_topic
 from tests.support.java import JavaHome
+from tests.support.kafka_comparison import Step, compare, hold
 from tests.support.waiting import wait_until
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -62,7 +63,6 @@ _RETRIED = {
     int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     int(ErrorCode.NOT_COORDINATOR),
 }
-Step = tuple[str, Any]
 
 
 @pytest.fixture
@@ -595,29 +595,13 @@ SCENARIOS: list[Callable[[Conversation], Iterator[Step]]] = [
 async def test_conversations_are_those_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[Conversation], Iterator[Step]]
 ) -> None:
-    expected, found = [
-        await asyncio.to_thread(_hold, address, scenario) for address in (peer, cluster.bootstrap)
-    ]
-    assert len(found) == len(expected)
-    for answer, wanted in zip(found, expected, strict=True):
-        assert answer == wanted
-
-
-def _hold(address: str, scenario: Callable[[Conversation], Iterator[Step]]) -> list[Step]:
-    talk = Conversation(address)
-    try:
-        return [
-            (label, answer | {"throttle_time_ms": 0} if isinstance(answer, dict) else answer)
-            for label, answer in scenario(talk)
-        ]
-    finally:
-        talk.close()
+    await compare(Conversation, scenario, (peer, cluster.bootstrap))
 
 
 async def test_records_of_kafka_are_read_and_written(peer: str) -> None:
     """What Kafka writes for these groups is what this broker writes for the same values."""
     for scenario in (static_members, regexes, migration):
-        await asyncio.to_thread(_hold, peer, scenario)
+        await asyncio.to_thread(hold, Conversation, peer, scenario)
     records = await asyncio.to_thread(read_internal_topic, peer, OFFSETS_TOPIC)
     kinds: set[ConsumerRecordKind] = set()
     classic_count = 0

@@ -40,15 +40,14 @@ from broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.internal_topic import read_internal_topic
+from tests.support.kafka_comparison import Step, compare, hold
 from tests.support.streams_groups import (
     CLICKS,
     GROUP,
     PAGES,
     TOPICS,
-    Step,
     StreamsTalk,
     begin,
-    hold,
     internal,
     reading,
     sized,
@@ -532,12 +531,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_conversations_are_those_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[StreamsTalk], Iterator[Step]]
 ) -> None:
-    expected, found = [
-        await asyncio.to_thread(hold, address, scenario) for address in (peer, cluster.bootstrap)
-    ]
-    assert len(found) == len(expected)
-    for answer, wanted in zip(found, expected, strict=True):
-        assert answer == wanted
+    await compare(StreamsTalk, scenario, (peer, cluster.bootstrap))
 
 
 RECORDED = "st-records"
@@ -565,7 +559,7 @@ async def test_records_are_those_of_kafka(peer: str, cluster: Cluster) -> None:
     """What Kafka writes is what this broker writes, in the same order."""
     written: list[list[Any]] = []
     for address in (peer, cluster.bootstrap):
-        await asyncio.to_thread(hold, address, recorded)
+        await asyncio.to_thread(hold, StreamsTalk, address, recorded)
         written.append(await asyncio.to_thread(_records, address))
     expected, found = written
     for record, wanted in zip(found, expected, strict=True):

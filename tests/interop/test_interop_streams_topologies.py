@@ -2,7 +2,6 @@
 checks, the number of partitions, internal topics, epochs.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import pytest
 from broker.wire.gen.streams_group_heartbeat import CopartitionGroup, Subtopology, Topology
 from tests.support.cluster import Cluster
 from tests.support.conversation import describe_configs_of
+from tests.support.kafka_comparison import Step, compare
 from tests.support.streams_groups import (
     CLICKS,
     PAGES,
-    Step,
     StreamsTalk,
     begin,
     counting,
-    hold,
     internal,
     reading,
     sized,
@@ -245,9 +243,4 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_conversations_are_those_of_kafka(
     peer: str, cluster: Cluster, scenario: Callable[[StreamsTalk], Iterator[Step]]
 ) -> None:
-    expected, found = [
-        await asyncio.to_thread(hold, address, scenario) for address in (peer, cluster.bootstrap)
-    ]
-    assert len(found) == len(expected)
-    for answer, wanted in zip(found, expected, strict=True):
-        assert answer == wanted
+    await compare(StreamsTalk, scenario, (peer, cluster.bootstrap))

@@ -4,7 +4,7 @@ A scenario is a conversation: it yields each answer with a label.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 from uuid import UUID
@@ -45,7 +45,6 @@ _RETRIED = {
     int(ErrorCode.NOT_COORDINATOR),
 }
 Tasks = Mapping[str, Sequence[int]]
-Step = tuple[str, Any]
 
 
 def internal(name: str, partitions: int = 0, replicas: int = 0, **configs: str) -> TopicInfo:
@@ -261,18 +260,6 @@ def talk_to_coordinator(bootstrap: str, group: str) -> StreamsTalk:
         talk = StreamsTalk(guide.coordinator(group)[1])
     talk.coordinate(group)
     return talk
-
-
-def hold(address: str, scenario: Callable[[StreamsTalk], Iterator[Step]]) -> list[Step]:
-    """Return the answers of a broker to a scenario."""
-    talk = StreamsTalk(address)
-    try:
-        return [
-            (label, answer | {"throttle_time_ms": 0} if isinstance(answer, dict) else answer)
-            for label, answer in scenario(talk)
-        ]
-    finally:
-        talk.close()
 
 
 def begin(talk: StreamsTalk, *groups: str, **configs: str) -> None:
