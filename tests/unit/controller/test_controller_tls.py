@@ -55,7 +55,21 @@ async def cluster(tmp_path: Path, authority: Authority) -> AsyncIterator[Cluster
 
 
 async def outcome(cluster: Cluster, tls: TlsFiles | None, method: str) -> StatusCode | None:
-    """Call the method with an empty or a first message; return gRPC's error."""
+    """Call the method with an empty or a first message; return the server's error.
+
+    gRPC's client says INTERNAL instead if the call ends while it writes, about twice in a thousand
+    calls on a busy machine. No server here answers so, and another attempt tells the error.
+    """
+    for _ in range(10):
+        code = await outcome_of_attempt(cluster, tls, method)
+        if code is not StatusCode.INTERNAL:
+            return code
+    pytest.fail(f"{method} ended with INTERNAL ten times")
+
+
+async def outcome_of_attempt(
+    cluster: Cluster, tls: TlsFiles | None, method: str
+) -> StatusCode | None:
     channel = Channel(cluster.server.address, tls)
     try:
         if method in FIRST_MESSAGES:
