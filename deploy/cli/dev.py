@@ -150,6 +150,9 @@ def dev(
 
     For example: penstock dev --brokers 3 --topics orders:6
     """
+    from deploy.node import logs
+
+    logs.import_structlog()
     from deploy.local.contents import FirstContents
     from deploy.local.dev_cluster import run_dev
     from deploy.local.seed import parse_topics

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import MutableMapping
 from functools import partial
+from importlib import import_module
 from textwrap import indent
 from typing import Any, Final
 
@@ -37,6 +38,17 @@ _LEVEL_OF_METHOD: Final = {
 def keep_rich_out() -> None:
     """Make later imports of rich fail."""
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None is what blocks an import; typeshed does not know
+
+
+def import_structlog() -> None:
+    """Import structlog without rich, which the command may import later. Call before modules that
+    log: `penstock dev --store memory`, whose nodes are in its process, needs 4 MB less.
+    """
+    if "rich" in sys.modules:
+        return
+    keep_rich_out()
+    import_module("structlog")
+    del sys.modules["rich"]
 
 
 def configure(level: str, *, name: str = "") -> None:

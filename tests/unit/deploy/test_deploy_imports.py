@@ -58,3 +58,14 @@ def test_help_loads_no_client() -> None:
         "controller.main",
         "uvloop",
     }
+
+
+def test_a_cluster_in_one_process_loads_no_rich() -> None:
+    """Its nodes are in the process of the command, which may still load rich for an error."""
+    loaded = loaded_by(
+        "from deploy.node import logs\nlogs.import_structlog()\nimport deploy.local.dev_cluster"
+        "\nimport deploy.local.in_process\nassert 'rich' not in __import__('sys').modules"
+        "\nimport rich"
+    )
+    assert {"rich", "structlog"} <= loaded
+    assert "rich.traceback" not in loaded
