@@ -36,7 +36,7 @@ class Size:
     seconds: float = 4.0
     warm_s: float = 10.0
     rounds: int = 3
-    java_mb: int = 500
+    java_mb: int = 2_000
     cold_mb: int = 2_000
     moved_mb: int = 1_000
     kills: int = 3
