@@ -537,6 +537,15 @@ class Storage:
             self.cached_read_count += 1
         return found
 
+    def read_loaded(
+        self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> list[memoryview] | None:
+        """Read like `read`, but only what read-ahead has brought into the block cache, for a reader
+        that continues, and at most 4 MiB. Return None if that is nothing; `read` then continues
+        with I/O.
+        """
+        return self._reader.read_loaded(stream_id, offset, end_offset, max_bytes)
+
     def cached_entries(
         self, stream_id: StreamId, start: Offset, end: Offset
     ) -> list[AppendEntry] | None:

@@ -1,5 +1,5 @@
-"""Fetch: the hot path of reading. Data in the log cache is returned immediately, without a task.
-Cold reads and waits run in a task.
+"""Fetch: the hot path of reading. Data in the log cache, and data that was read ahead, is returned
+immediately, without a task. Cold reads and waits run in a task.
 
 Invariants: a response contains nothing at or above the high watermark; for committed reads, nothing
 at or above the last stable offset, and it lists every aborted transaction in its range. Nothing is

@@ -205,6 +205,16 @@ class Partition:
         end_offset = self.last_stable_offset if committed else self._high_watermark
         return self._storage.read_cached(self.log.data.stream_id, offset, end_offset, max_bytes)
 
+    def read_loaded(
+        self, offset: Offset, max_bytes: int, *, committed: bool = False
+    ) -> Sequence[Buffer] | None:
+        """Return whole batches of objects that were read ahead, or None. See `Storage.read_loaded`
+        and `read`, which passes over batches without records.
+        """
+        end_offset = self.last_stable_offset if committed else self._high_watermark
+        found = self._storage.read_loaded(self.log.data.stream_id, offset, end_offset, max_bytes)
+        return None if found is None or _end_without_records(found) is not None else found
+
     async def read(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer]:

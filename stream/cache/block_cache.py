@@ -126,6 +126,13 @@ class LoadingCache(Generic[K, V]):
         """Return whether the key is in the cache or its load is in flight."""
         return key in self._flights or self._kept.get(key) is not None
 
+    def kept(self, key: K) -> V | None:
+        """Return a value that is in the cache, or None."""
+        value = self._kept.get(key)
+        if value is not None:
+            self.hit_count += 1
+        return value
+
     def put(self, key: K, value: V, size_bytes: int) -> None:
         """Cache a value that was read together with something else."""
         self._kept.put(key, value, size_bytes)

@@ -5,6 +5,7 @@ overlap, lie outside the block or cross a border of the range raises ObjectCorru
 checksum matches. Must not do I/O. Costs 1 us per batch.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,20 +67,28 @@ def batches_of(piece: Piece, data: Buffer) -> Iterator[tuple[int, BatchSpan]]:
 
 
 def cut(
-    piece: Piece, data: Buffer, start: int, end_offset: int, left_bytes: int, *, min_one: bool
+    piece: Piece,
+    data: Buffer,
+    start: int,
+    end_offset: int,
+    left_bytes: int,
+    *,
+    min_one: bool,
+    batches_max: int = sys.maxsize,
 ) -> tuple[memoryview, int, bool]:
     """Return the batches from the one with `start`, the offset to continue at, and whether the
-    block is finished.
+    block is finished. batches_max: at least 1.
     """
     begin = end = -1
-    position = start
+    position, count = start, 0
     for at, span in batches_of(piece, data):
         if span.next_offset <= start:
             continue
         begin = at if begin < 0 else begin
         too_much = at + span.size_bytes - begin > left_bytes and not (min_one and at == begin)
-        if too_much or span.base_offset >= end_offset:
+        if too_much or span.base_offset >= end_offset or count == batches_max:
             return memoryview(data)[begin : max(begin, end)], position, False
+        count += 1
         end = at + span.size_bytes
         position = span.next_offset
     return (

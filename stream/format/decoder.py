@@ -101,20 +101,26 @@ class ObjectIndex:
         """Return the blocks of the stream that intersect [start, end), in offset order."""
         first, last = self._spans.get(stream_id, (0, 0))
         found: list[BlockEntry] = []
-        begin = (
-            bisect_right(
-                range(first, last),
-                start_offset,
-                key=lambda i: _entry_at(self._entries, i).end_offset,
-            )
-            + first
-        )
+        begin = bisect_right(range(first, last), start_offset, key=self._end_offset) + first
         for ordinal in range(begin, last):
             entry = _entry_at(self._entries, ordinal)
             if entry.start_offset >= end_offset:
                 break
             found.append(entry)
         return found
+
+    def holds(self, stream_id: StreamId, start_offset: int, end_offset: int) -> bool:
+        """Return whether the blocks of the stream, which have no holes, hold [start, end)."""
+        first, last = self._spans.get(stream_id, (0, 0))
+        return (
+            first < last
+            and _entry_at(self._entries, first).start_offset <= start_offset
+            and self._end_offset(last - 1) >= end_offset
+        )
+
+    def _end_offset(self, ordinal: int) -> int:
+        at = ordinal * layout.ENTRY_BYTES + layout.ENTRY_END_OFFSET_AT
+        return int(layout.OFFSET.unpack_from(self._entries, at)[0])
 
 
 def parse_header(data: Buffer, key: str = "") -> ObjectHeader:

@@ -36,6 +36,9 @@ other, and ignores optional features that it does not know.
 # record count, CRC32C of the block; sorted by (stream, start)
 ENTRY = Struct(">qqqqqQQIII")
 ENTRY_BYTES = ENTRY.size
+OFFSET = Struct(">q")
+ENTRY_END_OFFSET_AT = 16
+"""Position of the end offset in an entry: a search reads nothing else of most entries."""
 
 
 class BlockEntry(NamedTuple):

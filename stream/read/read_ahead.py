@@ -21,6 +21,10 @@ class Reader:
     """The offsets [ahead_from, ahead_until) were requested ahead of time."""
     is_busy: bool = False
 
+    def is_due(self, next_offset: int) -> bool:
+        """Return whether less than half of its window is left behind `next_offset`."""
+        return not self.is_busy and next_offset >= (self.ahead_from + self.ahead_until) // 2
+
 
 class ReadAhead:
     def __init__(self, *, bytes_min: int, bytes_max: int, readers_max: int) -> None:
@@ -42,13 +46,24 @@ class ReadAhead:
             reader = Reader()
             due = False
         else:
-            reader.window_bytes = min(
-                self._bytes_max, max(self._bytes_min, 2 * reader.window_bytes)
-            )
-            due = (
-                not reader.is_busy and next_offset >= (reader.ahead_from + reader.ahead_until) // 2
-            )
+            due = reader.is_due(next_offset)
+            self._widen(reader)
         self._readers[(stream_id, next_offset)] = reader
         if len(self._readers) > self._readers_max:
             self._readers.popitem(last=False)
         return reader if due else None
+
+    def on_loaded(self, stream_id: StreamId, start_offset: int, next_offset: int) -> bool:
+        """Note a read that found [start, next) in memory. Return False, and note nothing, if its
+        reader is new or is due to be read ahead for.
+        """
+        reader = self._readers.get((stream_id, start_offset))
+        if reader is None or reader.is_due(next_offset):
+            return False
+        del self._readers[(stream_id, start_offset)]
+        self._widen(reader)
+        self._readers[(stream_id, next_offset)] = reader
+        return True
+
+    def _widen(self, reader: Reader) -> None:
+        reader.window_bytes = min(self._bytes_max, max(self._bytes_min, 2 * reader.window_bytes))

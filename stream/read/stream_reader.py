@@ -26,6 +26,8 @@ from stream.read.object_reader import ObjectReader
 from stream.read.timestamp_reader import TimestampReader
 
 _REPLANS_MAX = 5
+_LOADED_OBJECTS_MAX: Final = 4
+"""Object ranges that a read of what is in memory looks up: each costs 2 us."""
 _FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
 """How many consecutive failed attempts at one object prove damage. A new plan settles whether an
 object is gone. The store may answer wrongly several times in a row, and many clients do not survive
@@ -82,6 +84,20 @@ class StreamReader:
                 return [*batches]
             offset = ranges[-1].range.end_offset
         return []
+
+    def read_loaded(
+        self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> list[memoryview] | None:
+        """See Storage.read_loaded."""
+        if self._damage:
+            return None  # a read that succeeds forgets damage
+        ranges = self._metadata.objects(stream_id, offset, end_offset, _LOADED_OBJECTS_MAX)
+        if not ranges or ranges[0].range.start_offset > offset:
+            return None
+        try:
+            return self._objects.read_loaded(ranges, offset, max_bytes, end_offset)
+        except ObjectCorrupt:
+            return None  # `read` finds it again, and counts attempts
 
     async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
         """See Storage.committed_border."""

@@ -29,6 +29,7 @@ from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.mutants import MUTANTS, planted
 from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.rack_mutants import RACK_MUTANTS
+from tests.sim.read_ahead_mutants import READ_AHEAD_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
 from tests.sim.share_consumer_mutants import SHARE_CONSUMER_MUTANTS
 from tests.sim.share_mutants import SHARE_GROUP_MUTANTS, SHARE_MUTANTS
@@ -79,6 +80,7 @@ SCENARIO = {
 } | dict.fromkeys(TRANSACTION_MUTANTS, "coordinators")
 SCENARIO |= dict.fromkeys(OFFSET_MUTANTS, "stale")
 SCENARIO |= dict.fromkeys(DAMAGE_MUTANTS, "damage")
+SCENARIO |= dict.fromkeys(READ_AHEAD_MUTANTS, "coordinators")
 SCENARIO |= dict.fromkeys(CLOCK_MUTANTS, "steps")
 SCENARIO |= dict.fromkeys(LATE_MUTANTS, "late")
 SCENARIO |= dict.fromkeys(CONSUMER_GROUP_MUTANTS, "consumer_groups")

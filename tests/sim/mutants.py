@@ -48,6 +48,7 @@ from tests.sim.log_start_mutants import LOG_START_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.offset_mutants import OFFSET_MUTANTS
 from tests.sim.rack_mutants import RACK_MUTANTS
+from tests.sim.read_ahead_mutants import READ_AHEAD_MUTANTS
 from tests.sim.recovery_mutants import RECOVERY_MUTANTS
 from tests.sim.rollback_mutants import ROLLBACK_MUTANTS
 from tests.sim.share_consumer_mutants import SHARE_CONSUMER_MUTANTS
@@ -406,6 +407,7 @@ MUTANTS |= (
     | GROUP_MUTANTS
     | OFFSET_MUTANTS
     | DAMAGE_MUTANTS
+    | READ_AHEAD_MUTANTS
     | CLOCK_MUTANTS
     | LATE_MUTANTS
 )

@@ -8,7 +8,7 @@ import pytest
 from broker.partition.byte_limiter import ByteLimiter
 from broker.wire.error_codes import ErrorCode
 from objectstore.errors import ObjectNotFound
-from tests.support.partition_harness import NOW, PartitionHarness, batch
+from tests.support.partition_harness import NOW, PartitionHarness, batch, records_of
 
 
 @pytest.fixture
@@ -256,6 +256,38 @@ async def test_cold_data_are_read_from_the_store(one):
     assert await two.values("t") == [b"%d" % at for at in range(5)]
     response = await two.fetch_all([("t", 0, 3), ("t", 1, 1)], max_wait_ms=30_000, max_bytes=10)
     assert sorted(len(p.records) > 0 for p in response.responses[0].partitions) == [False, True]
+    await two.close()
+
+
+async def test_a_consumer_that_continues_gets_what_was_read_ahead_without_a_task(one, monkeypatch):
+    """It does not wait for more, even if it asks for more: the records are there."""
+    for at in range(60):
+        await one.produce("t", batch(b"%02d" % at))
+    two = await one.harness.broker(2)
+    one.harness.lead("t", two)
+    await two.opened("t")
+    cold_count = 0
+    real = two.storage.read
+
+    async def counted(*args):
+        nonlocal cold_count
+        cold_count += 1
+        return await real(*args)
+
+    monkeypatch.setattr(two.storage, "read", counted)
+    each = {"partition_max_bytes": 3 * len(batch(b"00"))}
+    values, fetches_count = [], 0
+    while len(values) < 60:
+        fetching = two.fetch_all(
+            [("t", 0, len(values), each)], max_wait_ms=60_000, min_bytes=1 << 20, isolation_level=1
+        )
+        (found,) = (await asyncio.wait_for(fetching, 20)).responses[0].partitions
+        values += [record.value for record in records_of(found)]
+        fetches_count += 1
+        await turns(20)
+    assert values == [b"%02d" % at for at in range(60)]
+    assert fetches_count == 20
+    assert 0 < cold_count < fetches_count
     await two.close()
 
 

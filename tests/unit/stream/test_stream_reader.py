@@ -28,6 +28,7 @@ from stream.format.builder import RunEntry, StreamRun, build_object
 from stream.format.decoder import verify_object
 from stream.format.layout import NO_SEQUENCE
 from stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
+from stream.read import object_reader
 from stream.read.object_reader import ObjectReader, ObjectReaderConfig
 from stream.read.timestamp_reader import TimestampReader
 
@@ -316,6 +317,83 @@ async def test_sequential_readers_find_their_blocks_loaded() -> None:
     assert misses <= 4
     positions = [start for _, start, _ in store.gets]
     assert len(positions) == len(set(positions))
+    await reader.close()
+
+
+def end_of(views: list[memoryview]) -> int:
+    return [header for _, header in iter_headers(views[-1])][-1].next_offset
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1_500, 20_000, 1 << 20])
+async def test_what_was_read_ahead_is_read_at_once_and_is_the_same(max_bytes: int) -> None:
+    store = CountingStore()
+    ranges, everything = await three_objects(store, batches=100, size_bytes=1_000)
+    reader = reader_of(store, whole_bytes_max=1_000, read_ahead_bytes_min=40_000)
+    read, at, loaded_count = b"", 0, 0
+    while at < 1_500:
+        wanted = [source for source in ranges if source.range.end_offset > at]
+        gets = len(store.gets)
+        views = reader.read_loaded(wanted, at, max_bytes, 1_500)
+        if views is None:
+            views = await reader.read(wanted, at, max_bytes)
+            await reader.idle()
+        else:
+            assert len(store.gets) == gets
+            loaded_count += 1
+        got = b"".join(views)
+        assert len(got) <= max_bytes or len(list(iter_headers(got))) == 1
+        read, at = read + got, end_of(views)
+    assert read == everything
+    assert loaded_count > 0 or max_bytes > len(everything)
+    await reader.close()
+
+
+async def test_a_read_of_many_small_batches_in_memory_ends_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_reader, "LOADED_BATCHES_MAX", 3)
+    store = CountingStore()
+    entries = [entry(i * RECORDS_PER_BATCH) for i in range(20)]
+    one = await put(store, 1, entries, block_bytes_max=1 << 20)
+    reader = reader_of(store)
+    at = 0
+    for _ in range(3):
+        at = end_of(await reader.read([one], at, 1))
+        await reader.idle()
+    read = b""
+    while (views := reader.read_loaded([one], at, 1 << 20, 100)) is not None:
+        assert 1 <= len(list(iter_headers(b"".join(views)))) <= 3
+        read, at = read + b"".join(views), end_of(views)
+    assert read == b"".join(bytes(item.payload) for item in entries[3 : at // RECORDS_PER_BATCH])
+    assert at > 30
+    await reader.close()
+
+
+async def test_only_a_reader_that_continues_finds_what_was_read_ahead() -> None:
+    """Also: nothing behind an end, a hole, or what is not in memory."""
+    store = CountingStore()
+    ranges, everything = await three_objects(store)
+    reader = reader_of(store)
+    assert reader.read_loaded(ranges, 0, 10, 300) is None, "nothing is in memory"
+    at = 0
+    for _ in range(3):
+        at = end_of(await reader.read(ranges, at, 600))
+        await reader.idle()
+    for start in (0, at - RECORDS_PER_BATCH, at + RECORDS_PER_BATCH):
+        assert reader.read_loaded(ranges, start, 10, 300) is None, "no reader is there"
+
+    def loaded(ranges: list[ObjectRange], max_bytes: int, end_offset: int) -> int:
+        nonlocal at
+        views = reader.read_loaded(ranges, at, max_bytes, end_offset)
+        assert views is not None
+        assert everything.count(b"".join(views)) == 1
+        at = end_of(views)
+        return at
+
+    assert loaded(ranges, 1 << 20, at + RECORDS_PER_BATCH) == 20, "as far as asked for"
+    assert loaded(ranges, 1, 300) == 25, "one batch, however large"
+    assert loaded([ranges[0], ranges[2]], 1 << 20, 300) == 100, "not across a hole"
+    assert reader.read_loaded([ranges[0]], at, 1, 300) is None
     await reader.close()
 
 
