@@ -45,8 +45,8 @@ CAPTURE_ENTRIES_MAX = 3_000
 """Entries taken between two batches of the writer, in 3 to 5 ms. A partition counts as ten."""
 
 LOOKS_PER_DOUBLING = 16
-"""After so many looks at the image, twice as much is taken in each: changes that come faster than
-they are captured would put the version off for ever.
+"""After so many looks at the image, twice as much is taken in each. Otherwise changes that come
+faster than they are captured would delay the version forever.
 """
 
 

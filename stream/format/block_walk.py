@@ -5,7 +5,6 @@ overlap, lie outside the block or cross a border of the range raises ObjectCorru
 checksum matches. Must not do I/O. Costs 1 us per batch.
 """
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -67,28 +66,20 @@ def batches_of(piece: Piece, data: Buffer) -> Iterator[tuple[int, BatchSpan]]:
 
 
 def cut(
-    piece: Piece,
-    data: Buffer,
-    start: int,
-    end_offset: int,
-    left_bytes: int,
-    *,
-    min_one: bool,
-    batches_max: int = sys.maxsize,
+    piece: Piece, data: Buffer, start: int, end_offset: int, left_bytes: int, *, min_one: bool
 ) -> tuple[memoryview, int, bool]:
     """Return the batches from the one with `start`, the offset to continue at, and whether the
-    block is finished. batches_max: at least 1.
+    block is finished.
     """
     begin = end = -1
-    position, count = start, 0
+    position = start
     for at, span in batches_of(piece, data):
         if span.next_offset <= start:
             continue
         begin = at if begin < 0 else begin
         too_much = at + span.size_bytes - begin > left_bytes and not (min_one and at == begin)
-        if too_much or span.base_offset >= end_offset or count == batches_max:
+        if too_much or span.base_offset >= end_offset:
             return memoryview(data)[begin : max(begin, end)], position, False
-        count += 1
         end = at + span.size_bytes
         position = span.next_offset
     return (

@@ -43,9 +43,9 @@ _GAP_BYTES = 128 << 10
 """Reading this many unneeded bytes costs less than another GET."""
 
 LOADED_BYTES_MAX: Final = 4 << 20
-LOADED_BATCHES_MAX: Final = 2_000
-"""Limits of a read of what is in memory, which no other work interrupts: up to 8 ms for batches of
-500 bytes, 0.1 ms for large ones.
+LOADED_RECORDS_MAX: Final = 2_000
+"""Limits of a read of what is in memory, which no other work interrupts: it ends behind the block
+in which it reaches one of them. Each record may be a batch, which costs 1 us.
 """
 
 _SHARED_PART = 8
@@ -158,23 +158,18 @@ class ObjectReader:
         """Read like `read`, but only blocks that are in memory, for a reader that continues. Return
         None without any, or if it is time to read ahead.
 
-        At most LOADED_BYTES_MAX, and LOADED_BATCHES_MAX of each block, in one step of the event
-        loop: batches cost 1 us each. Raises ObjectCorrupt.
+        Raises ObjectCorrupt.
         """
         batches: list[memoryview] = []
         position, left_bytes = start, min(max_bytes, LOADED_BYTES_MAX)
+        left_records = LOADED_RECORDS_MAX
         for piece, data in self._loaded(ranges, start, end_offset):
-            if batches and left_bytes <= 0:
+            if batches and (left_bytes <= 0 or left_records <= 0):
                 break
             view, position, whole = cut(
-                piece,
-                data,
-                position,
-                end_offset,
-                left_bytes,
-                min_one=not batches,
-                batches_max=LOADED_BATCHES_MAX,
+                piece, data, position, end_offset, left_bytes, min_one=not batches
             )
+            left_records -= piece.block.record_count
             if view:
                 batches.append(view)
                 left_bytes -= len(view)

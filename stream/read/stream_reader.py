@@ -27,7 +27,7 @@ from stream.read.timestamp_reader import TimestampReader
 
 _REPLANS_MAX = 5
 _LOADED_OBJECTS_MAX: Final = 4
-"""Object ranges that a read of what is in memory looks up: each costs 2 us."""
+"""Object ranges that a read of what is in memory looks up: most of its cost."""
 _FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
 """How many consecutive failed attempts at one object prove damage. A new plan settles whether an
 object is gone. The store may answer wrongly several times in a row, and many clients do not survive

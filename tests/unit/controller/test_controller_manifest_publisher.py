@@ -3,6 +3,7 @@ fault of the store, and deletes old versions in time.
 """
 
 import asyncio
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -68,23 +69,34 @@ async def test_nothing_is_written_when_nothing_changed_and_little_when_little_di
     assert ends == [{290: 60, 3: 750}.get(partition, 50) for partition in range(300)]
 
 
+def appending_before_each_look(
+    published: PublishedCluster, partitions: Iterable[int]
+) -> list[object]:
+    """Append to these partitions before each look of the publisher at the image. Return the list
+    of its looks, of which there may be 100.
+    """
+    looks: list[object] = []
+    (runtime,) = published.watching
+    look_at = runtime.with_committed_image
+
+    async def looking(look: Any) -> Any:
+        looks.append(look)
+        assert len(looks) < 100
+        for partition in partitions:
+            published.append(partition)
+        return await look_at(look)
+
+    runtime.with_committed_image = looking  # type: ignore[method-assign]
+    return looks
+
+
 async def test_many_partitions_are_captured_in_parts() -> None:
     """The controller answers brokers in between. The version shows one moment all the same."""
     published, store = PublishedCluster(partitions=1_000), MemoryStore()
     publisher = published.publisher(store, 1)
-    looks_count = 0
-    (runtime,) = published.watching
-    look_at = runtime.with_committed_image
-
-    async def counted(look: Any) -> Any:
-        nonlocal looks_count
-        looks_count += 1
-        published.append(0)
-        return await look_at(look)
-
-    runtime.with_committed_image = counted  # type: ignore[method-assign]
+    looks = appending_before_each_look(published, (0,))
     assert await publisher.publish()
-    assert looks_count == 4
+    assert len(looks) == 4
     view = ClusterView(store)
     await view.refresh()
     ends = [state.end_offset for state in await view.partitions(["t"])]
@@ -94,24 +106,12 @@ async def test_many_partitions_are_captured_in_parts() -> None:
 async def test_a_version_ends_while_everything_changes_again_and_again() -> None:
     published, store = PublishedCluster(partitions=400), MemoryStore()
     publisher = published.publisher(store, 1)
-    looks_count = 0
-    (runtime,) = published.watching
-    look_at = runtime.with_committed_image
-
-    async def counted(look: Any) -> Any:
-        nonlocal looks_count
-        looks_count += 1
-        assert looks_count < 100
-        for partition in range(400):
-            published.append(partition)
-        return await look_at(look)
-
-    runtime.with_committed_image = counted  # type: ignore[method-assign]
+    looks = appending_before_each_look(published, range(400))
     assert await publisher.publish()
     view = ClusterView(store)
     await view.refresh()
     ends = [state.end_offset for state in await view.partitions(["t"])]
-    assert ends == [10 * looks_count] * 400
+    assert ends == [10 * len(looks)] * 400
 
 
 async def test_configs_of_topics_reach_readers_with_the_next_version() -> None:
