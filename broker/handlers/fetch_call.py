@@ -36,6 +36,7 @@ from broker.wire.fetch import (
 )
 from broker.wire.gen.fetch import FetchRequest
 from broker.wire.topic_key import TopicKey
+from stream.cache.log_cache import READ_ENTRIES_MAX
 
 _AT_ONCE_COUNT: Final = 1_000
 """Partitions that are looked up in one turn of the event loop: about 2 ms. A fetch of more is a
@@ -64,6 +65,7 @@ class FetchCall:
         "_counts",
         "_ctx",
         "_deadline",
+        "_entries_count",
         "_hints",
         "_is_wait_over",
         "_loaded_count",
@@ -115,6 +117,7 @@ class FetchCall:
             request.min_bytes = min(request.min_bytes, self._max_bytes)
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
+        self._entries_count = 0
         self._loaded_count = 0
         self._targets = [FetchTarget(item.key, item.wanted) for item in call.partitions]
         if node.authorizer is not None and not self.is_long:
@@ -202,6 +205,7 @@ class FetchCall:
     def _restart(self) -> None:
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
+        self._entries_count = 0
         self._loaded_count = 0
 
     def _evaluate(self, targets: Iterable[FetchTarget]) -> None:
@@ -390,6 +394,11 @@ class FetchCall:
         target.result.records = records
         self._size_bytes += size_bytes
         self._budget_bytes = max(0, self._budget_bytes - size_bytes)
+        self._entries_count += len(records)
+        if self._entries_count >= READ_ENTRIES_MAX:
+            # The answer is full, whatever its bytes: it neither waits nor takes other partitions.
+            self._size_bytes = max(self._size_bytes, self._request.min_bytes)
+            self._budget_bytes = 0
 
     async def finish(self, wait: SameWait | None = None) -> Response:
         """Answer a request that cannot be answered immediately: run its cold reads, or wait for

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from msgspec import Struct
 
@@ -29,6 +30,11 @@ from stream.errors import NotContiguous
 ENTRY_OVERHEAD_BYTES = 600
 """Memory of one entry besides its payload: 525 bytes measured (the entry, its ints, the memoryview,
 list slots), and the buffer's own object.
+"""
+
+READ_ENTRIES_MAX: Final = 8_192
+"""A read ends with so many entries, of at least 69 bytes: an answer of them stops the event loop
+for 5 to 14 ms.
 """
 
 _HEAD_SLACK_COUNT = 256
@@ -271,7 +277,7 @@ class LogCache:
         self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
     ) -> list[Buffer] | None:
         """Read whole batches from the one that holds `offset` up to `end_offset`: at least one,
-        then as many as fit into `max_bytes`.
+        then as many as fit into `max_bytes`, of at most READ_ENTRIES_MAX entries.
 
         Returns None if `offset` lies before the cached entries or nothing of the stream is cached,
         and [] if `offset` is at or after the end.
@@ -285,7 +291,8 @@ class LogCache:
         found: list[Buffer] = []
         left_bytes = max_bytes
         entries = log.entries
-        while at < len(entries):
+        last = min(len(entries), at + READ_ENTRIES_MAX)
+        while at < last:
             entry = entries[at]
             if entry.base_offset >= end_offset:
                 break

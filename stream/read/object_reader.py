@@ -48,6 +48,9 @@ LOADED_RECORDS_MAX: Final = 2_000
 in which it reaches one of them. Each record may be a batch, which costs 1 us.
 """
 
+_STEP_RECORDS_MAX: Final = 8_192
+"""A read pauses for a turn of the event loop behind the block in which it has walked so many."""
+
 _SHARED_PART = 8
 """The blocks of one GET may share memory up to an eighth of the block cache."""
 
@@ -130,6 +133,7 @@ class ObjectReader:
         max_bytes = min(max_bytes, self._config.read_bytes_max)
         batches: list[memoryview] = []
         at = start
+        walked_records = 0
         while not batches and at < min(ranges[-1].range.end_offset, end_offset):
             pieces = await self._plan(ranges, at, end_offset, max_bytes)
             assert pieces, f"no block for offset {at} of {ranges[0].range}"
@@ -140,6 +144,10 @@ class ObjectReader:
                     if not batches and position == at:
                         raise data
                     break
+                if walked_records >= _STEP_RECORDS_MAX:
+                    walked_records = 0
+                    await asyncio.sleep(0)
+                walked_records += piece.block.record_count
                 first = min_one and not batches
                 view, position, whole = cut(
                     piece, data, position, end_offset, left_bytes, min_one=first

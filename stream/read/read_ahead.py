@@ -2,8 +2,9 @@
 belongs to the same reader.
 
 Invariant: a first read never reads ahead. Each read that continues doubles the window up to the
-limit. A reader that jumps counts as a new one. At most `readers_max` readers are remembered; the
-least recent one is forgotten. Must not do I/O.
+limit. A reader that jumps counts as a new one. Consumers of the same offsets are one reader: those
+behind the first find the blocks in the cache, and take over when it stops. At most `readers_max`
+readers are remembered; the least recent one is forgotten. Must not do I/O.
 Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.
 """
 
@@ -42,28 +43,40 @@ class ReadAhead:
         Returns None for a new reader, and for a reader that still has half of its window before it.
         """
         reader = self._readers.pop((stream_id, start_offset), None)
+        continues = reader is not None
         if reader is None:
             reader = Reader()
-            due = False
         else:
-            due = reader.is_due(next_offset)
             self._widen(reader)
-        self._readers[(stream_id, next_offset)] = reader
-        if len(self._readers) > self._readers_max:
-            self._readers.popitem(last=False)
-        return reader if due else None
+        reader = self._place(reader, stream_id, next_offset)
+        return reader if continues and reader.is_due(next_offset) else None
 
     def on_loaded(self, stream_id: StreamId, start_offset: int, next_offset: int) -> bool:
         """Note a read that found [start, next) in memory. Return False, and note nothing, if its
         reader is new or is due to be read ahead for.
         """
         reader = self._readers.get((stream_id, start_offset))
-        if reader is None or reader.is_due(next_offset):
+        if reader is None:
+            # Another consumer of the same offsets may have been here.
+            return (stream_id, next_offset) in self._readers
+        if reader.is_due(next_offset):
             return False
         del self._readers[(stream_id, start_offset)]
         self._widen(reader)
-        self._readers[(stream_id, next_offset)] = reader
+        self._place(reader, stream_id, next_offset)
         return True
+
+    def _place(self, reader: Reader, stream_id: StreamId, next_offset: int) -> Reader:
+        """Remember that a reader continues at an offset. Return the one that is remembered: of two
+        that meet, the one that has read further ahead.
+        """
+        other = self._readers.pop((stream_id, next_offset), None)
+        if other is not None and other.ahead_until >= reader.ahead_until:
+            reader = other
+        self._readers[(stream_id, next_offset)] = reader
+        if len(self._readers) > self._readers_max:
+            self._readers.popitem(last=False)
+        return reader
 
     def _widen(self, reader: Reader) -> None:
         reader.window_bytes = min(self._bytes_max, max(self._bytes_min, 2 * reader.window_bytes))

@@ -5,9 +5,11 @@ from uuid import UUID
 
 import pytest
 
+from broker.handlers import fetch_call
 from broker.partition.byte_limiter import ByteLimiter
 from broker.wire.error_codes import ErrorCode
 from objectstore.errors import ObjectNotFound
+from stream.cache import log_cache
 from tests.support.partition_harness import NOW, PartitionHarness, batch, records_of
 
 
@@ -171,6 +173,26 @@ async def test_partitions_take_turns_when_the_bytes_do_not_suffice(one):
         response = await one.fetch_all([("t", index, 0) for index in range(3)], max_bytes=10)
         served |= {p.partition_index for p in response.responses[0].partitions if p.records}
     assert served == {0, 1, 2}
+
+
+async def test_an_answer_has_so_many_batches_however_small_they_are(one, monkeypatch):
+    """Also if the client asks for more bytes than they have."""
+    for module in (fetch_call, log_cache):
+        monkeypatch.setattr(module, "READ_ENTRIES_MAX", 3)
+    for number in range(4):
+        for index in range(2):
+            await one.produce("t", batch(b"%d" % number), index=index)
+    position, answers = [0, 0], []
+    while position != [4, 4]:
+        wanted = [("t", index, position[index]) for index in range(2)]
+        min_bytes = 1 if answers else 10_000
+        response = await one.fetch_all(wanted, min_bytes=min_bytes, max_wait_ms=300_000)
+        found = [len(records_of(p)) for p in response.responses[0].partitions]
+        position = [at + count for at, count in zip(position, found, strict=True)]
+        answers.append(sum(found))
+    assert answers[0] == 3
+    assert max(answers) < 2 * 3
+    assert sum(answers) == 8
 
 
 async def test_leader_epochs_are_compared(one):

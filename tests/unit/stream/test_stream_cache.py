@@ -187,3 +187,39 @@ def test_read_ahead_follows_sequential_readers_only() -> None:
     assert ahead.on_read(stream, 5_000, 5_010) is None  # a jump is a new reader
     assert ahead.on_read(StreamId(2), 0, 10) is None
     assert len(ahead) == 2
+
+
+def test_consumers_of_the_same_offsets_are_one_reader() -> None:
+    """Whatever one of them does, the other keeps the window, and takes over when it stops."""
+    ahead = ReadAhead(bytes_min=512, bytes_max=4_096, readers_max=8)
+    stream = StreamId(1)
+    for _ in range(2):
+        assert ahead.on_read(stream, 0, 10) is None
+    reader = ahead.on_read(stream, 10, 20)
+    assert reader is not None
+    reader.ahead_from, reader.ahead_until = 20, 60
+    assert ahead.on_loaded(stream, 10, 20), "another one is at 20"
+    assert not ahead.on_loaded(stream, 10, 15), "nobody is at 15"
+    assert ahead.on_read(stream, 10, 20) is None
+    assert ahead.on_read(stream, 20, 30) is None
+    assert ahead.on_read(stream, 20, 30) is None
+    assert ahead.on_read(stream, 30, 50) is reader
+    assert reader.window_bytes == 2_048
+    assert len(ahead) == 1
+
+
+def test_of_two_readers_that_meet_the_one_that_is_further_ahead_stays() -> None:
+    ahead = ReadAhead(bytes_min=512, bytes_max=4_096, readers_max=8)
+    stream = StreamId(1)
+    ahead.on_read(stream, 0, 10)
+    far = ahead.on_read(stream, 10, 40)
+    ahead.on_read(stream, 5, 15)
+    near = ahead.on_read(stream, 15, 30)
+    assert far is not None
+    assert near is not None
+    assert near is not far
+    far.ahead_from, far.ahead_until = 40, 100
+    near.ahead_from, near.ahead_until = 30, 50
+    assert ahead.on_read(stream, 30, 40) is None, "the other one is far ahead"
+    assert len(ahead) == 1
+    assert ahead.on_read(stream, 40, 80) is far

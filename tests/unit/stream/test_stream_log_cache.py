@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from base.ids import Offset, StreamId, WalSequence
+from stream.cache import log_cache
 from stream.cache.log_cache import ENTRY_OVERHEAD_BYTES, AppendEntry, LogCache
 from stream.config import StreamConfig
 from stream.errors import NotContiguous
@@ -99,6 +100,16 @@ def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
     assert read(cache, S1, 0, end=2) == [0, 1]
     assert read(cache, S1, 2, end=2) == []
     assert read(cache, S1, 0, max_bytes=4 * size + 1) == [0, 1, 2, 3]
+
+
+def test_a_read_ends_with_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_cache, "READ_ENTRIES_MAX", 2)
+    cache = LogCache(CONFIG)
+    for number in range(3):
+        add(cache, number, entry(1, 10 + 2 * number), entry(1, 11 + 2 * number))
+    assert read(cache, S1, 10) == [10, 11]
+    assert read(cache, S1, 12, 13) == [12]
+    assert read(cache, S1, 15) == [15]
 
 
 def test_uncommitted_bytes_of_a_stream_are_those_behind_its_committed_end() -> None:

@@ -367,6 +367,29 @@ async def test_a_read_of_many_records_in_memory_ends_behind_a_block(
     await reader.close()
 
 
+async def test_a_long_read_gives_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    entries = [entry(i * RECORDS_PER_BATCH) for i in range(20)]
+    one = await put(store, 1, entries, block_bytes_max=2 * len(entries[0].payload))
+    reader = reader_of(store)
+
+    async def turns_of_a_read() -> int:
+        reading = asyncio.ensure_future(reader.read([one], 0, 1 << 20))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert end_of(await reading) == 100
+        await reader.idle()
+        return turns
+
+    await turns_of_a_read()
+    usual = await turns_of_a_read()
+    monkeypatch.setattr(object_reader, "_STEP_RECORDS_MAX", 20)
+    assert await turns_of_a_read() == usual + 4, "behind each second of ten blocks but the last"
+    await reader.close()
+
+
 async def test_only_a_reader_that_continues_finds_what_was_read_ahead() -> None:
     """Also: nothing behind an end, a hole, or what is not in memory."""
     store = CountingStore()
@@ -377,8 +400,9 @@ async def test_only_a_reader_that_continues_finds_what_was_read_ahead() -> None:
     for _ in range(3):
         at = end_of(await reader.read(ranges, at, 600))
         await reader.idle()
-    for start in (0, at - RECORDS_PER_BATCH, at + RECORDS_PER_BATCH):
+    for start in (0, at + RECORDS_PER_BATCH):
         assert reader.read_loaded(ranges, start, 10, 300) is None, "no reader is there"
+    assert reader.read_loaded(ranges, at - RECORDS_PER_BATCH, 10, 300), "a second one gets there"
 
     def loaded(ranges: list[ObjectRange], max_bytes: int, end_offset: int) -> int:
         nonlocal at
