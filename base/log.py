@@ -7,6 +7,7 @@ errors go to stderr, and the rest is dropped. Must not configure structlog: only
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TextIO
 
 import structlog
@@ -18,11 +19,21 @@ _SHOWN: Final = frozenset(
 
 
 class NamedOutput(structlog.PrintLogger):
-    """What writes the lines of a logger that has a name."""
+    """What writes the lines of a logger that has a name. A line is dropped if the disk of the log
+    is full or nobody reads its pipe any more: what is logged next to must not fail for that.
+    """
 
     def __init__(self, file: TextIO, name: str = "") -> None:
         super().__init__(file)
         self.name = name
+
+    def msg(self, message: str) -> None:
+        """Write a line."""
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 class _Output:
@@ -40,7 +51,7 @@ class _Output:
             output = structlog.get_config()["logger_factory"](self.name)
             configured: Callable[..., Any] = getattr(output, method)
             return configured
-        return getattr(structlog.PrintLogger(sys.stderr), method) if method in _SHOWN else _nothing
+        return getattr(NamedOutput(sys.stderr), method) if method in _SHOWN else _nothing
 
 
 def get_logger(name: str) -> Any:  # noqa: ANN401 - as structlog.get_logger: its class is a matter of configuration
