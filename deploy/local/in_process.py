@@ -15,6 +15,7 @@ from typing import Any
 
 from base.allocator import keep_freed_memory
 from base.collector import tune_collector
+from base.open_files import raise_open_files_limit
 from broker.config import BrokerConfig
 from broker.handlers.long_requests import SWITCH_INTERVAL_S
 from broker.node import Broker
@@ -42,6 +43,7 @@ async def run_in_process(
 ) -> None:
     """Serve until `stop` is set. Raises ClusterFailed when a node ends."""
     keep_freed_memory()
+    raise_open_files_limit()
     store = MemoryStore()
     async with AsyncExitStack() as stack:
         controllers = [

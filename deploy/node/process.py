@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from base.allocator import keep_freed_memory
 from base.collector import pause_collector
 from base.core_dumps import forgo_core_dumps
+from base.open_files import raise_open_files_limit
 from deploy.node import lifeline, logs
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
     """Run one node until it ends, and return the exit code. Raises DeployError for wrong usage."""
     forgo_core_dumps()
+    raise_open_files_limit()
     pause_collector()
     lifeline.die_with_parent(environment)
     logs.keep_rich_out()

@@ -96,6 +96,15 @@ def _occurs(
     )
 
 
+def _open_files(count: int, *, role: str) -> Series:
+    """Return what a process of this role has open, of 1,000 files."""
+    labels = {"pod": POD, "app_kubernetes_io_component": role}
+    return {
+        of("process_open_fds", **labels): steady(count),
+        of("process_max_fds", **labels): steady(1_000),
+    }
+
+
 NODES: Final = (
     AlertCase(
         alert="PenstockNodeDown",
@@ -130,6 +139,14 @@ NODES: Final = (
         fires_s=STEP_S + 600,
         summary=f"{POD} is slow: its event loop is 995ms late",
         labels={"pod": POD},
+    ),
+    AlertCase(
+        alert="PenstockOpenFilesNearLimit",
+        series=_open_files(850, role="broker"),
+        calm={**_open_files(800, role="broker"), **_open_files(1_000, role="web")},
+        fires_s=300,
+        summary=f"{POD} has 85% of the files open that it may open",
+        labels={"pod": POD, "app_kubernetes_io_component": "broker"},
     ),
 )
 

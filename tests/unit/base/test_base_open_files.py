@@ -1,0 +1,17 @@
+"""Nodes may open as many files as the system allows, whatever the soft limit is."""
+
+import subprocess
+import sys
+
+_LOWERED = """
+import resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+from base.open_files import raise_open_files_limit
+raise_open_files_limit()
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+"""
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
+    subprocess.run([sys.executable, "-c", _LOWERED], timeout=60, check=True)
