@@ -11,7 +11,7 @@ Source: AutoMQ `StreamReader`, `ObjectReader`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
@@ -35,6 +35,9 @@ from stream.ports import ObjectRange
 from stream.read.joined_gets import JoinedGets
 from stream.read.read_ahead import ReadAhead, Reader
 from stream.read.timestamp_reader import TimestampReader
+
+Replan = Callable[[int, int], Sequence[ObjectRange]]
+"""Returns the ranges from an offset on, of about so many bytes."""
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -86,8 +89,10 @@ class ObjectReaderConfig:
     readers_max: int = 1_024
     """How many sequential readers are remembered."""
 
-    read_ahead_tasks_max: int = 16
-    """How many readers get read-ahead at once; the others are served without it."""
+    read_ahead_tasks_max: int = 64
+    """How many windows are read ahead at once, up to four of a reader; further readers are served
+    without.
+    """
 
 
 class ObjectReader:
@@ -121,13 +126,15 @@ class ObjectReader:
         min_one: bool = True,
         *,
         end_offset: int = _INT64_MAX,
+        replan: Replan | None = None,
     ) -> list[memoryview]:
         """Read whole batches from the one that contains `start`, at most max_bytes. Each view holds
         one or more batches.
 
         ranges: of one stream, in order and without gaps; the first contains `start`. min_one:
         return the first batch regardless of its size. end_offset: leave out batches that begin
-        there or later. Returns [] only if max_bytes is too small or compaction left no batch.
+        there or later. replan: for reading ahead; without it, that ends with `ranges`. Returns []
+        only if max_bytes is too small or compaction left no batch.
         """
         _check_ranges(ranges, start)
         max_bytes = min(max_bytes, self._config.read_bytes_max)
@@ -156,15 +163,20 @@ class ObjectReader:
                     batches.append(view)
                     left_bytes -= len(view)
                 if not whole:
-                    return self._returned(ranges, start, position, batches)
+                    return self._returned(ranges, start, position, batches, replan)
             at = position
-        return self._returned(ranges, start, at, batches)
+        return self._returned(ranges, start, at, batches, replan)
 
     def read_loaded(
-        self, ranges: Sequence[ObjectRange], start: int, max_bytes: int, end_offset: int
+        self,
+        ranges: Sequence[ObjectRange],
+        start: int,
+        max_bytes: int,
+        end_offset: int,
+        replan: Replan | None = None,
     ) -> list[memoryview] | None:
         """Read like `read`, but only blocks that are in memory, for a reader that continues. Return
-        None without any, or if it is time to read ahead.
+        None without any.
 
         Raises ObjectCorrupt.
         """
@@ -183,8 +195,8 @@ class ObjectReader:
                 left_bytes -= len(view)
             if not whole:
                 break
-        if batches and self._read_ahead.on_loaded(ranges[0].range.stream_id, start, position):
-            return batches
+        if batches and self._read_ahead.knows(ranges[0].range.stream_id, start, position):
+            return self._returned(ranges, start, position, batches, replan)
         return None
 
     def _loaded(
@@ -450,15 +462,20 @@ class ObjectReader:
     # --- reading ahead ----------------------------------------------------------------------------
 
     def _returned(
-        self, ranges: Sequence[ObjectRange], start: int, next_offset: int, batches: list[memoryview]
+        self,
+        ranges: Sequence[ObjectRange],
+        start: int,
+        next_offset: int,
+        batches: list[memoryview],
+        replan: Replan | None,
     ) -> list[memoryview]:
+        """Note a read, and read ahead for its reader if it is time."""
         reader = self._read_ahead.on_read(ranges[0].range.stream_id, start, next_offset)
-        end = ranges[-1].range.end_offset
-        if (
-            reader is None
-            or max(next_offset, reader.ahead_until) >= end
-            or len(self._tasks) >= self._config.read_ahead_tasks_max
-        ):
+        if reader is None or len(self._tasks) >= self._config.read_ahead_tasks_max:
+            return batches
+        if replan is not None:
+            ranges = replan(next_offset, 2 * reader.window_bytes)
+        if not ranges or max(next_offset, reader.ahead_until) >= ranges[-1].range.end_offset:
             return batches
         reader.is_busy = True
         task = asyncio.ensure_future(self._fetch_ahead(ranges, next_offset, reader))
@@ -467,14 +484,20 @@ class ObjectReader:
         return batches
 
     async def _fetch_ahead(self, ranges: Sequence[ObjectRange], start: int, reader: Reader) -> None:
-        """Fill the cache ahead of a reader. Errors are only logged: a reader that gets there meets
-        them again.
+        """Fill the cache ahead of a reader, and load the indexes of the objects that follow: their
+        blocks then take one round trip, not two. Errors are only logged: a reader that gets there
+        meets them again.
         """
         try:
-            pieces = await self._plan(ranges, start, _INT64_MAX, reader.window_bytes)
-            if pieces:
-                reader.ahead_from, reader.ahead_until = start, pieces[-1].block.end_offset
-            _all_of(await self._load(pieces))
+            try:
+                pieces = await self._plan(ranges, start, _INT64_MAX, reader.window_bytes)
+                if pieces:
+                    reader.ahead_from, reader.ahead_until = start, pieces[-1].block.end_offset
+            finally:
+                reader.is_busy = False
+            following = _following(ranges, pieces, reader.window_bytes)
+            loaded, _ = await asyncio.gather(self._load(pieces), _each(map(self.index, following)))
+            _all_of(loaded)
         except ObjectNotFound:
             return
         except (ObjectStoreError, StreamError) as error:
@@ -484,8 +507,20 @@ class ObjectReader:
                 offset=start,
                 error=str(error),
             )
-        finally:
-            reader.is_busy = False
+
+
+def _following(
+    ranges: Sequence[ObjectRange], pieces: Sequence[Piece], size_bytes: int
+) -> list[ObjectRange]:
+    """Return the ranges behind the pieces, up to so many bytes."""
+    found: list[ObjectRange] = []
+    for source in ranges:
+        if not pieces or size_bytes <= 0:
+            break
+        if source.range.start_offset >= pieces[-1].block.end_offset:
+            size_bytes -= source.range.size_bytes
+            found.append(source)
+    return found
 
 
 def _pieces_of(index: ObjectIndex, source: ObjectRange, start: int, end_offset: int) -> list[Piece]:

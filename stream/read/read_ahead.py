@@ -21,10 +21,13 @@ class Reader:
     ahead_until: int = 0
     """The offsets [ahead_from, ahead_until) were requested ahead of time."""
     is_busy: bool = False
+    """Whether its next window is being planned."""
 
     def is_due(self, next_offset: int) -> bool:
-        """Return whether less than half of its window is left behind `next_offset`."""
-        return not self.is_busy and next_offset >= (self.ahead_from + self.ahead_until) // 2
+        """Return whether less than three quarters of its window are left behind `next_offset`: then
+        up to four steps are on their way.
+        """
+        return not self.is_busy and next_offset >= (3 * self.ahead_from + self.ahead_until) // 4
 
 
 class ReadAhead:
@@ -40,7 +43,7 @@ class ReadAhead:
     def on_read(self, stream_id: StreamId, start_offset: int, next_offset: int) -> Reader | None:
         """Note that a read returned [start, next). Return the reader to read ahead for now.
 
-        Returns None for a new reader, and for a reader that still has half of its window before it.
+        Returns None for a new reader, and for a reader that still has most of its window before it.
         """
         reader = self._readers.pop((stream_id, start_offset), None)
         continues = reader is not None
@@ -51,20 +54,11 @@ class ReadAhead:
         reader = self._place(reader, stream_id, next_offset)
         return reader if continues and reader.is_due(next_offset) else None
 
-    def on_loaded(self, stream_id: StreamId, start_offset: int, next_offset: int) -> bool:
-        """Note a read that found [start, next) in memory. Return False, and note nothing, if its
-        reader is new or is due to be read ahead for.
+    def knows(self, stream_id: StreamId, start_offset: int, next_offset: int) -> bool:
+        """Return whether a reader continues at the start of a read, or another one has been where
+        it ends.
         """
-        reader = self._readers.get((stream_id, start_offset))
-        if reader is None:
-            # Another consumer of the same offsets may have been here.
-            return (stream_id, next_offset) in self._readers
-        if reader.is_due(next_offset):
-            return False
-        del self._readers[(stream_id, start_offset)]
-        self._widen(reader)
-        self._place(reader, stream_id, next_offset)
-        return True
+        return any((stream_id, at) in self._readers for at in (start_offset, next_offset))
 
     def _place(self, reader: Reader, stream_id: StreamId, next_offset: int) -> Reader:
         """Remember that a reader continues at an offset. Return the one that is remembered: of two

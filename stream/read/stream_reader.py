@@ -9,6 +9,7 @@ Source: AutoMQ `S3Storage.read0`.
 """
 
 import asyncio
+from functools import partial
 from typing import Final
 
 import structlog
@@ -28,6 +29,10 @@ from stream.read.timestamp_reader import TimestampReader
 _REPLANS_MAX = 5
 _LOADED_OBJECTS_MAX: Final = 4
 """Object ranges that a read of what is in memory looks up: most of its cost."""
+_AHEAD_OBJECTS_MAX: Final = (4, 16, 64)
+"""Object ranges that are looked up to read ahead, until they have enough bytes: an object of many
+partitions has little of each.
+"""
 _FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
 """How many consecutive failed attempts at one object prove damage. A new plan settles whether an
 object is gone. The store may answer wrongly several times in a row, and many clients do not survive
@@ -70,7 +75,13 @@ class StreamReader:
                 return cached
             ranges = self._plan(stream_id, offset, end_offset)
             try:
-                batches = await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)
+                batches = await self._objects.read(
+                    ranges,
+                    offset,
+                    max_bytes,
+                    end_offset=end_offset,
+                    replan=partial(self._plan_ahead, stream_id),
+                )
             except (ObjectNotFound, ObjectCorrupt) as error:
                 attempts.failed(error, offset)
                 continue
@@ -95,7 +106,9 @@ class StreamReader:
         if not ranges or ranges[0].range.start_offset > offset:
             return None
         try:
-            return self._objects.read_loaded(ranges, offset, max_bytes, end_offset)
+            return self._objects.read_loaded(
+                ranges, offset, max_bytes, end_offset, partial(self._plan_ahead, stream_id)
+            )
         except ObjectCorrupt:
             return None  # `read` finds it again, and counts attempts
 
@@ -203,6 +216,15 @@ class StreamReader:
                     return found
                 at = end
         return None
+
+    def _plan_ahead(self, stream_id: StreamId, offset: int, size_bytes: int) -> list[ObjectRange]:
+        """See `stream.read.object_reader.Replan`."""
+        end, ranges = self._metadata.committed_end(stream_id), list[ObjectRange]()
+        for limit in _AHEAD_OBJECTS_MAX:
+            ranges = self._metadata.objects(stream_id, Offset(offset), end, limit)
+            if len(ranges) < limit or sum(one.range.size_bytes for one in ranges) >= size_bytes:
+                break
+        return ranges
 
     def _plan(self, stream_id: StreamId, offset: Offset, end_offset: Offset) -> list[ObjectRange]:
         ranges = self._metadata.objects(stream_id, offset, end_offset, self._plan_max)

@@ -308,7 +308,7 @@ async def test_a_consumer_that_continues_gets_what_was_read_ahead_without_a_task
         fetches_count += 1
         await turns(20)
     assert values == [b"%02d" % at for at in range(60)]
-    assert fetches_count == 20
+    assert 20 <= fetches_count <= 22, "less where the next object is on its way"
     assert 0 < cold_count < fetches_count
     await two.close()
 

@@ -178,8 +178,8 @@ def test_read_ahead_follows_sequential_readers_only() -> None:
     assert reader is not None
     assert reader.window_bytes == 512
     reader.ahead_from, reader.ahead_until = 20, 60
-    assert ahead.on_read(stream, 20, 30) is None  # more than half is still ahead
-    assert ahead.on_read(stream, 30, 40) is reader
+    assert ahead.on_read(stream, 20, 29) is None  # three quarters are still ahead
+    assert ahead.on_read(stream, 29, 40) is reader
     assert reader.window_bytes == 2_048
     reader.is_busy = True
     assert ahead.on_read(stream, 40, 90) is None
@@ -198,12 +198,12 @@ def test_consumers_of_the_same_offsets_are_one_reader() -> None:
     reader = ahead.on_read(stream, 10, 20)
     assert reader is not None
     reader.ahead_from, reader.ahead_until = 20, 60
-    assert ahead.on_loaded(stream, 10, 20), "another one is at 20"
-    assert not ahead.on_loaded(stream, 10, 15), "nobody is at 15"
+    assert ahead.knows(stream, 10, 20), "another one is at 20"
+    assert not ahead.knows(stream, 10, 15), "nobody is at 15"
     assert ahead.on_read(stream, 10, 20) is None
-    assert ahead.on_read(stream, 20, 30) is None
-    assert ahead.on_read(stream, 20, 30) is None
-    assert ahead.on_read(stream, 30, 50) is reader
+    assert ahead.on_read(stream, 20, 25) is None
+    assert ahead.on_read(stream, 20, 25) is None
+    assert ahead.on_read(stream, 25, 50) is reader
     assert reader.window_bytes == 2_048
     assert len(ahead) == 1
 

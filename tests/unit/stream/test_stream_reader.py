@@ -367,6 +367,87 @@ async def test_a_read_of_many_records_in_memory_ends_behind_a_block(
     await reader.close()
 
 
+class GatedStore(CountingStore):
+    """Answers no GET while the gate is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def get_range(self, key: str, start: int, length: int) -> Buffer:
+        self.gets.append((key, start, length))
+        await self.gate.wait()
+        return await MemoryStore.get_range(self, key, start, length)
+
+
+async def test_the_next_blocks_are_asked_for_while_others_are_on_their_way() -> None:
+    store = GatedStore()
+    entries = [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(20)]
+    size = len(entries[0].payload)
+    one = await put(store, 1, entries, block_bytes_max=size)
+    reader = reader_of(
+        store,
+        whole_bytes_max=1,
+        get_bytes_max=size,
+        read_ahead_bytes_min=4 * size,
+        read_ahead_bytes_max=4 * size,
+    )
+    at = 0
+    for _ in range(2):
+        at = end_of(await reader.read([one], at, size))
+        await reader.idle()
+    store.gate.clear()
+    asked = [len(store.gets)]
+    while (views := reader.read_loaded([one], at, size, 100)) is not None:
+        at = end_of(views)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if len(store.gets) > asked[-1]:
+            asked.append(len(store.gets))
+    assert len(asked) == 3, "two more windows"
+    store.gate.set()
+    await reader.close()
+
+
+async def test_indexes_of_the_objects_that_follow_are_read_ahead() -> None:
+    store = CountingStore()
+    entries = [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(100)]
+    ranges = [await put(store, i, entries[20 * i : 20 * i + 20]) for i in range(5)]
+    reader = reader_of(store, whole_bytes_max=1, read_ahead_bytes_min=210_000)
+    at = 0
+    for _ in range(2):
+        at = end_of(await reader.read(ranges, at, 10_000))
+        await reader.idle()
+    keys = [key for key, _, _ in store.gets]
+    assert keys.count("data/2") == keys.count("data/3") == 1
+    assert keys.count("data/4") == 0
+    await reader.index(ranges[3])
+    assert [key for key, _, _ in store.gets] == keys
+    await reader.close()
+
+
+async def test_small_ranges_are_planned_again_to_read_ahead() -> None:
+    store = CountingStore()
+    ranges, _ = await three_objects(store)
+    reader = reader_of(store, whole_bytes_max=1, read_ahead_bytes_min=40_000)
+    asked: list[tuple[int, int]] = []
+
+    def replan(offset: int, size_bytes: int) -> list[ObjectRange]:
+        asked.append((offset, size_bytes))
+        return ranges
+
+    at = 0
+    for _ in range(2):
+        at = end_of(await reader.read(ranges[:1], at, 600, replan=replan))
+        await reader.idle()
+    assert asked == [(at, 80_000)]
+    views = reader.read_loaded(ranges, at, 1 << 20, 300)
+    assert views is not None
+    assert end_of(views) == 300
+    await reader.close()
+
+
 async def test_a_long_read_gives_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     entries = [entry(i * RECORDS_PER_BATCH) for i in range(20)]
