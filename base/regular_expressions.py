@@ -8,9 +8,8 @@ Source: Kafka, which uses RE2/J and has no such limits; ADR 0050.
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import Final, Protocol, cast
-
-import re2
 
 CACHED_MAX: Final = 64
 
@@ -86,7 +85,8 @@ def compiled(expression: str, *, has_groups: bool = False) -> Regex:
         raise RegexInvalid(
             f"it has {len(expression)} characters, at most {CHARACTERS_MAX} are allowed"
         )
-    library = cast("_Library", re2)
+    # Most nodes never need it, and it takes 1 MB. To import it takes 10 ms once.
+    library = cast("_Library", import_module("re2"))
     options = library.Options()
     options.log_errors = False
     options.max_mem = _BYTES_MAX
