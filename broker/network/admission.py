@@ -17,7 +17,7 @@ from base.clock import MonotonicClock
 from broker.quotas.connections import Connections, ConnectionSettings
 
 HELD_MAX: Final = 1_024
-"""As many as the backlog of a listener."""
+"""How many connections of a listener wait; each has a descriptor, unlike those in the backlog."""
 
 
 class Deadline(Protocol):

@@ -41,6 +41,10 @@ from broker.security.access import ClientAccess
 
 log = structlog.get_logger(__name__)
 
+BACKLOG_COUNT: Final = 4_096
+"""Clients that connect in the same moment, as after a failover. Linux drops the packets of further
+ones, which then try again a second later. It allows no more by default (net.core.somaxconn).
+"""
 SWEEP_INTERVAL_S: Final = 5.0
 
 
@@ -158,7 +162,7 @@ class Server:
             try:
                 # An empty host binds every address, as in Kafka.
                 listener = await self.loop.create_server(
-                    make, bound.host or None, bound.port, backlog=1_024, start_serving=False
+                    make, bound.host or None, bound.port, backlog=BACKLOG_COUNT, start_serving=False
                 )
             except OSError as error:
                 raise PortTaken(bound.host, bound.port, error) from error

@@ -7,12 +7,14 @@ import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import uvloop
 
 from base.listeners import SecurityProtocol
+from base.open_files import raise_open_files_limit
 from base.principal import USER, Principal
 from broker.config import BrokerConfig
 from broker.network.client_connection import BURST_BYTES_MAX, Connection
@@ -22,6 +24,8 @@ from broker.network.request import ConnectionInfo, Respond, Response
 from broker.network.server import PortTaken, Server
 from broker.wire.errors import Truncated
 from tests.support.waiting import until
+
+SOMAXCONN: Final = Path("/proc/sys/net/core/somaxconn")
 
 
 class SteeredDispatcher:
@@ -394,6 +398,21 @@ async def test_idle_connection_is_closed_but_not_one_that_waits(fixture: Fixture
     await idle.until_closed()
     fixture.dispatcher.release.set()
     assert await waiting.receive() == b"c0"
+
+
+@pytest.mark.skipif(
+    not SOMAXCONN.exists() or int(SOMAXCONN.read_text()) < 4_096,
+    reason="the system allows a shorter backlog",
+)
+async def test_many_clients_may_connect_in_the_same_moment(fixture: Fixture) -> None:
+    """Nothing is accepted meanwhile. A client that finds no room tries again after a second."""
+    raise_open_files_limit()
+    await fixture.start()
+    with contextlib.ExitStack() as stack:
+        for _ in range(1_500):
+            address = ("127.0.0.1", fixture.server.port)
+            stack.enter_context(socket.create_connection(address, timeout=0.5))
+    await fixture.check_others_are_served()
 
 
 async def test_taken_port_is_named(fixture: Fixture) -> None:
