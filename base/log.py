@@ -19,8 +19,8 @@ _SHOWN: Final = frozenset(
 
 
 class NamedOutput(structlog.PrintLogger):
-    """What writes the lines of a logger that has a name. A line is dropped if the disk of the log
-    is full or nobody reads its pipe any more: what is logged next to must not fail for that.
+    """Writes the lines of a logger that has a name. It drops a line that cannot be written, because
+    the disk is full or the reader of the pipe is gone: the code that logs must not fail for that.
     """
 
     def __init__(self, file: TextIO, name: str = "") -> None:
