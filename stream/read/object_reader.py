@@ -54,6 +54,16 @@ in which it reaches one of them. Each record may be a batch, which costs 1 us.
 _STEP_RECORDS_MAX: Final = 8_192
 """A read pauses for a turn of the event loop behind the block in which it has walked so many."""
 
+_AHEAD_PART: Final = 2
+"""All windows together have half of the block cache. The rest is for what was read, which other
+consumers may follow to.
+"""
+
+_FULL_ENOUGH: Final = 7 / 8
+"""A read ends before a block of which it would return less than an eighth of what it may: the cache
+may not have the rest any more when the consumer comes back.
+"""
+
 _SHARED_PART = 8
 """The blocks of one GET may share memory up to an eighth of the block cache."""
 
@@ -114,6 +124,7 @@ class ObjectReader:
         self._read_ahead = ReadAhead(
             bytes_min=self._config.read_ahead_bytes_min,
             bytes_max=self._config.read_ahead_bytes_max,
+            total_bytes_max=block_cache.bytes_max // _AHEAD_PART,
             readers_max=self._config.readers_max,
         )
         self._tasks: set[asyncio.Task[None]] = set()
@@ -282,8 +293,8 @@ class ObjectReader:
     async def _plan(
         self, ranges: Sequence[ObjectRange], start: int, end_offset: int, max_bytes: int
     ) -> list[Piece]:
-        """Plan blocks from `start` of at least max_bytes, not counting the first one, of which only
-        a part may be needed.
+        """Plan blocks from `start` of about max_bytes, not counting one of which only a part is
+        needed.
 
         Stops before an object whose index cannot be read; raises its error if that is the first
         one.
@@ -306,9 +317,10 @@ class ObjectReader:
                     raise found
                 return pieces
             for piece in found:
-                if pieces and bytes_planned >= max_bytes:
+                if pieces and bytes_planned >= max_bytes * _FULL_ENOUGH:
                     return pieces
-                bytes_planned += piece.block.size_bytes if pieces else 0
+                is_whole = bool(pieces) or start <= piece.start_offset
+                bytes_planned += piece.block.size_bytes if is_whole else 0
                 pieces.append(piece)
         return pieces
 
@@ -470,7 +482,9 @@ class ObjectReader:
         replan: Replan | None,
     ) -> list[memoryview]:
         """Note a read, and read ahead for its reader if it is time."""
-        reader = self._read_ahead.on_read(ranges[0].range.stream_id, start, next_offset)
+        reader = self._read_ahead.on_read(
+            ranges[0].range.stream_id, start, next_offset, asyncio.get_running_loop().time()
+        )
         if reader is None or len(self._tasks) >= self._config.read_ahead_tasks_max:
             return batches
         if replan is not None:

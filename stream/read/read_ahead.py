@@ -3,15 +3,27 @@ belongs to the same reader.
 
 Invariant: a first read never reads ahead. Each read that continues doubles the window up to the
 limit. A reader that jumps counts as a new one. Consumers of the same offsets are one reader: those
-behind the first find the blocks in the cache, and take over when it stops. At most `readers_max`
-readers are remembered; the least recent one is forgotten. Must not do I/O.
+behind the first find the blocks in the cache, and take over when it stops. The windows of all
+readers that are at work are at most `total_bytes_max`: the cache would evict what is read ahead for
+more before its readers get there. At most `readers_max` readers are remembered; the least recent
+one is forgotten. Must not do I/O.
 Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Final
 
 from base.ids import StreamId
+
+AT_WORK_S: Final = 10.0
+"""A reader that has not read for so long does not count any more."""
+
+_BORDERS_BYTES: Final = 2 << 20
+"""A window has whole blocks, of up to 1 MiB: up to two more than it asks for."""
+
+_COUNTED_EACH_S: Final = 0.1
+"""How often the readers at work are counted: 1,000 take 0.1 ms."""
 
 
 @dataclass(slots=True)
@@ -20,8 +32,14 @@ class Reader:
     ahead_from: int = 0
     ahead_until: int = 0
     """The offsets [ahead_from, ahead_until) were requested ahead of time."""
+    read_at_s: float = 0.0
+    continues: bool = False
+    """Whether a read has begun where another one ended."""
     is_busy: bool = False
     """Whether its next window is being planned."""
+
+    def is_at_work(self, now_s: float) -> bool:
+        return self.continues and now_s - self.read_at_s < AT_WORK_S
 
     def is_due(self, next_offset: int) -> bool:
         """Return whether less than three quarters of its window are left behind `next_offset`: then
@@ -31,28 +49,42 @@ class Reader:
 
 
 class ReadAhead:
-    def __init__(self, *, bytes_min: int, bytes_max: int, readers_max: int) -> None:
+    def __init__(
+        self, *, bytes_min: int, bytes_max: int, total_bytes_max: int, readers_max: int
+    ) -> None:
         self._bytes_min = bytes_min
         self._bytes_max = bytes_max
+        self._total_bytes_max = total_bytes_max
         self._readers_max = readers_max
+        self._at_work_count = 0
+        self._counted_until_s = 0.0
         self._readers: OrderedDict[tuple[StreamId, int], Reader] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._readers)
 
-    def on_read(self, stream_id: StreamId, start_offset: int, next_offset: int) -> Reader | None:
+    def on_read(
+        self, stream_id: StreamId, start_offset: int, next_offset: int, now_s: float
+    ) -> Reader | None:
         """Note that a read returned [start, next). Return the reader to read ahead for now.
 
-        Returns None for a new reader, and for a reader that still has most of its window before it.
+        Returns None for a new reader, for a reader that still has most of its window before it, and
+        while so many are at work that `bytes_min` is more than the share of each.
         """
+        self._count_at_work(now_s)
         reader = self._readers.pop((stream_id, start_offset), None)
-        continues = reader is not None
+        is_new = reader is None
         if reader is None:
             reader = Reader()
         else:
-            self._widen(reader)
+            self._at_work_count += not reader.is_at_work(now_s)
+            reader.continues = True
+            wider_bytes = max(self._bytes_min, 2 * reader.window_bytes)
+            reader.window_bytes = min(self._share_bytes(), wider_bytes)
         reader = self._place(reader, stream_id, next_offset)
-        return reader if continues and reader.is_due(next_offset) else None
+        reader.read_at_s = now_s
+        is_due = reader.window_bytes > 0 and reader.is_due(next_offset)
+        return reader if is_due and not is_new else None
 
     def knows(self, stream_id: StreamId, start_offset: int, next_offset: int) -> bool:
         """Return whether a reader continues at the start of a read, or another one has been where
@@ -72,5 +104,12 @@ class ReadAhead:
             self._readers.popitem(last=False)
         return reader
 
-    def _widen(self, reader: Reader) -> None:
-        reader.window_bytes = min(self._bytes_max, max(self._bytes_min, 2 * reader.window_bytes))
+    def _count_at_work(self, now_s: float) -> None:
+        if now_s >= self._counted_until_s:
+            self._counted_until_s = now_s + _COUNTED_EACH_S
+            self._at_work_count = sum(each.is_at_work(now_s) for each in self._readers.values())
+
+    def _share_bytes(self) -> int:
+        """Return the largest window that each reader at work may have; 0: none."""
+        share = self._total_bytes_max // max(1, self._at_work_count) - _BORDERS_BYTES
+        return min(self._bytes_max, share) if share >= self._bytes_min else 0

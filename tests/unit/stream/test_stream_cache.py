@@ -171,55 +171,79 @@ async def test_close_ends_what_is_under_way() -> None:
 
 
 def test_read_ahead_follows_sequential_readers_only() -> None:
-    ahead = ReadAhead(bytes_min=512, bytes_max=2_048, readers_max=2)
+    ahead = ReadAhead(bytes_min=512, bytes_max=2_048, total_bytes_max=1 << 30, readers_max=2)
     stream = StreamId(1)
-    assert ahead.on_read(stream, 0, 10) is None
-    reader = ahead.on_read(stream, 10, 20)
+    assert ahead.on_read(stream, 0, 10, 0.0) is None
+    reader = ahead.on_read(stream, 10, 20, 0.0)
     assert reader is not None
     assert reader.window_bytes == 512
     reader.ahead_from, reader.ahead_until = 20, 60
-    assert ahead.on_read(stream, 20, 29) is None  # three quarters are still ahead
-    assert ahead.on_read(stream, 29, 40) is reader
+    assert ahead.on_read(stream, 20, 29, 0.0) is None  # three quarters are still ahead
+    assert ahead.on_read(stream, 29, 40, 0.0) is reader
     assert reader.window_bytes == 2_048
     reader.is_busy = True
-    assert ahead.on_read(stream, 40, 90) is None
+    assert ahead.on_read(stream, 40, 90, 0.0) is None
     assert reader.window_bytes == 2_048
-    assert ahead.on_read(stream, 5_000, 5_010) is None  # a jump is a new reader
-    assert ahead.on_read(StreamId(2), 0, 10) is None
+    assert ahead.on_read(stream, 5_000, 5_010, 0.0) is None  # a jump is a new reader
+    assert ahead.on_read(StreamId(2), 0, 10, 0.0) is None
     assert len(ahead) == 2
 
 
 def test_consumers_of_the_same_offsets_are_one_reader() -> None:
     """Whatever one of them does, the other keeps the window, and takes over when it stops."""
-    ahead = ReadAhead(bytes_min=512, bytes_max=4_096, readers_max=8)
+    ahead = ReadAhead(bytes_min=512, bytes_max=4_096, total_bytes_max=1 << 30, readers_max=8)
     stream = StreamId(1)
     for _ in range(2):
-        assert ahead.on_read(stream, 0, 10) is None
-    reader = ahead.on_read(stream, 10, 20)
+        assert ahead.on_read(stream, 0, 10, 0.0) is None
+    reader = ahead.on_read(stream, 10, 20, 0.0)
     assert reader is not None
     reader.ahead_from, reader.ahead_until = 20, 60
     assert ahead.knows(stream, 10, 20), "another one is at 20"
     assert not ahead.knows(stream, 10, 15), "nobody is at 15"
-    assert ahead.on_read(stream, 10, 20) is None
-    assert ahead.on_read(stream, 20, 25) is None
-    assert ahead.on_read(stream, 20, 25) is None
-    assert ahead.on_read(stream, 25, 50) is reader
+    assert ahead.on_read(stream, 10, 20, 0.0) is None
+    assert ahead.on_read(stream, 20, 25, 0.0) is None
+    assert ahead.on_read(stream, 20, 25, 0.0) is None
+    assert ahead.on_read(stream, 25, 50, 0.0) is reader
     assert reader.window_bytes == 2_048
     assert len(ahead) == 1
 
 
 def test_of_two_readers_that_meet_the_one_that_is_further_ahead_stays() -> None:
-    ahead = ReadAhead(bytes_min=512, bytes_max=4_096, readers_max=8)
+    ahead = ReadAhead(bytes_min=512, bytes_max=4_096, total_bytes_max=1 << 30, readers_max=8)
     stream = StreamId(1)
-    ahead.on_read(stream, 0, 10)
-    far = ahead.on_read(stream, 10, 40)
-    ahead.on_read(stream, 5, 15)
-    near = ahead.on_read(stream, 15, 30)
+    ahead.on_read(stream, 0, 10, 0.0)
+    far = ahead.on_read(stream, 10, 40, 0.0)
+    ahead.on_read(stream, 5, 15, 0.0)
+    near = ahead.on_read(stream, 15, 30, 0.0)
     assert far is not None
     assert near is not None
     assert near is not far
     far.ahead_from, far.ahead_until = 40, 100
     near.ahead_from, near.ahead_until = 30, 50
-    assert ahead.on_read(stream, 30, 40) is None, "the other one is far ahead"
+    assert ahead.on_read(stream, 30, 40, 0.0) is None, "the other one is far ahead"
     assert len(ahead) == 1
-    assert ahead.on_read(stream, 40, 80) is far
+    assert ahead.on_read(stream, 40, 80, 0.0) is far
+
+
+def test_the_windows_of_all_readers_at_work_are_limited_together() -> None:
+    mib = 1 << 20
+    ahead = ReadAhead(bytes_min=mib, bytes_max=16 * mib, total_bytes_max=16 * mib, readers_max=99)
+    next_of = dict.fromkeys(map(StreamId, range(8)), 0)
+
+    def window_bytes(stream: StreamId, now_s: float) -> int:
+        """Read once; return the window of the reader, 0 for none."""
+        at = next_of[stream]
+        next_of[stream] = at + 1
+        reader = ahead.on_read(stream, at, at + 1, now_s)
+        return 0 if reader is None else reader.window_bytes
+
+    def windows(count: int, now_s: float) -> set[int]:
+        for _ in range(6):
+            found = {window_bytes(StreamId(number), now_s) for number in range(count)}
+        return found
+
+    assert windows(1, 0.0) == {14 * mib}
+    assert windows(2, 0.0) == {6 * mib}
+    assert windows(4, 0.0) == {2 * mib}
+    assert windows(8, 0.0) == {0}, "two blocks at the borders are more than the share"
+    assert windows(2, 10.5) == {6 * mib}, "the others have stopped"
