@@ -87,6 +87,8 @@ def test_queries_name_metrics_of_the_table_and_labels_that_they_have() -> None:
         "up": set(),
         "process_cpu_seconds_total": set(),
         "process_resident_memory_bytes": set(),
+        "process_open_fds": set(),
+        "process_max_fds": set(),
     }
     for metric in table.METRICS:
         for suffix in ("_bucket", "_count", "_sum") if metric.kind == "histogram" else ("",):
