@@ -5,7 +5,8 @@ Contract with the driver (etcd's `Ready`): The messages of `take_messages` may l
 `take_write` returns must be durable before its own messages leave; the driver then calls
 `persisted`. One write is under way at a time. Votes, requests for votes and answers to appends
 leave only with or after such a write. The leader's appends do not wait for its own disk, but it
-counts itself only after `persisted`.
+counts itself only after `persisted`. Answers to heartbeats do not wait for the disk either: a
+follower whose disk stalls for longer than the election timeout does not cost a leader its majority.
 
 Invariants (Raft figure 3): There is at most one leader per term. A leader never overwrites its own
 log. A committed entry is in the log of every later leader. A leader commits only entries of its own
@@ -30,6 +31,7 @@ from controller.raft.messages import (
     Base,
     Entry,
     HardState,
+    HeartbeatReply,
     Install,
     Members,
     Message,
@@ -87,6 +89,7 @@ class RaftCore:
         self._votes: dict[int, bool] = {}
         self._progress: dict[int, Progress] = {}
         self._round = 0
+        self._round_answered = 0
         self._promises_to_send: tuple[Promise, ...] = ()
         self._term_start = 0
         self._heartbeat_at_ms = 0
@@ -425,6 +428,7 @@ class RaftCore:
         if term > self.term:
             self.term = term
             self.vote = NOBODY
+            self._round_answered = 0
             self._after_write.clear()
 
     def _reset_election_timer(self) -> None:
@@ -451,8 +455,13 @@ class RaftCore:
             if isinstance(message, Append):
                 self.promises.learn(message.promises)
             self._on_append(message) if isinstance(message, Append) else self._on_install(message)
+            self._answer_heartbeat(message)
         elif isinstance(message, AppendReply) and self.is_leader:
             self._on_append_reply(message)
+        elif isinstance(message, HeartbeatReply) and self.is_leader:
+            progress = self._progress.get(message.sender)
+            if progress is not None:
+                progress.contacted(message.round, message.sent_ms)
         elif isinstance(message, TimeoutNow) and self.is_voter and not self.is_leader:
             self._start_election(transfer=True)
 
@@ -501,9 +510,36 @@ class RaftCore:
             self.needs_snapshot = max(self.needs_snapshot, install.index)
         self._reply_accepted(install, self.commit)
 
+    def _answer_heartbeat(self, message: Append | Install) -> None:
+        """Answer the first message of each heartbeat round at once if the disk is busy.
+
+        Not before the term is durable: a voter that forgot it could follow the leader before.
+        """
+        write = self._in_flight
+        if (
+            write is not None
+            and write.hard is None
+            and self._saved.term == self.term
+            and message.round > self._round_answered
+        ):
+            self._round_answered = message.round
+            self._messages.append(
+                HeartbeatReply(self.id, message.sender, self.term, message.round, message.sent_ms)
+            )
+
     def _reply(self, reply: AppendReply) -> None:
-        """Send the reply once everything that it acknowledges is durable."""
-        self._after_write.append(reply)
+        """Send the reply once everything that it acknowledges is durable. It replaces one that
+        waits and says less, so that a disk that hangs does not collect an answer per heartbeat.
+        """
+        waiting = self._after_write
+        last = waiting[-1] if waiting else None
+        if (
+            isinstance(last, AppendReply)
+            and (last.to, last.rejected, reply.rejected) == (reply.to, False, False)
+            and last.index <= reply.index
+        ):
+            waiting.pop()
+        waiting.append(reply)
 
     # --- leading ----------------------------------------------------------------------------------
 
@@ -694,7 +730,8 @@ class RaftCore:
         sent that a majority has answered.
         """
         return self._majority_reached(
-            {member: progress.heard_ms for member, progress in self._progress.items()}, self._now_ms
+            {member: progress.contact_ms for member, progress in self._progress.items()},
+            self._now_ms,
         )
 
     def _majority_reached(self, values: dict[int, int], own: int) -> int:

@@ -187,6 +187,13 @@ class AppendReply(_Message, frozen=True, array_like=True, tag=4):
     """p99 of the follower's writes to its journal; 0: unknown."""
 
 
+class HeartbeatReply(_Message, frozen=True, array_like=True, tag=7):
+    """Answer a heartbeat while the disk is busy: this voter follows, and acknowledges no entry."""
+
+    round: int
+    sent_ms: int
+
+
 class Install(_Message, frozen=True, array_like=True, tag=5):
     """Ask the receiver to load a snapshot of at least `index` from the store, because the leader's
     log begins after the end of the receiver's.
@@ -201,7 +208,7 @@ class TimeoutNow(_Message, frozen=True, array_like=True, tag=6):
     """Ask the receiver to hold an election at once: the leader hands over."""
 
 
-Message = Vote | VoteReply | Append | AppendReply | Install | TimeoutNow
+Message = Vote | VoteReply | Append | AppendReply | HeartbeatReply | Install | TimeoutNow
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,9 @@ class Progress:
         self.round = 0
         """Newest heartbeat round that it has answered."""
         self.heard_ms = now_ms
-        """When the newest message that it has answered was sent."""
+        """When the newest message was sent that it has answered with its log, after its disk."""
+        self.contact_ms = now_ms
+        """When the newest message was sent that it has answered in any way."""
         self.commit_sent = 0
         self.probe_is_out = False
         self._inflight: deque[tuple[int, int]] = deque()
@@ -55,8 +57,14 @@ class Progress:
             self.probe_is_out = True
 
     def answered(self, round_number: int, sent_ms: int) -> None:
-        self.round = max(self.round, round_number)
+        """Note an answer with the follower's log."""
+        self.contacted(round_number, sent_ms)
         self.heard_ms = max(self.heard_ms, sent_ms)
+
+    def contacted(self, round_number: int, sent_ms: int) -> None:
+        """Note any answer: the follower follows, its disk may be busy."""
+        self.round = max(self.round, round_number)
+        self.contact_ms = max(self.contact_ms, sent_ms)
 
     def acknowledged(self, index: int) -> bool:
         """Note that the follower has entries up to `index` durably. Return whether that is new."""

@@ -19,7 +19,14 @@ from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.snapshot import ImageCopy
 from controller.raft.majority import majority
-from controller.raft.messages import AppendReply, Entry, HardState, Message, VoteReply
+from controller.raft.messages import (
+    AppendReply,
+    Entry,
+    HardState,
+    HeartbeatReply,
+    Message,
+    VoteReply,
+)
 from controller.raft.replicated_log import RaftQuorum
 from tests.sim.disk import Disk
 
@@ -116,10 +123,13 @@ class MetadataLog:
                     f"controller {message.sender} votes for {message.to} in term {message.term},"
                     f" its disk has {disk.durable.hard}"
                 )
-        elif isinstance(message, AppendReply):
+        elif isinstance(message, AppendReply | HeartbeatReply):
             self._heard.setdefault((message.to, message.term), {})[message.sender] = self._now()
-            if not message.rejected and message.index > max(
-                disk.durable.base.index + len(disk.durable.entries), self._first_index
+            if (
+                isinstance(message, AppendReply)
+                and not message.rejected
+                and message.index
+                > max(disk.durable.base.index + len(disk.durable.entries), self._first_index)
             ):
                 self._fail(
                     f"controller {message.sender} acknowledges entry {message.index}, which is not"

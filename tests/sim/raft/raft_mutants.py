@@ -144,6 +144,13 @@ class VotesForOldDisk(RaftCore):
         return self.id in self.log.members.voters
 
 
+class HeartbeatsWaitForDisk(RaftCore):
+    """M13: a follower answers heartbeats only when its disk is idle. Costs leaders, not records."""
+
+    def _answer_heartbeat(self, message: object) -> None:
+        pass
+
+
 CHANGING = Knobs(voters=3, change=0.3, crash=0.03, partition=0.05, propose=0.9)
 LOSING = Knobs(
     voters=3,

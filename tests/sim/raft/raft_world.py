@@ -35,7 +35,6 @@ EVENTS_MAX = 200_000
 """A run needs about ten thousand."""
 
 JOINERS = 2
-SLOW_FSYNC_MS = (80, 200)
 
 
 @dataclass
@@ -64,6 +63,7 @@ class Knobs:
     disk_loss: float = 0.0
     slow_disk: int = -1
     """The node with a slow disk; -1: none."""
+    slow_fsync_ms: tuple[int, int] = (80, 200)
 
     @staticmethod
     def draw(rng: Random) -> "Knobs":
@@ -223,7 +223,7 @@ class Node:
 
     def _write(self, write: Write) -> None:
         incarnation, knobs = self.incarnation, self.world.knobs
-        span_ms = SLOW_FSYNC_MS if knobs.slow_disk == self.id else (1, knobs.fsync_ms_max)
+        span_ms = knobs.slow_fsync_ms if knobs.slow_disk == self.id else (1, knobs.fsync_ms_max)
         done_in_ms = (
             self.world.rng.randrange(span_ms[0], span_ms[1] + 1) if self.world.faults else 1
         )

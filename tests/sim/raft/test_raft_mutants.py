@@ -5,16 +5,18 @@ from itertools import pairwise
 
 import pytest
 
+from controller.raft.core import RaftCore
 from tests.sim.raft.checks import Violation
 from tests.sim.raft.raft_mutants import (
     CHANGING,
     LOSING,
     MUTANTS,
     CommitsOldTerms,
+    HeartbeatsWaitForDisk,
     VotesForOldDisk,
     stage_figure_8,
 )
-from tests.sim.raft.raft_world import Knobs, World
+from tests.sim.raft.raft_world import CoreType, Knobs, World
 
 SEEDS_MAX = 100
 FIGURE_8 = Knobs(
@@ -123,6 +125,46 @@ def test_a_leader_stays_when_no_disk_is_better() -> None:
                 if node.core is not None and node.core.is_leader
             }
         assert len(terms) == 1
+
+
+def test_a_leader_stays_when_the_disk_of_the_last_follower_stalls() -> None:
+    """One of three is down, and the disk of another takes three election timeouts for each write.
+    If its answers to heartbeats waited for that, the leader would end, and no vote for another
+    would come in time.
+    """
+    epochs, committed = _with_a_stalling_follower(RaftCore)
+    assert epochs == 1
+    assert committed > 5
+    assert _with_a_stalling_follower(HeartbeatsWaitForDisk) == (1, 0)
+
+
+def _with_a_stalling_follower(core_type: CoreType) -> tuple[int, int]:
+    """Return how many epochs had a leader in half a minute, and how many entries it committed."""
+    knobs = Knobs(
+        voters=3,
+        drop=0.0,
+        duplicate=0.0,
+        crash=0.0,
+        partition=0.0,
+        snapshot=0.0,
+        delay_ms_max=5,
+        fsync_ms_max=5,
+    )
+    world = World(0, core_type, knobs)
+    world.run(3_000)
+    (leader,) = (node for node in world.nodes if node.core is not None and node.core.is_leader)
+    follower, other = (node for node in world.nodes if node is not leader)
+    other.crash()
+    knobs.slow_disk, knobs.slow_fsync_ms = follower.id, (3_000, 3_000)
+    before = world.last_committed
+    epochs: set[int] = set()
+    while world.now_ms < 33_000:
+        world.run(world.now_ms + 50)
+        world._work(always=True)
+        epochs |= {
+            node.core.term for node in world.nodes if node.core is not None and node.core.is_leader
+        }
+    return len(epochs), world.last_committed - before
 
 
 def _finding(worlds: Iterable[World], duration_ms: int = 20_000) -> str | None:

@@ -17,6 +17,7 @@ from controller.raft.messages import (
     Base,
     Entry,
     HardState,
+    HeartbeatReply,
     Install,
     Members,
     Message,
@@ -304,6 +305,47 @@ def test_entries_are_acknowledged_only_when_durable_and_in_the_same_term() -> No
         "the second acknowledgement was still waiting when the term ended"
     )
     assert of_kind(said, VoteReply) == [VoteReply(0, 2, 7, granted=True)]
+
+
+def test_a_follower_with_a_busy_disk_answers_each_heartbeat_round_once() -> None:
+    core = voter()
+    core.step(append(1, (0, 0), entries(1)), 1)
+    assert core.take_write() is not None, "with the new term"
+    core.step(Append(1, 0, 1, 1, 1, [], 0, 1, 100), 101)
+    assert not core.take_messages(), "its disk may still forget the term"
+    core.persisted()
+    sync(core)
+    core.step(append(1, (1, 1), entries(1, 1)[1:]), 150)
+    assert core.take_write() is not None
+    for _ in range(2):
+        core.step(Append(1, 0, 1, 2, 1, [], 0, 2, 200), 201)
+    core.step(Append(1, 0, 1, 2, 1, [], 0, 3, 300), 301)
+    assert core.take_messages() == [
+        HeartbeatReply(0, 1, 1, 2, 200),
+        HeartbeatReply(0, 1, 1, 3, 300),
+    ]
+    core.persisted()
+    replies = of_kind(sync(core), AppendReply)
+    assert [reply.index for reply in replies if isinstance(reply, AppendReply)] == [2, 2], (
+        "that of the write, and the newest of those that waited behind it"
+    )
+
+
+def test_a_leader_takes_an_answer_without_the_disk_for_contact_and_for_nothing_else() -> None:
+    core = lead(voter())
+    core.step(AppendReply(1, 0, 1, 1, sent_ms=2_000), 2_001)
+    core.propose([b"x"])
+    number = core.read_round()
+    assert number is not None
+    core.step(HeartbeatReply(1, 0, 1, number, 2_800), 2_900)
+    assert core.confirmed_round == number
+    progress = core.progress_of(1)
+    assert progress is not None
+    assert (progress.match, progress.heard_ms, core.commit) == (1, 2_000, 1)
+    core.tick(2_800 + ELECTION_MS - 1)
+    assert core.is_leader
+    core.tick(2_800 + ELECTION_MS)
+    assert not core.is_leader
 
 
 def test_a_write_that_ends_after_a_truncation_vouches_only_for_what_is_left() -> None:
