@@ -26,7 +26,9 @@ from tests.support.waiting import until
 
 
 class Quorum:
-    """A quorum with short timeouts: an election takes 0.3 to 0.6 s. tls: of each controller."""
+    """A quorum with short timeouts: an election takes 0.3 to 0.6 s. Sessions are long, because a
+    busy machine may need several elections. tls: of each controller.
+    """
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Quorum:
             "raft_heartbeat_ms": 50,
             "election_timeout_ms": 300,
             "heartbeat_interval_ms": 50,
-            "session_timeout_ms": 3_000,
+            "session_timeout_ms": 60_000,
             "session_grace_ms": 500,
             "tick_interval_ms": 20,
             "maintenance_interval_ms": 50,
