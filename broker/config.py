@@ -618,6 +618,19 @@ class BrokerConfig:
     ] = 30_000
     """Timeout of one metadata change at the controller when the client gives none."""
 
+    client_metrics_otlp_endpoint: Annotated[
+        str, Setting("client.metrics.otlp.endpoint", Kind.TEXT)
+    ] = ""
+    """URL (http://HOST:PORT) of an OpenTelemetry collector, Prometheus or another receiver of OTLP
+    over HTTP, to which the broker sends the metrics that clients push (KIP-714). Empty: clients
+    push none.
+    """
+
+    telemetry_max_bytes: Annotated[int, Setting("telemetry.max.bytes", Kind.BYTES, 1, 16 << 20)] = (
+        1 << 20
+    )
+    """Largest push of metrics of a client, compressed."""
+
     schema_registry_url: Annotated[str, Setting("schema.registry.url", Kind.TEXT)] = ""
     """http:// or https:// URL of a schema registry with Confluent's API, for topics with
     `penstock.value.schema.validation` or `penstock.key.schema.validation`. Without credentials,
@@ -659,6 +672,8 @@ class BrokerConfig:
         check(self)
         if self.schema_registry_url:
             self._check_registry()
+        if self.client_metrics_otlp_endpoint:
+            self._check_receiver()
         if self.buffered_request_bytes_max < self.request_bytes_max:
             allowed = f"at least request_bytes_max ({self.request_bytes_max})"
             raise SettingInvalid(
@@ -736,6 +751,16 @@ class BrokerConfig:
                 HIDDEN,
                 "http://HOST:PORT or https://HOST; credentials belong into"
                 " schema_registry_basic_auth_user_info",
+            )
+
+    def _check_receiver(self) -> None:
+        parts = urlsplit(self.client_metrics_otlp_endpoint)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+            raise SettingInvalid(
+                "client_metrics_otlp_endpoint",
+                HIDDEN,
+                "http://HOST:PORT or https://HOST; credentials belong into the variable"
+                " OTEL_EXPORTER_OTLP_HEADERS",
             )
 
     def _check_listeners(self) -> None:

@@ -18,6 +18,7 @@ from base.collector import tune_collector
 from base.health import ServeHealth, no_health_endpoint
 from base.log import NamedOutput
 from base.stacks import dump_stacks_on_quit
+from broker.client_metrics.sender import MetricsSender
 from broker.config import BrokerConfig
 from broker.health import BrokerHealth, StoreProbe
 from broker.security.config import SecurityConfig
@@ -47,9 +48,10 @@ def run(
     security: SecurityConfig | None = None,
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
+    metrics_sender: MetricsSender | None = None,
 ) -> int:
     """Run one broker in this process. Returns its exit code. tls: of the connections to
-    controllers; None for plaintext.
+    controllers; None for plaintext. metrics_sender: of metrics that clients push.
     """
     import uvloop
 
@@ -65,6 +67,7 @@ def run(
                 security=security,
                 tracing=tracing,
                 tls=tls,
+                metrics_sender=metrics_sender,
             )
         )
 
@@ -79,6 +82,7 @@ async def serve(
     security: SecurityConfig | None = None,
     tracing: Tracing | None = None,
     tls: TlsFiles | None = None,
+    metrics_sender: MetricsSender | None = None,
 ) -> int:
     from broker.handlers.long_requests import SWITCH_INTERVAL_S
     from objectstore.errors import ObjectStoreError
@@ -108,6 +112,7 @@ async def serve(
                 tracing=tracing,
                 log_dir=location(store_url),
                 tls=tls,
+                metrics_sender=metrics_sender,
             )
             if isinstance(broker, int):
                 return broker
@@ -129,6 +134,7 @@ async def _start(
     tracing: Tracing | None,
     log_dir: str,
     tls: TlsFiles | None,
+    metrics_sender: MetricsSender | None,
 ) -> "Broker | int":
     """Return the broker, or the exit code if it cannot start."""
     from broker.network.server import PortTaken
@@ -151,6 +157,7 @@ async def _start(
             tracing=tracing,
             log_dir=log_dir,
             tls=tls,
+            metrics_sender=metrics_sender,
         )
     except (
         PortTaken,

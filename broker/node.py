@@ -34,6 +34,8 @@ from base.ids import (
 from base.listeners import Listener
 from broker import self_check
 from broker.cleaner_duty import CleanerDuty
+from broker.client_metrics.collection import ClientMetrics
+from broker.client_metrics.sender import MetricsSender
 from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
 from broker.coordinators import Coordinators
 from broker.duties import PROBE_PREFIX, Duties
@@ -131,15 +133,16 @@ class Broker:
         tracing: Tracing | None = None,
         log_dir: str = "memory:",
         tls: TlsFiles | None = None,
+        metrics_sender: MetricsSender | None = None,
     ) -> None:
         """Create a broker that is not started.
 
         store_stats: returns the store requests so far, for load reports; None disables them.
         tracing: None disables tracing. log_dir: name of the store for clients. tls: of the
-        connections to controllers; None for plaintext.
+        connections to controllers; None for plaintext. metrics_sender: of metrics that clients
+        push; None: they push none.
         """
-        self._store_stats = store_stats
-        self._tracing = tracing
+        self._store_stats, self._tracing = store_stats, tracing
         self.log_dir = log_dir
         self.config = config
         self.stream_config = stream_config
@@ -188,6 +191,7 @@ class Broker:
         self.shares: SharePartitions
         self.authorizer: Authorizer | None = None
         self.change_log = ChangeLog(time.monotonic)
+        self.client_metrics = None if metrics_sender is None else ClientMetrics(metrics_sender)
         self._departed = DepartedBrokers()
         self._cleanup = AsyncExitStack()
         """Cleanup steps, run last in, first out. The listener closes before all of them."""
@@ -245,6 +249,7 @@ class Broker:
         tracing: Tracing | None = None,
         log_dir: str = "memory:",
         tls: TlsFiles | None = None,
+        metrics_sender: MetricsSender | None = None,
     ) -> "Broker":
         """Start a broker and return it once it serves clients.
 
@@ -265,6 +270,7 @@ class Broker:
             tracing=tracing,
             log_dir=log_dir,
             tls=tls,
+            metrics_sender=metrics_sender,
         )
         try:
             await broker._start()
@@ -308,9 +314,9 @@ class Broker:
         self._on_configs(MetadataDelta(everything=True), self.image)
         self.follower.subscribe(self._quota_duty.on_batch)
         self._quota_duty.on_batch(MetadataDelta(everything=True), self.image)
-        dispatcher = RequestDispatcher(
-            self, make_handlers(), INLINE, self.server.requests, self.quotas
-        )
+        self._start_client_metrics()
+        handlers = make_handlers(has_client_metrics=self.client_metrics is not None)
+        dispatcher = RequestDispatcher(self, handlers, INLINE, self.server.requests, self.quotas)
         self._cleanup.callback(dispatcher.close)
         await self.server.serve(AuthenticatingDispatcher(self.access, dispatcher))
         await self._check_advertised()
@@ -426,6 +432,12 @@ class Broker:
             self.follower.subscribe(authorizer.on_batch)
             self.authorizer = authorizer
 
+    def _start_client_metrics(self) -> None:
+        if self.client_metrics is not None:
+            self.client_metrics.on_batch(MetadataDelta(everything=True), self.image)
+            self.follower.subscribe(self.client_metrics.on_batch)
+            self._in_background(self.client_metrics.sender.run())
+
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` as a task that ends with this broker at the latest."""
         task = asyncio.get_running_loop().create_task(work)
@@ -465,6 +477,8 @@ class Broker:
     def _on_connection_closed(self, connection_id: int) -> None:
         for session in self.share_sessions.close_connection(connection_id):
             self._in_background(release(self, session))
+        if self.client_metrics is not None:
+            self.client_metrics.instances.close_connection(connection_id)
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)

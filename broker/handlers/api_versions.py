@@ -12,17 +12,20 @@ Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsRequest.isValid.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from broker.errors import ErrorCode
 from broker.handlers.node import Handler, Node
-from broker.network.request import RequestContext, Response
+from broker.network.request import RequestContext, Response, SoftwareInfo
 from broker.wire import apis, framing
 from broker.wire.gen import api_versions
 from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
 from controller.metadata.features import SUPPORTED
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SOFTWARE_CHARS_MAX: Final = 256
+"""Each connection keeps its software; the rest is cut."""
 _FIRST_WITH_SOFTWARE: Final = 3
 _FIRST_WITH_RANGES_FROM_ZERO: Final = 4
 
@@ -52,11 +55,17 @@ def make_handler(served_keys: Iterable[int]) -> Handler:
             ctx.api_version,
             ELEMENTS_AT_ONCE_MAX,
         )
-        if ctx.api_version >= _FIRST_WITH_SOFTWARE and not _is_valid(request):
+        has_software = ctx.api_version >= _FIRST_WITH_SOFTWARE
+        if has_software and not _is_valid(request):
             message = api_versions.ApiVersionsResponse(
                 error_code=ErrorCode.INVALID_REQUEST, api_keys=[]
             )
         else:
+            if has_software:
+                ctx.connection.client_software = _software(
+                    request.client_software_name[:_SOFTWARE_CHARS_MAX],
+                    request.client_software_version[:_SOFTWARE_CHARS_MAX],
+                )
             message = api_versions.ApiVersionsResponse(
                 api_keys=announced,
                 supported_features=_supported(ctx.api_version),
@@ -71,6 +80,12 @@ def make_handler(served_keys: Iterable[int]) -> Handler:
         )
 
     return handle_api_versions
+
+
+@lru_cache(maxsize=256)
+def _software(name: str, version: str) -> SoftwareInfo:
+    """Return the same value for all connections of the same software."""
+    return SoftwareInfo(name, version)
 
 
 def _supported(version: int) -> list[api_versions.SupportedFeatureKey]:

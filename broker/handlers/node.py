@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from base.audit import ChangeLog
+from broker.client_metrics.collection import ClientMetrics
 from broker.dynamic_settings import BrokerSettings
 from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.authorizer import Authorizer
@@ -50,6 +51,11 @@ class Node(LocalBroker, Protocol):
     @property
     def authorizer(self) -> Authorizer | None:
         """Return who decides what clients may do; None: they may do everything."""
+        ...
+
+    @property
+    def client_metrics(self) -> ClientMetrics | None:
+        """Return where metrics of clients go; None: this broker does not take them."""
         ...
 
     @property

@@ -8,6 +8,7 @@ from broker.handlers import (
     alter_configs,
     alter_replica_log_dirs,
     authentication,
+    client_metrics,
     client_quotas,
     cluster,
     configs,
@@ -125,9 +126,19 @@ _STATELESS: Final[Mapping[int, Handler]] = {
 }
 
 
-def make_handlers() -> dict[int, Handler]:
-    """Return the handlers of a broker."""
+_OF_CLIENT_METRICS: Final[Mapping[int, Handler]] = {
+    apis.GET_TELEMETRY_SUBSCRIPTIONS.key: client_metrics.handle_get_telemetry_subscriptions,
+    apis.PUSH_TELEMETRY.key: client_metrics.handle_push_telemetry,
+}
+
+
+def make_handlers(*, has_client_metrics: bool = False) -> dict[int, Handler]:
+    """Return the handlers of a broker. has_client_metrics: whether it takes metrics of clients;
+    clients do not ask a broker that does not announce the APIs for them.
+    """
     handlers: dict[int, Handler] = dict(_STATELESS)
+    if has_client_metrics:
+        handlers |= _OF_CLIENT_METRICS
     handlers[apis.METADATA.key] = metadata.make_metadata_handler()
     handlers[apis.API_VERSIONS.key] = make_handler([*handlers, *INLINE])
     return handlers

@@ -26,7 +26,7 @@ from broker.network.closing_order import ClosingOrder
 from broker.network.connection import FrameReader, ResponseOrder, ResponseSlot
 from broker.network.dispatcher import CannotAnswer, Dispatcher
 from broker.network.handshake_order import HandshakeOrder
-from broker.network.request import Respond, Response
+from broker.network.request import UNKNOWN_SOFTWARE, Respond, Response
 from broker.network.request_memory import RequestMemory
 from broker.network.request_meter import RequestMeter
 from broker.network.tls_channel import FEED_BYTES_MAX, TlsBroken, TlsChannel
@@ -111,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self.local_port = 0
         self.peer = ""
         self.peer_host = ""
+        self.client_software = UNKNOWN_SOFTWARE
         self.last_request_at = server.loop.time()
         self.last_bytes_at = self.last_request_at
         self._server = server

@@ -4,7 +4,7 @@ Invariant: everything here is a value or a protocol, so that tests run handlers 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
@@ -33,8 +33,21 @@ Respond: TypeAlias = Callable[[Response], None]
 """Answer the request, exactly once. Answers on a closed connection are dropped."""
 
 
+class SoftwareInfo(NamedTuple):
+    """What a client says that it is (KIP-511)."""
+
+    name: str = "unknown"
+    version: str = "unknown"
+
+
+UNKNOWN_SOFTWARE: Final = SoftwareInfo()
+
+
 class ConnectionInfo(Protocol):
     """The origin of a request."""
+
+    client_software: SoftwareInfo
+    """Set by ApiVersions. Clients that do not say it are unknown, as in Kafka."""
 
     @property
     def id(self) -> int: ...

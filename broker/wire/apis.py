@@ -123,6 +123,10 @@ CONSUMER_GROUP_HEARTBEAT: Final = _api(
 CONSUMER_GROUP_DESCRIBE: Final = _api(
     69, "ConsumerGroupDescribe", "consumer_group_describe", (0, 1), 0
 )
+GET_TELEMETRY_SUBSCRIPTIONS: Final = _api(
+    71, "GetTelemetrySubscriptions", "get_telemetry_subscriptions", (0, 0), 0
+)
+PUSH_TELEMETRY: Final = _api(72, "PushTelemetry", "push_telemetry", (0, 0), 0)
 LIST_CONFIG_RESOURCES: Final = _api(74, "ListConfigResources", "list_config_resources", (0, 1), 0)
 DESCRIBE_TOPIC_PARTITIONS: Final = _api(
     75, "DescribeTopicPartitions", "describe_topic_partitions", (0, 0), 0
@@ -220,6 +224,8 @@ APIS: Final[dict[int, ApiSpec]] = {
         LIST_TRANSACTIONS,
         CONSUMER_GROUP_HEARTBEAT,
         CONSUMER_GROUP_DESCRIBE,
+        GET_TELEMETRY_SUBSCRIPTIONS,
+        PUSH_TELEMETRY,
         LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
         SHARE_GROUP_HEARTBEAT,

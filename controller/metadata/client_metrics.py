@@ -1,7 +1,7 @@
 """The configs of a client metrics subscription: names, types, defaults and limits of Kafka.
 
-Brokers do not collect metrics of clients, as Kafka without a plugin for them, so subscriptions are
-stored and shown, and have no effect.
+Brokers with `client.metrics.otlp.endpoint` serve them (`broker.client_metrics`); others do not
+collect metrics of clients, as Kafka without a plugin for them.
 Limits: patterns have the syntax of RE2; Kafka takes those of Java. Values have the limit of
 `topic_configs.VALUE_CHARS_MAX`.
 Source: KIP-714, KIP-1000; Kafka 4.2 `ClientMetricsConfigs`.
@@ -17,6 +17,7 @@ from controller.metadata.topic_configs import ConfigType
 INTERVAL: Final = "interval.ms"
 METRICS: Final = "metrics"
 MATCH: Final = "match"
+INTERVAL_MS_DEFAULT: Final = 300_000
 INTERVAL_MS_MIN: Final = 100
 INTERVAL_MS_MAX: Final = 3_600_000
 NAME_CHARS_MAX: Final = 32_767
@@ -26,7 +27,12 @@ SUBSCRIPTIONS_MAX: Final = 1_000
 CLIENT_METRICS_CONFIGS: Final[Mapping[str, KafkaConfig]] = {
     config.name: config
     for config in (
-        KafkaConfig(INTERVAL, ConfigType.INT, "300000", "Metrics push interval in milliseconds"),
+        KafkaConfig(
+            INTERVAL,
+            ConfigType.INT,
+            str(INTERVAL_MS_DEFAULT),
+            "Metrics push interval in milliseconds",
+        ),
         KafkaConfig(MATCH, ConfigType.LIST, "", "Client match criteria"),
         KafkaConfig(METRICS, ConfigType.LIST, "", "Telemetry metric name prefix list"),
     )
@@ -68,6 +74,16 @@ def canonical(name: str, value: str) -> str:
         for item in items:
             _check_pattern(item)
     return ",".join(items)
+
+
+def patterns_of(match: str) -> dict[str, str]:
+    """Return the regular expressions of a stored `match` by what they are about."""
+    return dict(_pattern(item) for item in match.split(",") if item)
+
+
+def _pattern(item: str) -> tuple[str, str]:
+    name, _, expression = item.rstrip("=").partition("=")
+    return name.strip(), expression.strip()
 
 
 def _interval(value_ms: int) -> str:

@@ -60,8 +60,8 @@ class ResourceOptions:
         typer.Option(
             "--client-metrics",
             help=(
-                "The subscription to metrics of clients with this name (KIP-714). Brokers keep it,"
-                " and collect no such metrics."
+                "The subscription to metrics of clients with this name (KIP-714). Brokers with"
+                " client.metrics.otlp.endpoint collect them."
             ),
             autocompletion=complete_client_metrics,
         ),

@@ -25,6 +25,7 @@ from controller.main import ControllerServer
 from deploy.clients.state_file import ProcessState
 from deploy.errors import ClusterFailed
 from deploy.local.plan import ClusterPlan, ProcessPlan
+from deploy.node.client_metrics import sender_of
 from deploy.node.config.definition import ProcessConfig
 from deploy.node.config.exposure import exposures
 from deploy.node.insecure import reminding
@@ -86,6 +87,7 @@ async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncEx
         config.part(CompactionConfig),
         security=config.part(SecurityConfig),
         tracing=tracing,
+        metrics_sender=sender_of(config.part(BrokerConfig), os.environ),
         tls=open_tls(config),
     )
 

@@ -40,13 +40,14 @@ def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] =
 
     config = load(role, arguments, environment)
     logs.configure(config.part(ProcessConfig).log_level)
-    return _run_broker(config) if role == "broker" else _run_controller(config)
+    return _run_broker(config, environment) if role == "broker" else _run_controller(config)
 
 
-def _run_broker(config: "Effective") -> int:
+def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
     from broker.config import BrokerConfig
     from broker.main import run as run_broker
     from broker.security.config import SecurityConfig
+    from deploy.node.client_metrics import sender_of
     from deploy.node.config.definition import ProcessConfig
     from deploy.node.traces.set_up import of_requests
     from stream.compaction.plan import CompactionConfig
@@ -66,6 +67,7 @@ def _run_broker(config: "Effective") -> int:
             security=security,
             tracing=tracing,
             tls=open_tls(config),
+            metrics_sender=sender_of(config.part(BrokerConfig), environment),
         )
 
 

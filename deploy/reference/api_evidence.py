@@ -21,6 +21,8 @@ _AUTHENTICATION: Final = "tests/integration/test_authentication.py"
 _USERS: Final = "tests/interop/test_interop_users.py"
 _TOKENS: Final = "tests/interop/test_interop_delegation_tokens.py"
 _ADMIN_APIS: Final = "tests/interop/test_interop_admin_apis.py"
+_CLIENT_METRICS: Final = "tests/integration/test_client_metrics.py"
+_CLIENT_TELEMETRY: Final = "tests/interop/test_interop_client_telemetry.py"
 _CLIENTS_ADMIN: Final = "tests/integration/test_clients_admin.py"
 _CLIENTS_CONSUMER_GROUPS: Final = "tests/integration/test_clients_consumer_groups.py"
 _CLIENTS_GROUPS: Final = "tests/integration/test_clients_groups.py"
@@ -49,6 +51,12 @@ _AUTHENTICATED: Final = {
     AIOKAFKA: _AUTHENTICATION,
     KAFKAJS: _KAFKAJS,
     REQUESTS: _AUTHENTICATION,
+}
+
+_PUSHED: Final = {
+    JAVA: _CLIENT_TELEMETRY,
+    LIBRDKAFKA: _CLIENT_METRICS,
+    REQUESTS: _CLIENT_TELEMETRY,
 }
 
 EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
@@ -288,6 +296,8 @@ EVIDENCE: Final[Mapping[str, Mapping[str, str]]] = {
         LIBRDKAFKA: _CLIENTS_ADMIN,
         REQUESTS: _CONSUMER_GROUPS,
     },
+    "GetTelemetrySubscriptions": _PUSHED,
+    "PushTelemetry": _PUSHED,
     "ListConfigResources": {JAVA: _COMMANDS, REQUESTS: _ADMIN_APIS},
     "DescribeTopicPartitions": {JAVA: _COMMANDS, REQUESTS: _ADMIN_APIS},
     "ShareGroupHeartbeat": {JAVA: _SHARE_CONSUMERS, REQUESTS: _SHARE_CONSUMERS},

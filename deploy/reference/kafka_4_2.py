@@ -1,7 +1,7 @@
 """The APIs that a broker of Apache Kafka 4.2 announces, with their versions.
 
 A test in `tests/interop` compares them with the answer of a running broker. Unstable versions are
-not announced, and neither are APIs for which Kafka has no plugin (KIP-714).
+not announced.
 """
 
 from collections.abc import Mapping
@@ -94,3 +94,9 @@ KAFKA_APIS: Final[Mapping[int, KafkaApiSpec]] = {
     92: KafkaApiSpec("DeleteShareGroupOffsets", 0, 0),
 }
 """By API key."""
+
+KAFKA_PLUGIN_APIS: Final[Mapping[int, KafkaApiSpec]] = {
+    71: KafkaApiSpec("GetTelemetrySubscriptions", 0, 0),
+    72: KafkaApiSpec("PushTelemetry", 0, 0),
+}
+"""APIs that are announced only with a plugin for metrics of clients (KIP-714)."""

@@ -14,7 +14,7 @@ from broker.wire.apis import APIS, ApiSpec
 from broker.wire.primitives import REQUEST_ELEMENTS_MAX
 from broker.wire.request_limits import elements_max, things_max
 from deploy.reference.api_evidence import EVIDENCE
-from deploy.reference.kafka_4_2 import KAFKA_APIS
+from deploy.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 
 _HEAD: Final = """\
 # Kafka APIs
@@ -82,8 +82,9 @@ A level needs every registered broker; controllers are not asked, so update thei
 Brokers have loggers whose levels change at once (`penstock configs alter --broker-logger`, `kafka-configs.sh --entity-type broker-loggers`): `root` and the packages of Penstock.
 A restart takes them back to `log.level`.
 
-`penstock configs alter --client-metrics` and `kafka-client-metrics.sh` set, show and delete subscriptions to metrics of clients (KIP-714), which have no effect: brokers do not collect such metrics, as Kafka without a plugin for them.
-There can be 1,000 subscriptions.
+`penstock configs alter --client-metrics` and `kafka-client-metrics.sh` set, show and delete subscriptions to metrics of clients (KIP-714); there can be 1,000.
+Brokers with `client.metrics.otlp.endpoint` announce GetTelemetrySubscriptions and PushTelemetry and send what clients push to a receiver of OTLP ([Collect the metrics of clients](../how-to/monitor.md#collect-the-metrics-of-clients)); others do not, as Kafka without a plugin for such metrics.
+Clients push cumulative values, where Kafka asks for deltas.
 
 Clients log in by SCRAM (KIP-84), PLAIN or OAUTHBEARER (KIP-255), and again before a session ends (KIP-368).
 Brokers verify signed tokens with a JWKS document, as Kafka since KIP-768.
@@ -101,11 +102,7 @@ ApiVersions does not tell the time to wait.
 ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (
         ("AddRaftVoter", "RemoveRaftVoter"),
-        "`penstock controller` changes the quorum.",
-    ),
-    (
-        ("GetTelemetrySubscriptions", "PushTelemetry"),
-        "Brokers do not collect metrics of clients (KIP-714), as Kafka without a plugin for them.",
+        "`penstock quorum add` and `remove` change the quorum.",
     ),
 )
 """APIs that clients may look for, and the consequence of their absence."""
@@ -114,6 +111,14 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 _ONCE: Final = "A name that is repeated is answered once."
 
 DIFFERENCES: Final[Mapping[str, str]] = {
+    "GetTelemetrySubscriptions": (
+        "Only of brokers with `client.metrics.otlp.endpoint`. Clients are asked for cumulative"
+        " values, not for deltas, and the names of metrics come in alphabetical order."
+    ),
+    "PushTelemetry": (
+        "Only of brokers with `client.metrics.otlp.endpoint`. A push has at most 4 MiB"
+        " decompressed. What is not OpenTelemetry's MetricsData gets INVALID_RECORD."
+    ),
     "StreamsGroupHeartbeat": (
         "A topology has at most 1,000 subtopologies, 10,000 topics and 10,000 tasks, and a member"
         " 100 client tags. What Kafka answers with an internal error, such as two subtopologies of"
@@ -177,7 +182,7 @@ DIFFERENCES: Final[Mapping[str, str]] = {
 
 
 def markdown() -> str:
-    served = {*make_handlers(), *INLINE}
+    served = {*make_handlers(has_client_metrics=True), *INLINE}
     rows = "\n".join(_row(api) for api in APIS.values() if api.key in served)
     differences = "\n".join(f"| {name} | {text} |" for name, text in DIFFERENCES.items())
     parts = (
@@ -191,7 +196,7 @@ def markdown() -> str:
 
 def _row(api: ApiSpec) -> str:
     flexible = f"{api.flexible_from}" if api.flexible_from <= api.max else ""
-    kafka = KAFKA_APIS[api.key]
+    kafka = KAFKA_APIS.get(api.key) or KAFKA_PLUGIN_APIS[api.key]
     cells = (
         api.name,
         str(api.key),

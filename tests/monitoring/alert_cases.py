@@ -148,6 +148,14 @@ NODES: Final = (
         summary=f"{POD} has 85% of the files open that it may open",
         labels={"pod": POD, "app_kubernetes_io_component": "broker"},
     ),
+    AlertCase(
+        alert="PenstockClientMetricsDropped",
+        series={of("penstock_broker_client_metrics_dropped_total", pod=POD): counting(1)},
+        calm={of("penstock_broker_client_metrics_dropped_total", pod=POD): counting(0)},
+        fires_s=STEP_S + 900,
+        summary=f"{POD} drops metrics that clients push",
+        labels={"pod": POD},
+    ),
 )
 
 STORE: Final = (

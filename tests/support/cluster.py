@@ -19,6 +19,7 @@ from broker.security.config import SecurityConfig
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from controller.metadata.objects import ObjectPhase
+from deploy.node.client_metrics import sender_of
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from objectstore.ports import ObjectStore
@@ -132,7 +133,12 @@ class Cluster:
         store = self.store_of(node_id)
         stats = store.snapshot if isinstance(store, MeteredStore) else None
         broker = await Broker.start(
-            config, store, self._stream_config, security=self._security, store_stats=stats
+            config,
+            store,
+            self._stream_config,
+            security=self._security,
+            store_stats=stats,
+            metrics_sender=sender_of(config, {}),
         )
         self.brokers[node_id] = broker
         return broker

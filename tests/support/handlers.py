@@ -26,7 +26,7 @@ from broker.handlers.table import INLINE, make_handlers
 from broker.network.dispatcher import CannotAnswer
 from broker.network.peer_watch import PeerWatch
 from broker.network.peers import PeerConnections
-from broker.network.request import Response
+from broker.network.request import UNKNOWN_SOFTWARE, Response, SoftwareInfo
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.security.sasl import SaslState
 from broker.transactions.producer_ids import ProducerIds
@@ -65,6 +65,7 @@ class FakeConnection:
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     principal: Principal = ANONYMOUS
     sasl: SaslState | None = None
+    client_software: SoftwareInfo = UNKNOWN_SOFTWARE
 
     closed: bool = False
     muted_ms: int = 0

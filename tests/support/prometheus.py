@@ -39,8 +39,12 @@ class Prometheus:
     "controller 0". Use it in a `with` block.
     """
 
-    def __init__(self, directory: Path, targets: Mapping[str, int]) -> None:
+    def __init__(
+        self, directory: Path, targets: Mapping[str, int], otlp: Mapping[str, Any] | None = None
+    ) -> None:
+        """otlp: what its configuration adds for metrics that are pushed; None: it takes none."""
         self._directory = directory
+        self._otlp = otlp
         self._targets = targets
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,6 +56,7 @@ class Prometheus:
             *(program("prometheus"), f"--config.file={config}"),
             f"--storage.tsdb.path={self._directory / 'data'}",
             f"--web.listen-address=127.0.0.1:{self._port}",
+            *(() if self._otlp is None else ("--web.enable-otlp-receiver",)),
         )
         with (self._directory / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -100,7 +105,12 @@ class Prometheus:
                     ],
                 }
             ],
+            **(self._otlp or {}),
         }
+
+    @property
+    def otlp_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/api/v1/otlp/v1/metrics"
 
     def _is_ready(self) -> bool:
         try:

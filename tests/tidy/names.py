@@ -46,6 +46,7 @@ FOREIGN_SETTINGS = {
     "compression.type": "Kafka clients",
     "delivery.timeout.ms": "Kafka clients",
     "enable.auto.commit": "Kafka clients",
+    "enable.metrics.push": "Kafka clients",
     "enable.idempotence": "Kafka clients",
     "fetch.max.bytes": "Kafka clients",
     "fetch.max.wait.ms": "Kafka clients",
@@ -129,6 +130,7 @@ FOREIGN_FLAGS = {
     "--build-arg": "docker",
     "--network": "docker",
     "--rm": "docker",
+    "--web.enable-otlp-receiver": "Prometheus",
     "--extra-index-url": "pip",
     "--import-mode": "pytest",
 }
@@ -143,6 +145,7 @@ FOREIGN_PORTS = {
     7077: "a Spark master",
     8333: "SeaweedFS",
     9000: "MinIO",
+    9090: "Prometheus",
     15002: "a Spark Connect server",
 }
 EXAMPLE_PORTS = {

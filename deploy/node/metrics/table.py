@@ -163,6 +163,31 @@ SCHEMA_PENDING: Final = _of_broker(
     "penstock_broker_schema_pending_bytes",
     "Bytes of batches that wait for their check (at most 64 MiB).",
 )
+CLIENT_METRICS_CLIENTS: Final = _of_broker(
+    "gauge",
+    "penstock_broker_client_metrics_clients",
+    "Clients whose subscription to metrics the broker remembers (at most 16,384).",
+)
+CLIENT_METRICS_SENT: Final = _of_broker(
+    "counter",
+    "penstock_broker_client_metrics_sent_total",
+    "Pushes of metrics of clients that the receiver of OTLP has taken.",
+)
+CLIENT_METRICS_SENT_BYTES: Final = _of_broker(
+    "counter",
+    "penstock_broker_client_metrics_sent_bytes_total",
+    "Bytes of these pushes, decompressed.",
+)
+CLIENT_METRICS_DROPPED: Final = _of_broker(
+    "counter",
+    "penstock_broker_client_metrics_dropped_total",
+    "Pushes that the receiver refused, or that had to make room for newer ones.",
+)
+CLIENT_METRICS_WAITING: Final = _of_broker(
+    "gauge",
+    "penstock_broker_client_metrics_waiting_bytes",
+    "Bytes of pushes that wait for the receiver (at most 16 MiB).",
+)
 CONNECTIONS: Final = _of_broker(
     "gauge", "penstock_broker_connections", "Open connections of clients."
 )

@@ -24,6 +24,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from deploy.node.otlp import url_of
+
 SPANS_MAX: Final = 4_096
 """About 2 KB each."""
 BATCH_SPANS_MAX: Final = 512
@@ -56,7 +58,9 @@ class Exporter:
         self._provider = TracerProvider(
             sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False
         )
-        sender = _Reported(OTLPSpanExporter(endpoint=url_of(endpoint), timeout=TIMEOUT_S), endpoint)
+        sender = _Reported(
+            OTLPSpanExporter(endpoint=url_of(endpoint, _PATH), timeout=TIMEOUT_S), endpoint
+        )
         self._provider.add_span_processor(
             BatchSpanProcessor(
                 sender,
@@ -72,11 +76,6 @@ class Exporter:
         closing = threading.Thread(target=self._provider.shutdown, daemon=True, name="traces-close")
         closing.start()
         closing.join(CLOSE_S)
-
-
-def url_of(endpoint: str) -> str:
-    _, _, rest = endpoint.partition("://")
-    return endpoint if "/" in rest.rstrip("/") else endpoint.rstrip("/") + _PATH
 
 
 class _Reported(SpanExporter):

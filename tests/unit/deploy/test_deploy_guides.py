@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from controller.api.callers import CallerRole
 from controller.config import ControllerConfig
+from controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
 from controller.metadata.group_configs import GROUP_CONFIGS
 from controller.metadata.topic_configs import TOPIC_CONFIGS
 from deploy.cli.app import app
@@ -38,6 +39,7 @@ CLIENT_SETTINGS = {
     "compression.type",
     "delivery.timeout.ms",
     "enable.idempotence",
+    "enable.metrics.push",
     "fetch.queue.backoff.ms",
     "https.ca.location",
     "group.instance.id",
@@ -69,11 +71,20 @@ CLIENT_SETTINGS = {
     "socket.connection.setup.timeout.ms",
 }
 FILES = (".json", ".jsonl", ".py", ".md", ".tar.gz", ".yaml", ".yml")
-OTHER_FLAGS = {"--api-versions", "--archives", "--build-arg", "--cascade=orphan"}
-"""Of Helm, Spark, buildah and kubectl."""
+OTHER_FLAGS = {
+    "--api-versions",
+    "--archives",
+    "--build-arg",
+    "--cascade=orphan",
+    "--web.enable-otlp-receiver",
+}
+"""Of Helm, Spark, buildah, kubectl and Prometheus."""
+ATTRIBUTES = {"service.instance.id", "service.name"}
+"""Of resources in OpenTelemetry."""
 OTHER_NAMES = {
     "confluent-kafka",
     "docker-compose",
+    "kafka-client",
     "kafka-configs",
     "kafka-consumer-groups",
     "kafka-python",
@@ -197,6 +208,8 @@ def test_settings_and_values_exist(page: Path) -> None:
         {name for role in ROLES for name in settings_of(role)}
         | set(TOPIC_CONFIGS)
         | set(GROUP_CONFIGS)
+        | set(CLIENT_METRICS_CONFIGS)
+        | ATTRIBUTES
         | CLIENT_SETTINGS
         | chart_values()
     )
@@ -253,7 +266,7 @@ def anchors(page: Path) -> set[str]:
 def test_log_events_of_runbooks_exist() -> None:
     code = "\n".join(
         path.read_text()
-        for package in ("stream", "broker", "controller")
+        for package in ("stream", "broker", "controller", "deploy/node")
         for path in (ROOT / package).rglob("*.py")
     )
     told = set[str]().union(
@@ -262,9 +275,12 @@ def test_log_events_of_runbooks_exist() -> None:
             for name in ("alerts.md", "monitor.md", "drain.md")
         )
     )
-    told = {name for name in told if not name.startswith("penstock_")} - {
+    told = {name for name in told if not name.startswith(("penstock_", "org_apache_kafka_"))} - {
         "put_if_absent",
         "app_kubernetes_io_component",
+        "group_id",
+        "group_member_id",
+        "transactional_id",
     }
     assert len(told) > 25
     assert not {event for event in told if f'"{event}"' not in code}

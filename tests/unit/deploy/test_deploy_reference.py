@@ -16,7 +16,7 @@ from broker.wire.error_codes import ErrorCode
 from deploy.cli.app import app
 from deploy.reference import cli, errors, kafka_apis, metadata_records
 from deploy.reference.api_evidence import EVIDENCE
-from deploy.reference.kafka_4_2 import KAFKA_APIS
+from deploy.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 from tests.interop import commands
 
 ROOT = Path(__file__).parents[3]
@@ -100,7 +100,7 @@ def test_apis_that_are_not_served_exist_in_kafka() -> None:
 
 
 def test_every_api_that_is_served_is_tested() -> None:
-    served = {*make_handlers(), *INLINE}
+    served = {*make_handlers(has_client_metrics=True), *INLINE}
     assert served == APIS.keys(), "nothing is announced that has no handler"
     assert EVIDENCE.keys() == {api.name for api in APIS.values()}
     assert kafka_apis.DIFFERENCES.keys() <= EVIDENCE.keys()
@@ -112,5 +112,5 @@ def test_every_api_that_is_served_is_tested() -> None:
 
 def test_apis_are_served_in_the_versions_of_kafka() -> None:
     for api in APIS.values():
-        found = KAFKA_APIS[api.key]
+        found = KAFKA_APIS.get(api.key) or KAFKA_PLUGIN_APIS[api.key]
         assert (api.name, api.announced_min, api.max) == (found.name, found.first, found.last)

@@ -24,7 +24,7 @@ from base.ids import (
 )
 from deploy.errors import UsageError
 from deploy.node.config.load import load
-from deploy.node.traces.export import url_of
+from deploy.node.otlp import url_of
 from deploy.node.traces.requests import RequestTracing
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
@@ -199,4 +199,4 @@ def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
     ],
 )
 def test_the_path_is_added_where_there_is_none(endpoint: str, url: str) -> None:
-    assert url_of(endpoint) == url
+    assert url_of(endpoint, "/v1/traces") == url

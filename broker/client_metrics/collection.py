@@ -1,0 +1,33 @@
+"""The metrics of clients at one broker: who pushes what, and where it goes.
+
+Invariant: the subscriptions are those of the metadata that this broker has.
+"""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from broker.client_metrics.instances import ClientInstances
+from broker.client_metrics.sender import MetricsSender
+from broker.client_metrics.subscriptions import ClientIdentity, ClientSubscription, wanted_of
+from controller.metadata.configs import CLIENT_METRICS_RESOURCE
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+
+
+class ClientMetrics:
+    def __init__(self, sender: MetricsSender) -> None:
+        self.sender = sender
+        self.instances = ClientInstances(self._wanted)
+        self._subscriptions: Sequence[Mapping[str, str]] = ()
+
+    def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take the subscriptions from the metadata if one may have changed."""
+        if delta.everything or any(kind == CLIENT_METRICS_RESOURCE for kind, _ in delta.configs):
+            configs = image.configs
+            self._subscriptions = [
+                configs.client_metrics(name) for name in configs.names(CLIENT_METRICS_RESOURCE)
+            ]
+            self.instances.subscriptions_changed()
+
+    def _wanted(self, identity: ClientIdentity, instance: UUID) -> ClientSubscription:
+        return wanted_of(self._subscriptions, identity, instance)

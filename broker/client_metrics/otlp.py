@@ -1,0 +1,143 @@
+"""Add attributes to the resources of OpenTelemetry metrics, without decoding the metrics. Pure.
+
+A push is a MetricsData of OpenTelemetry: a list of ResourceMetrics (field 1), each with a Resource
+(field 1) whose attributes are field 1, and with metrics by scope (field 2). Protocol Buffers merges
+a message that occurs twice, and lists are joined then, so one more Resource behind that of the
+client adds its attributes. Java sends a ResourceMetrics for each metric, about a hundred with the
+same Resource: they become one. MetricsData and ExportMetricsServiceRequest are the same bytes, and
+two of them, one behind the other, are one with the resources of both.
+
+Invariants: what is not such a list is refused, so that a client cannot spoil the metrics of
+others in the same request. Names that the broker sets come last and win in receivers that keep one
+value for each name.
+Limits: FIELDS_MAX fields are walked. Cost: one copy of the metrics, and 2 us for each
+ResourceMetrics.
+Source: OpenTelemetry `metrics.proto`, `resource.proto`, `common.proto`; Protocol Buffers' encoding.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from base.buffers import Buffer
+
+FIELDS_MAX: Final = 32_768
+"""Of MetricsData and of ResourceMetrics. They take up to 30 ms; a Java consumer of 1,000 partitions
+pushes about 24,000.
+"""
+_BYTES_FIELD: Final = 2
+"""Wire type of strings and messages."""
+_FIRST: Final = 1 << 3 | _BYTES_FIELD
+_SECOND: Final = 2 << 3 | _BYTES_FIELD
+_VARINT_BYTES_MAX: Final = 10
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+"""Bytes of the wire types of fixed size."""
+
+
+class MetricsInvalid(Exception):
+    """Raised for bytes that are no metrics."""
+
+
+def resource_of(attributes: Iterable[tuple[str, str]]) -> bytes:
+    """Return a Resource with these attributes, as a field of ResourceMetrics."""
+    resource = b"".join(
+        _field(_FIRST, _field(_FIRST, name.encode()) + _field(_SECOND, _string_value(value)))
+        for name, value in attributes
+    )
+    return _field(_FIRST, resource)
+
+
+def with_resource(metrics: Buffer, resource: bytes) -> bytes:
+    """Return MetricsData in which each resource has the attributes of `resource_of` too, once for
+    all metrics of the same resource. Raises MetricsInvalid.
+    """
+    view = memoryview(metrics)
+    found: dict[bytes, list[memoryview]] = {}
+    at = fields_count = 0
+    while at < len(view):
+        tag, begin, at = _field_at(view, at)
+        if tag != _FIRST:
+            raise MetricsInvalid(f"field {tag >> 3} before byte {at} is no ResourceMetrics")
+        described, measured, count = _split(view[begin:at], FIELDS_MAX - fields_count)
+        fields_count += 1 + count
+        found.setdefault(described, []).extend(measured)
+    parts: list[Buffer] = []
+    for described, measured in found.items():
+        size = len(described) + len(resource) + sum(map(len, measured))
+        parts += (bytes((_FIRST,)), _encoded(size), *measured, described, resource)
+    return b"".join(parts)
+
+
+def _split(message: memoryview, fields_max: int) -> tuple[bytes, list[memoryview], int]:
+    """Return what a ResourceMetrics says of its resource, its metrics, and the number of its
+    fields. Raises MetricsInvalid.
+
+    A message that does not end where its last field ends is refused: the Resource behind it would
+    become part of that.
+    """
+    described: list[memoryview] = []
+    measured: list[memoryview] = []
+    at = 0
+    count = 0
+    while at < len(message):
+        before = at
+        tag, _, at = _field_at(message, at)
+        (measured if tag == _SECOND else described).append(message[before:at])
+        count += 1
+        if count > fields_max:
+            break
+    if count >= fields_max:
+        raise MetricsInvalid(f"there are more than {FIELDS_MAX} fields")
+    return b"".join(described), measured, count
+
+
+def _field_at(view: memoryview, at: int) -> tuple[int, int, int]:
+    """Return the tag of a field, and where its content begins and ends. Raises MetricsInvalid."""
+    tag, at = _varint(view, at)
+    wire_type = tag & 7
+    if not tag >> 3:
+        raise MetricsInvalid("a field has the number 0")
+    if wire_type == _BYTES_FIELD:
+        size, begin = _varint(view, at)
+        end = begin + size
+    elif wire_type == 0:
+        begin = at
+        _, end = _varint(view, at)
+    elif wire_type in _FIXED_BYTES:
+        begin, end = at, at + _FIXED_BYTES[wire_type]
+    else:
+        raise MetricsInvalid(f"a field has the wire type {wire_type}")
+    if end > len(view):
+        raise MetricsInvalid(f"a field ends at byte {end} of {len(view)}")
+    return tag, begin, end
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    """Return a number and where it ends. Raises MetricsInvalid."""
+    number = 0
+    for shift in range(_VARINT_BYTES_MAX):
+        if at >= len(view):
+            raise MetricsInvalid("a number is cut off")
+        byte = view[at]
+        at += 1
+        number |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return number, at
+    raise MetricsInvalid(f"a number has more than {_VARINT_BYTES_MAX} bytes")
+
+
+def _string_value(text: str) -> bytes:
+    """Return an AnyValue."""
+    return _field(_FIRST, text.encode())
+
+
+def _field(tag: int, data: bytes) -> bytes:
+    return bytes((tag,)) + _encoded(len(data)) + data
+
+
+def _encoded(number: int) -> bytes:
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,0 +1,79 @@
+"""Decide which metrics a client pushes, and how often, by the subscriptions in the metadata. Pure.
+
+A client gets the metrics of all subscriptions that match it, at the shortest of their intervals and
+of INTERVAL_MS_DEFAULT. A subscription matches a client if each of its patterns matches the whole of
+what it names; of patterns for the same name the last counts.
+Source: KIP-714; Kafka 4.2 `ClientMetricsConfigs`, measured.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from base.regular_expressions import compiled
+from controller.metadata.client_metrics import (
+    INTERVAL,
+    INTERVAL_MS_DEFAULT,
+    MATCH,
+    METRICS,
+    patterns_of,
+)
+
+ALL_METRICS: Final = "*"
+
+
+class ClientIdentity(NamedTuple):
+    """What subscriptions can match, under the names that they have in patterns."""
+
+    client_id: str
+    client_instance_id: str
+    client_software_name: str
+    client_software_version: str
+    client_source_address: str
+    client_source_port: str
+
+
+class ClientSubscription(NamedTuple):
+    """What one client has to push."""
+
+    subscription_id: int
+    metrics: tuple[str, ...]
+    """Prefixes of names. Empty: nothing; `*` alone: everything."""
+    interval_ms: int
+
+
+def wanted_of(
+    subscriptions: Iterable[Mapping[str, str]], identity: ClientIdentity, instance: UUID
+) -> ClientSubscription:
+    """Return what a client pushes. subscriptions: the configs of each, as the metadata have them.
+
+    Brokers with the same metadata return the same subscription id, because a client may ask one and
+    push to another.
+    """
+    prefixes: set[str] = set()
+    interval_ms = INTERVAL_MS_DEFAULT
+    for configs in subscriptions:
+        if not _matches(configs.get(MATCH, ""), identity):
+            continue
+        prefixes.update(filter(None, configs.get(METRICS, "").split(",")))
+        interval_ms = min(interval_ms, int(configs.get(INTERVAL, INTERVAL_MS_DEFAULT)))
+    metrics = (ALL_METRICS,) if ALL_METRICS in prefixes else tuple(sorted(prefixes))
+    return ClientSubscription(
+        _subscription_id(metrics, interval_ms, instance), metrics, interval_ms
+    )
+
+
+def _matches(match: str, identity: ClientIdentity) -> bool:
+    return all(
+        compiled(pattern).fullmatch(getattr(identity, name)) is not None
+        for name, pattern in patterns_of(match).items()
+    )
+
+
+def _subscription_id(metrics: tuple[str, ...], interval_ms: int, instance: UUID) -> int:
+    """Return a signed 32-bit number."""
+    text = f"{instance.hex},{interval_ms},{','.join(metrics)}"
+    number = crc32c(text.encode())
+    return number - (1 << 32) if number >= 1 << 31 else number

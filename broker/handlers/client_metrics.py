@@ -1,0 +1,135 @@
+"""GetTelemetrySubscriptions and PushTelemetry: tell clients which metrics to push, and take them
+(KIP-714). Served only by brokers that have a receiver for the metrics.
+
+Invariant: what a client pushes reaches the receiver as it was, with attributes that say who sent
+it. Clients push cumulative values: a lost push loses no count, and Prometheus takes them. Kafka
+asks for deltas.
+Limits: `telemetry.max.bytes` for each push, and DECOMPRESSED_BYTES_MAX decompressed, which takes
+2 ms.
+Must not: need rights. In Kafka any client that may connect may push.
+Source: KIP-714; Kafka 4.2 `ClientMetricsManager`.
+"""
+
+from base64 import urlsafe_b64encode
+from typing import Final
+from uuid import UUID, uuid4
+
+from broker.client_metrics.collection import ClientMetrics
+from broker.client_metrics.instances import ClientInstance, TelemetryRefused
+from broker.client_metrics.otlp import MetricsInvalid, resource_of, with_resource
+from broker.client_metrics.subscriptions import ClientIdentity
+from broker.errors import ErrorCode
+from broker.handlers.dispatch import encode_response
+from broker.handlers.long_requests import decoded
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.wire.gen import get_telemetry_subscriptions, push_telemetry
+from broker.wire.gen.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
+from broker.wire.gen.push_telemetry import PushTelemetryResponse
+from stream.batch.compression import Compression, decompress
+from stream.errors import BatchCorrupt, BatchTooLarge
+
+DECOMPRESSED_BYTES_MAX: Final = 4 << 20
+SERVICE_NAME: Final = "kafka-client"
+_RESERVED: Final = UUID(int=1)
+_IDENTITY_CHARS_MAX: Final = 256
+"""Longer names of clients are cut for patterns and attributes."""
+_ACCEPTED: Final = [Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY]
+"""In the order of preference."""
+
+
+def handle_get_telemetry_subscriptions(node: Node, ctx: RequestContext) -> Response:
+    request = decoded(ctx, get_telemetry_subscriptions.decode_request)
+    instance = request.client_instance_id or uuid4()
+    client = _heard(node, ctx, _identity(ctx, instance), instance)
+    try:
+        client.get(_now_ms(ctx))
+    except TelemetryRefused as refused:
+        return encode_response(ctx, GetTelemetrySubscriptionsResponse(error_code=refused.code))
+    return encode_response(
+        ctx,
+        GetTelemetrySubscriptionsResponse(
+            client_instance_id=instance,
+            subscription_id=client.wanted.subscription_id,
+            accepted_compression_types=list(_ACCEPTED),
+            push_interval_ms=client.wanted.interval_ms,
+            telemetry_max_bytes=node.config.telemetry_max_bytes,
+            delta_temporality=False,
+            requested_metrics=list(client.wanted.metrics),
+        ),
+    )
+
+
+def handle_push_telemetry(node: Node, ctx: RequestContext) -> Response:
+    request = decoded(ctx, push_telemetry.decode_request)
+    instance = request.client_instance_id
+    if instance is None or instance == _RESERVED:
+        return encode_response(ctx, PushTelemetryResponse(error_code=ErrorCode.INVALID_REQUEST))
+    identity = _identity(ctx, instance)
+    try:
+        _heard(node, ctx, identity, instance).push(
+            _now_ms(ctx),
+            subscription_id=request.subscription_id,
+            compression=request.compression_type,
+            size_bytes=len(request.metrics),
+            size_bytes_max=node.config.telemetry_max_bytes,
+            is_last=request.terminating,
+        )
+    except TelemetryRefused as refused:
+        return encode_response(ctx, PushTelemetryResponse(error_code=refused.code))
+    if request.metrics:
+        try:
+            plain = decompress(request.compression_type, request.metrics, DECOMPRESSED_BYTES_MAX)
+            metrics = with_resource(plain, _resource(node, ctx, identity))
+        except (BatchCorrupt, BatchTooLarge, MetricsInvalid):
+            return encode_response(ctx, PushTelemetryResponse(error_code=ErrorCode.INVALID_RECORD))
+        _collection(node).sender.offer(metrics)
+    return encode_response(ctx, PushTelemetryResponse())
+
+
+def _heard(
+    node: Node, ctx: RequestContext, identity: ClientIdentity, instance: UUID
+) -> ClientInstance:
+    return _collection(node).instances.heard(instance, identity, ctx.connection.id, _now_ms(ctx))
+
+
+def _collection(node: Node) -> ClientMetrics:
+    assert node.client_metrics is not None, "only then the APIs are served"
+    return node.client_metrics
+
+
+def _now_ms(ctx: RequestContext) -> float:
+    return ctx.received_at * 1_000
+
+
+def _identity(ctx: RequestContext, instance: UUID) -> ClientIdentity:
+    connection = ctx.connection
+    software = connection.client_software
+    return ClientIdentity(
+        client_id=(ctx.client_id or "")[:_IDENTITY_CHARS_MAX],
+        client_instance_id=_text_of(instance),
+        client_software_name=software.name,
+        client_software_version=software.version,
+        client_source_address=connection.peer_host,
+        client_source_port=connection.peer.rpartition(":")[2],
+    )
+
+
+def _text_of(instance: UUID) -> str:
+    """Return the id as Kafka's clients log it."""
+    return urlsafe_b64encode(instance.bytes).decode().rstrip("=")
+
+
+def _resource(node: Node, ctx: RequestContext, identity: ClientIdentity) -> bytes:
+    """Return who pushes, by the names of KIP-714, and by those that make series of Prometheus
+    distinct: `job` and `instance`.
+    """
+    return resource_of(
+        [
+            *identity._asdict().items(),
+            ("principal", str(ctx.connection.principal)),
+            ("broker_id", str(node.node_id)),
+            ("service.name", SERVICE_NAME),
+            ("service.instance.id", identity.client_instance_id),
+        ]
+    )

@@ -1,0 +1,216 @@
+"""Send the metrics of clients (KIP-714) to an OpenTelemetry receiver, over HTTP.
+
+Invariants: taking a push never blocks. One request is under way; what comes meanwhile shares the
+next one. A receiver that is down or overloaded gets the same metrics again; what it refuses is
+dropped, and only that: pushes that shared a refused request are sent again one by one.
+Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A request takes at most
+`TIMEOUT_S`. The log has one line when sending starts to fail and one when it works again.
+Source: OTLP 1.x, "OTLP/HTTP"; headers and certificates come from the variables
+`OTEL_EXPORTER_OTLP_*` of OpenTelemetry, as those of traces.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import structlog
+
+from base.client_tls import client_tls
+from base.log_limit import LogLimit
+from broker.client_metrics.sender import SentCounts
+from broker.config import BrokerConfig
+from deploy.errors import UsageError
+from deploy.node.otlp import url_of
+
+if TYPE_CHECKING:
+    import aiohttp
+
+WAITING_BYTES_MAX: Final = 16 << 20
+REQUEST_BYTES_MAX: Final = 4 << 20
+TIMEOUT_S: Final = 10.0
+PAUSE_S_MIN: Final = 1.0
+PAUSE_S_MAX: Final = 30.0
+"""Pause after a failure; it doubles from one to the next."""
+_PATH: Final = "/v1/metrics"
+_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_METRICS_", "OTEL_EXPORTER_OTLP_")
+_TRY_AGAIN: Final = frozenset({429, 502, 503, 504})
+"""As OTLP says."""
+
+_log = structlog.get_logger(__name__)
+
+
+def sender_of(config: BrokerConfig, environment: Mapping[str, str]) -> "OtlpMetrics | None":
+    """Return what sends to the receiver of the settings; None if they name none. Raises
+    UsageError.
+    """
+    endpoint = config.client_metrics_otlp_endpoint
+    return OtlpMetrics(endpoint, environment) if endpoint else None
+
+
+class _Refused(Exception):
+    """Raised when the receiver will not take these metrics later either."""
+
+
+class _Unavailable(Exception):
+    """Raised when the receiver may take the same metrics later."""
+
+
+class OtlpMetrics:
+    """endpoint: http://HOST:PORT of a receiver; the path that OTLP says is added if there is
+    none.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        environment: Mapping[str, str],
+        *,
+        pause_s_min: float = PAUSE_S_MIN,
+    ) -> None:
+        """Raises UsageError for variables that cannot be used."""
+        self._url = url_of(endpoint, _PATH)
+        self._headers = _headers(environment)
+        self._tls = _tls(environment)
+        self._pause_s_min = pause_s_min
+        self._waiting: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self._is_failing = False
+        self._log_limit = LogLimit()
+        self.counts = SentCounts()
+
+    def offer(self, metrics: bytes) -> None:
+        counts = self.counts
+        self._waiting.append(metrics)
+        counts.waiting_bytes += len(metrics)
+        while counts.waiting_bytes > WAITING_BYTES_MAX:
+            self._take()
+            counts.dropped += 1
+        self._arrived.set()
+
+    async def run(self) -> None:
+        # Brokers without this setting do not pay for the import.
+        import aiohttp
+
+        async with aiohttp.ClientSession(
+            trust_env=True,  # proxies
+            headers={"Content-Type": "application/x-protobuf"} | self._headers,
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session:
+            while True:
+                await self._arrived.wait()
+                self._arrived.clear()
+                while self._waiting:
+                    await self._deliver(session, self._take_together())
+
+    def _take(self) -> bytes:
+        metrics = self._waiting.popleft()
+        self.counts.waiting_bytes -= len(metrics)
+        return metrics
+
+    def _take_together(self) -> list[bytes]:
+        """Take the pushes of the next request: at least one."""
+        taken = [self._take()]
+        size = len(taken[0])
+        while self._waiting and size + len(self._waiting[0]) <= REQUEST_BYTES_MAX:
+            taken.append(self._take())
+            size += len(taken[-1])
+        return taken
+
+    async def _deliver(self, session: "aiohttp.ClientSession", pushes: list[bytes]) -> None:
+        try:
+            await self._send(session, pushes)
+        except _Refused as refused:
+            if len(pushes) > 1:
+                for push in pushes:
+                    await self._deliver(session, [push])
+                return
+            self.counts.dropped += 1
+            suppressed = self._log_limit.take(asyncio.get_running_loop().time())
+            if suppressed is not None:
+                _log.warning(
+                    "client_metrics_refused",
+                    endpoint=self._url,
+                    reason=str(refused),
+                    suppressed_count=suppressed,
+                )
+        else:
+            self.counts.sent += len(pushes)
+            self.counts.sent_bytes += sum(map(len, pushes))
+
+    async def _send(self, session: "aiohttp.ClientSession", pushes: list[bytes]) -> None:
+        """Send until the receiver takes or refuses the metrics. Raises _Refused."""
+        pause_s = self._pause_s_min
+        while True:
+            try:
+                await self._post(session, b"".join(pushes))
+            except _Unavailable as error:
+                self._note(str(error))
+            else:
+                self._note("")
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    async def _post(self, session: "aiohttp.ClientSession", body: bytes) -> None:
+        """Raises _Refused, _Unavailable."""
+        import aiohttp
+
+        try:
+            async with session.post(
+                self._url, data=body, ssl=self._tls, allow_redirects=False
+            ) as answer:
+                status = answer.status
+                text = (await answer.content.read(200)).decode(errors="replace")
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise _Unavailable(str(error) or type(error).__name__) from None
+        if status in _TRY_AGAIN:
+            raise _Unavailable(f"HTTP status {status}")
+        if not 200 <= status < 300:
+            raise _Refused(f"HTTP status {status}: {text}")
+
+    def _note(self, failure: str) -> None:
+        if bool(failure) == self._is_failing:
+            return
+        self._is_failing = bool(failure)
+        if failure:
+            _log.warning(
+                "client_metrics_wait",
+                endpoint=self._url,
+                reason=failure,
+                next="they are sent again; beyond 16 MiB the oldest are dropped",
+            )
+        else:
+            _log.info("client_metrics_sent_again", endpoint=self._url)
+
+
+def _variable(environment: Mapping[str, str], name: str) -> str:
+    return next(
+        (environment[prefix + name] for prefix in _VARIABLES if environment.get(prefix + name)), ""
+    )
+
+
+def _headers(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of `name=value,name=value`, with values in percent-encoding."""
+    headers: dict[str, str] = {}
+    for item in filter(None, _variable(environment, "HEADERS").split(",")):
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(
+                "OTEL_EXPORTER_OTLP_HEADERS has an item without '=': write NAME=VALUE,NAME=VALUE"
+            )
+        headers[name.strip()] = unquote(value.strip())
+    return headers
+
+
+def _tls(environment: Mapping[str, str]) -> ssl.SSLContext:
+    certificate = _variable(environment, "CERTIFICATE")
+    try:
+        return client_tls(certificate)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"OTEL_EXPORTER_OTLP_CERTIFICATE: {certificate} cannot be used: {error}"
+        ) from None

@@ -1,0 +1,68 @@
+"""A receiver of OTLP metrics over HTTP. It keeps what it takes, and answers as a test wants."""
+
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
+
+
+class OtlpReceiver:
+    def __init__(self) -> None:
+        self.requests: list[ExportMetricsServiceRequest] = []
+        """Those that were taken."""
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.statuses: list[int] = []
+        """Answers of the next requests; then 200."""
+        self.port = 0
+
+    async def take(self, request: web.Request) -> web.Response:
+        decoded = ExportMetricsServiceRequest()
+        decoded.ParseFromString(await request.read())
+        self.paths.append(request.path)
+        self.headers.append(dict(request.headers))
+        status = self.statuses.pop(0) if self.statuses else self.status_of(decoded)
+        if status == 200:
+            self.requests.append(decoded)
+        return web.Response(status=status, text="because")
+
+    def status_of(self, request: ExportMetricsServiceRequest) -> int:
+        del request
+        return 200
+
+    def resources(self) -> Iterator[tuple[dict[str, str], list[Metric]]]:
+        """Yield the attributes and metrics of each resource that was taken."""
+        for request in self.requests:
+            for resource in request.resource_metrics:
+                yield attributes_of(resource), metrics_of(resource)
+
+
+def attributes_of(resource: ResourceMetrics) -> dict[str, str]:
+    return {item.key: item.value.string_value for item in resource.resource.attributes}
+
+
+def metrics_of(resource: ResourceMetrics) -> list[Metric]:
+    return [metric for scope in resource.scope_metrics for metric in scope.metrics]
+
+
+@asynccontextmanager
+async def serving(
+    receiver: OtlpReceiver, *, port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[OtlpReceiver]:
+    """Serve on 127.0.0.1; port: 0 for a free one."""
+    application = web.Application(client_max_size=64 << 20)
+    application.router.add_post("/{path:.*}", receiver.take)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)
+        await site.start()
+        receiver.port = int(runner.addresses[0][1])
+        yield receiver
+    finally:
+        await runner.cleanup()

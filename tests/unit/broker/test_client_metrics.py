@@ -1,0 +1,318 @@
+"""Metrics of clients (KIP-714): subscriptions, limits of requests, attributes of resources."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+from broker.client_metrics.instances import ClientInstances, TelemetryRefused
+from broker.client_metrics.otlp import FIELDS_MAX, MetricsInvalid, resource_of, with_resource
+from broker.client_metrics.subscriptions import ClientIdentity, ClientSubscription, wanted_of
+from broker.errors import ErrorCode
+
+ONE, TWO = UUID(int=1), UUID(int=2)
+IDENTITY = ClientIdentity("orders-1", str(ONE), "apache-kafka-java", "4.2.0", "10.0.0.7", "45678")
+INTERVAL_MS = 60_000
+
+
+# --- subscriptions --------------------------------------------------------------------------------
+
+
+def wanted(*subscriptions: Mapping[str, str]) -> ClientSubscription:
+    return wanted_of(subscriptions, IDENTITY, ONE)
+
+
+def test_without_a_subscription_a_client_pushes_nothing_and_asks_again() -> None:
+    assert wanted()[1:] == ((), 300_000)
+
+
+def test_a_client_gets_the_metrics_of_all_that_match_at_the_shortest_interval() -> None:
+    assert wanted(
+        {"metrics": "b,a", "interval.ms": "90000"},
+        {"metrics": "c,a", "interval.ms": "60000", "match": "client_id=orders-.*"},
+        {"metrics": "d", "interval.ms": "100", "match": "client_id=payments-.*"},
+    )[1:] == (("a", "b", "c"), 60_000)
+
+
+def test_a_star_asks_for_everything() -> None:
+    assert wanted({"metrics": "a"}, {"metrics": "*"}).metrics == ("*",)
+
+
+@pytest.mark.parametrize(
+    ("match", "matches"),
+    [
+        ("client_id=orders-1", True),
+        ("client_id=orders", False),
+        ("client_id=order.*,client_software_name=apache-kafka-java", True),
+        ("client_id=order.*,client_software_version=3.*", False),
+        ("client_source_address=10\\.0\\.0\\..*,client_source_port=4.*", True),
+        (f"client_instance_id={ONE}", True),
+        ("", True),
+    ],
+)
+def test_all_patterns_must_match_the_whole_of_what_they_name(match: str, matches: bool) -> None:
+    assert bool(wanted({"metrics": "a", "match": match}).metrics) == matches
+
+
+def test_the_id_names_what_is_wanted_and_the_client() -> None:
+    first = wanted({"metrics": "a,b"})
+    assert first == wanted({"metrics": "b,a"}), "brokers agree, whatever the order"
+    others = [
+        wanted({"metrics": "a"}),
+        wanted({"metrics": "a,b", "interval.ms": "100"}),
+        wanted_of([{"metrics": "a,b"}], IDENTITY, TWO),
+    ]
+    assert first.subscription_id not in {other.subscription_id for other in others}
+    assert all(-(2**31) <= each.subscription_id < 2**31 for each in (first, *others))
+
+
+# --- attributes -----------------------------------------------------------------------------------
+
+
+def data_of(*resources: tuple[dict[str, str], list[str]]) -> bytes:
+    data = MetricsData()
+    for attributes, metrics in resources:
+        resource = data.resource_metrics.add()
+        for name, value in attributes.items():
+            resource.resource.attributes.add(key=name).value.string_value = value
+        scope = resource.scope_metrics.add()
+        for metric in metrics:
+            scope.metrics.add(name=metric).gauge.data_points.add(as_double=1.5)
+    return data.SerializeToString()
+
+
+def parsed(data: bytes) -> list[tuple[list[tuple[str, str]], list[str]]]:
+    return [
+        (
+            [(item.key, item.value.string_value) for item in resource.resource.attributes],
+            [metric.name for scope in resource.scope_metrics for metric in scope.metrics],
+        )
+        for resource in MetricsData.FromString(data).resource_metrics
+    ]
+
+
+def test_each_resource_gets_the_attributes_behind_its_own() -> None:
+    data = data_of(({"group_id": "g"}, ["x", "y"]), ({}, ["z"]))
+    added = [("client_id", "c" * 200), ("principal", "User:Grüß")]
+    assert parsed(with_resource(data, resource_of(added))) == [
+        ([("group_id", "g"), *added], ["x", "y"]),
+        (added, ["z"]),
+    ]
+    assert with_resource(b"", resource_of(added)) == b""
+
+
+def test_metrics_of_the_same_resource_share_it() -> None:
+    """As Java sends them: a ResourceMetrics for each metric."""
+    data = data_of(({"group_id": "g"}, ["x"]), ({}, ["y"]), ({"group_id": "g"}, ["z"]))
+    added = [("client_id", "c")]
+    assert parsed(with_resource(data, resource_of(added))) == [
+        ([("group_id", "g"), *added], ["x", "z"]),
+        (added, ["y"]),
+    ]
+
+
+@pytest.mark.parametrize("each", [b"\x0a\x00", b"\x0a\x02\x12\x00", b"\x0a\x02\x0a\x00"])
+def test_the_number_of_fields_has_a_limit(each: bytes) -> None:
+    """Each of them takes time, and 4 MiB could have two million."""
+    resource = resource_of([("a", "b")])
+    with_resource(each * (FIELDS_MAX // 2 - 1), resource)
+    with pytest.raises(MetricsInvalid, match="more than"):
+        with_resource(each * (FIELDS_MAX + 1), resource)
+    with pytest.raises(MetricsInvalid, match="more than"):
+        with_resource(b"\x0a\xff\xff\x07" + b"\x12\x00" * (0x1FFFF // 2) + b"\x08", resource)
+
+
+def test_two_pushes_behind_each_other_are_one_request() -> None:
+    resource = resource_of([("a", "b")])
+    one, two = (with_resource(data_of(({}, [name])), resource) for name in "xy")
+    assert [metrics for _, metrics in parsed(one + two)] == [["x"], ["y"]]
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_list_of_resources_is_refused_and_the_rest_can_be_parsed(data: bytes) -> None:
+    """A client must not spoil the pushes of others in the same request."""
+    resource = resource_of([("a", "b")])
+    try:
+        marked = with_resource(data, resource)
+    except MetricsInvalid:
+        return
+    other = with_resource(data_of(({}, ["x"])), resource)
+    assert _top_level(marked + other)[-1] == _top_level(other)[0]
+
+
+@given(st.binary(max_size=60), st.integers(0, 400))
+def test_damaged_metrics_are_refused_or_stay_apart(junk: bytes, at: int) -> None:
+    data = data_of(({"group_id": "g"}, ["x", "y"]), ({}, ["z"]))
+    damaged = data[: at % len(data)] + junk
+    try:
+        marked = with_resource(damaged, resource_of([("a", "b")]))
+    except MetricsInvalid:
+        return
+    assert len(_top_level(marked)) <= len(_top_level(damaged))
+
+
+def _top_level(data: bytes) -> list[bytes]:
+    """Return the messages of a list of messages."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(data):
+        assert data[at] == 0x0A
+        at += 1
+        size = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        assert at + size <= len(data)
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+# --- when clients may ask and push ----------------------------------------------------------------
+
+
+class Clients:
+    """One broker's clients, with a clock."""
+
+    def __init__(self, clients_max: int = 16) -> None:
+        self.wanted = ClientSubscription(7, ("a",), INTERVAL_MS)
+        self.asked: list[ClientIdentity] = []
+        self.instances = ClientInstances(self._find, clients_max)
+        self.now_ms = 1_000_000.0
+
+    def _find(self, identity: ClientIdentity, instance: UUID) -> ClientSubscription:
+        del instance
+        self.asked.append(identity)
+        return self.wanted
+
+    def get(self, instance: UUID = ONE, connection: int = 1) -> ErrorCode:
+        client = self.instances.heard(instance, IDENTITY, connection, self.now_ms)
+        try:
+            client.get(self.now_ms)
+        except TelemetryRefused as refused:
+            return refused.code
+        return ErrorCode.NONE
+
+    def push(
+        self,
+        instance: UUID = ONE,
+        *,
+        subscription_id: int = 7,
+        compression: int = 4,
+        size: int = 10,
+        last: bool = False,
+        connection: int = 1,
+    ) -> ErrorCode:
+        client = self.instances.heard(instance, IDENTITY, connection, self.now_ms)
+        try:
+            client.push(
+                self.now_ms,
+                subscription_id=subscription_id,
+                compression=compression,
+                size_bytes=size,
+                size_bytes_max=10,
+                is_last=last,
+            )
+        except TelemetryRefused as refused:
+            return refused.code
+        return ErrorCode.NONE
+
+
+OK, EARLY = ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+def test_a_client_pushes_after_it_asked_and_then_once_for_each_interval() -> None:
+    clients = Clients()
+    assert [clients.get(), clients.push(), clients.push(), clients.get()] == [OK, OK, EARLY, EARLY]
+    clients.now_ms += INTERVAL_MS - 1
+    assert [clients.push(), clients.get()] == [EARLY, EARLY]
+    clients.now_ms += 1
+    assert [clients.get(), clients.push(), clients.push()] == [OK, OK, EARLY]
+
+
+@pytest.mark.parametrize(
+    ("pushed", "code"),
+    [
+        ({"subscription_id": 8, "compression": 9, "size": 11}, ErrorCode.UNKNOWN_SUBSCRIPTION_ID),
+        ({"compression": 9, "size": 11}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+    ],
+)
+def test_a_client_that_did_not_know_its_subscription_may_ask_at_once_but_only_once(
+    pushed: dict[str, int], code: ErrorCode
+) -> None:
+    clients = Clients()
+    assert clients.get() is OK
+    assert clients.push(**pushed) is code
+    assert [clients.get(), clients.get()] == [OK, EARLY]
+    assert clients.push() is EARLY, "the refused push counts"
+
+
+def test_a_push_that_is_too_large_is_refused_and_counts() -> None:
+    clients = Clients()
+    clients.get()
+    assert [clients.push(size=11), clients.push(size=10)] == [
+        ErrorCode.TELEMETRY_TOO_LARGE,
+        EARLY,
+    ]
+
+
+def test_the_last_push_may_come_early_and_one_after_it_is_refused() -> None:
+    clients = Clients()
+    assert [clients.get(), clients.push(), clients.push(last=True)] == [OK, OK, OK]
+    assert clients.push(last=True) is ErrorCode.INVALID_REQUEST
+    assert clients.push() is ErrorCode.INVALID_REQUEST
+    assert clients.push() is EARLY, "as in Kafka, a push that is not the last one begins again"
+
+
+def test_a_change_of_subscriptions_lets_clients_begin_again_as_who_they_were() -> None:
+    clients = Clients()
+    clients.get()
+    clients.push(last=True)
+    clients.wanted = ClientSubscription(8, ("b",), INTERVAL_MS)
+    assert clients.push() is ErrorCode.INVALID_REQUEST, "nothing is known of it yet"
+    clients.instances.subscriptions_changed()
+    assert [clients.get(), clients.push(), clients.push(subscription_id=8)] == [
+        OK,
+        ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
+        EARLY,
+    ]
+    assert clients.asked == [IDENTITY] * 2
+
+
+def test_clients_are_forgotten_with_their_connection_and_after_a_silence() -> None:
+    clients = Clients()
+    clients.get(ONE, connection=1)
+    clients.get(TWO, connection=2)
+    assert clients.push(ONE, connection=2) is OK
+    clients.instances.close_connection(2)
+    assert [clients.get(ONE), clients.get(TWO)] == [EARLY, OK]
+    clients.instances.close_connection(1)
+    assert clients.get(ONE) is OK
+    clients.now_ms += 3 * INTERVAL_MS
+    assert clients.push(ONE, last=True) is OK
+    clients.now_ms += 3 * INTERVAL_MS
+    assert clients.push(ONE) is ErrorCode.INVALID_REQUEST
+    clients.push(ONE, last=True)
+    clients.now_ms += 3 * INTERVAL_MS + 1
+    assert clients.push(ONE) is OK, "it is another one by now"
+
+
+def test_the_client_that_was_silent_for_the_longest_makes_room() -> None:
+    clients = Clients(clients_max=2)
+    three = UUID(int=3)
+    for instance in (ONE, TWO):
+        assert clients.get(instance, connection=instance.int) is OK
+    clients.push(ONE)
+    assert clients.get(three, connection=3) is OK
+    assert len(clients.instances) == 2
+    assert [clients.get(ONE), clients.get(TWO)] == [EARLY, OK]
+    for connection in (1, 2, 3):
+        clients.instances.close_connection(connection)
+    assert not len(clients.instances)

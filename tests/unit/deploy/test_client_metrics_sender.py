@@ -1,0 +1,164 @@
+"""Metrics of clients go to a receiver of OTLP over HTTP: together, again, or not at all."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+
+from broker.config import BrokerConfig
+from deploy.errors import UsageError
+from deploy.node import client_metrics
+from deploy.node.client_metrics import OtlpMetrics, sender_of
+from tests.support.certs import Authority
+from tests.support.otlp_receiver import OtlpReceiver, metrics_of, serving
+from tests.support.waiting import until
+
+
+def push(name: str, padding: int = 0) -> bytes:
+    data = MetricsData()
+    scope = data.resource_metrics.add().scope_metrics.add()
+    scope.metrics.add(name=name, description="x" * padding).gauge.data_points.add(as_int=1)
+    return data.SerializeToString()
+
+
+def names(request: ExportMetricsServiceRequest) -> list[str]:
+    return [metric.name for resource in request.resource_metrics for metric in metrics_of(resource)]
+
+
+@asynccontextmanager
+async def sending(metrics: OtlpMetrics) -> AsyncIterator[OtlpMetrics]:
+    task = asyncio.create_task(metrics.run())
+    try:
+        yield metrics
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def to(port: int, environment: dict[str, str] | None = None, scheme: str = "http") -> OtlpMetrics:
+    return OtlpMetrics(f"{scheme}://127.0.0.1:{port}", environment or {}, pause_s_min=0.01)
+
+
+async def test_what_comes_while_a_request_is_under_way_shares_the_next_one() -> None:
+    receiver = OtlpReceiver()
+    async with serving(receiver), sending(to(receiver.port)) as metrics:
+        for name in "abc":
+            metrics.offer(push(name))
+        await until(lambda: metrics.counts.sent == 3)
+        assert [names(request) for request in receiver.requests] == [["a", "b", "c"]]
+        assert receiver.paths == ["/v1/metrics"]
+        assert receiver.headers[0]["Content-Type"] == "application/x-protobuf"
+        assert metrics.counts.sent_bytes == 3 * len(push("a"))
+        metrics.offer(push("d"))
+        await until(lambda: metrics.counts.sent == 4)
+
+
+async def test_requests_have_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_metrics, "REQUEST_BYTES_MAX", 2 * len(push("a")))
+    receiver = OtlpReceiver()
+    async with serving(receiver), sending(to(receiver.port)) as metrics:
+        for name in "abc":
+            metrics.offer(push(name))
+        metrics.offer(push("large", padding=500))
+        await until(lambda: metrics.counts.sent == 4)
+        assert [names(each) for each in receiver.requests] == [["a", "b"], ["c"], ["large"]]
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_a_receiver_in_trouble_gets_the_same_again(status: int) -> None:
+    receiver = OtlpReceiver()
+    receiver.statuses = [status, status]
+    async with serving(receiver), sending(to(receiver.port)) as metrics:
+        metrics.offer(push("a"))
+        await until(lambda: metrics.counts.sent == 1)
+        assert (len(receiver.paths), metrics.counts.dropped) == (3, 0)
+
+
+async def test_a_receiver_that_comes_later_gets_what_waited() -> None:
+    receiver = OtlpReceiver()
+    async with serving(receiver):
+        port = receiver.port
+    async with sending(to(port)) as metrics:
+        metrics.offer(push("a"))
+        await until(lambda: metrics._is_failing)
+        metrics.offer(push("b"))
+        async with serving(receiver, port=port):
+            await until(lambda: metrics.counts.sent == 2)
+    assert [names(each) for each in receiver.requests] == [["a"], ["b"]]
+
+
+async def test_metrics_that_are_refused_do_not_take_others_with_them() -> None:
+    class Picky(OtlpReceiver):
+        def status_of(self, request: ExportMetricsServiceRequest) -> int:
+            return 400 if "bad" in names(request) else 200
+
+    receiver = Picky()
+    async with serving(receiver), sending(to(receiver.port)) as metrics:
+        for name in ("a", "bad", "c"):
+            metrics.offer(push(name))
+        await until(lambda: metrics.counts.sent + metrics.counts.dropped == 3)
+        assert (metrics.counts.sent, metrics.counts.dropped) == (2, 1)
+        assert [names(each) for each in receiver.requests] == [["a"], ["c"]]
+
+
+async def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_metrics, "WAITING_BYTES_MAX", 2 * len(push("a")))
+    metrics = to(1)
+    for name in "abc":
+        metrics.offer(push(name))
+    counts = metrics.counts
+    assert (counts.dropped, counts.waiting_bytes) == (1, 2 * len(push("a")))
+    receiver = OtlpReceiver()
+    async with serving(receiver):
+        metrics._url = f"http://127.0.0.1:{receiver.port}/"
+        async with sending(metrics):
+            await until(lambda: counts.sent == 2)
+    assert names(receiver.requests[0]) == ["b", "c"]
+    assert not counts.waiting_bytes
+
+
+async def test_headers_and_certificates_come_from_the_variables_of_opentelemetry(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    server = authority.make("receiver")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(server.certificate, server.key)
+    environment = {
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-all=no",
+        "OTEL_EXPORTER_OTLP_METRICS_HEADERS": "Authorization=Bearer%20abc, x-tenant=1",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.file),
+    }
+    receiver = OtlpReceiver()
+    async with (
+        serving(receiver, tls=tls),
+        sending(to(receiver.port, environment, "https")) as metrics,
+    ):
+        metrics.offer(push("a"))
+        await until(lambda: metrics.counts.sent == 1)
+    (headers,) = receiver.headers
+    assert (headers["Authorization"], headers["x-tenant"]) == ("Bearer abc", "1")
+    assert "x-all" not in headers
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "token"}, "NAME=VALUE"),
+        ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere.pem"}, "/nowhere.pem"),
+    ],
+)
+def test_variables_that_cannot_be_used_are_refused(environment: dict[str, str], says: str) -> None:
+    config = BrokerConfig(
+        controllers=("c:1",), client_metrics_otlp_endpoint="http://collector:4318"
+    )
+    with pytest.raises(UsageError, match=says):
+        sender_of(config, environment)
+    assert sender_of(BrokerConfig(controllers=("c:1",)), environment) is None
