@@ -117,12 +117,13 @@ def server_command(class_path: str, config: Path, values: Mapping[str, str]) -> 
 
 @contextmanager
 def kafka(
-    settings: Mapping[str, str], *, users: Mapping[str, str] | None = None
+    settings: Mapping[str, str], *, users: Mapping[str, str] | None = None, plugins: str = ""
 ) -> Iterator[KafkaProcess]:
     """Start Kafka with these settings besides those of a single node. users: names and passwords
-    for PLAIN on a listener SASL_PLAINTEXT of its own. Raises KafkaMissing.
+    for PLAIN on a listener SASL_PLAINTEXT of its own. plugins: a class path of more classes. Raises
+    KafkaMissing.
     """
-    class_path = prepared()
+    class_path = f"{prepared()}:{plugins}" if plugins else prepared()
     port, sasl_port = free_port(), free_port()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-kafka-") as directory:
         root = Path(directory)
