@@ -14,7 +14,7 @@ from controller.api.load_messages import (
     ProposedMove,
     ProposeMoves,
 )
-from deploy.clients.controllers import connect, no_controller
+from deploy.clients.controllers import answer_of, connect
 from deploy.errors import DeployError
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_
 
     client = connect(controller)
     try:
-        return await call(client)
-    except TimeoutError:
-        raise no_controller(client, controller, _TIMEOUT_S) from None
+        return await answer_of(client, controller, _TIMEOUT_S, call(client))
     except RequestRefused as error:
         raise DeployError(str(error)) from None
     finally:

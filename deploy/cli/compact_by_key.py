@@ -19,7 +19,7 @@ from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
 from controller.metadata.image import MetadataImage
 from deploy.cli.compact_job import ControllerRewrites, Target
-from deploy.clients.controllers import connect, no_controller
+from deploy.clients.controllers import answer_of, connect
 from deploy.errors import DeployError, UsageError
 from deploy.output import Format, Progress, print_document, print_table, say, size
 from lake.cleaning.job import PassJob, PassResult, PassTask
@@ -187,7 +187,7 @@ def _run(
         store, client = open_store(target.store_url), connect(controller)
         follower = MetadataFollower(client)
         try:
-            await _start(client, follower, controller)
+            await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
             view = ClusterView(store, target.cluster_id)
             await _until_published(view, follower, target.topic)
             cleaning = TopicCleaner(
@@ -209,13 +209,6 @@ def _run(
         return await asyncio.to_thread(lambda: list(engine.map(PassJob(target.store_url), tasks)))
 
     return asyncio.run(run())
-
-
-async def _start(client: ControllerClient, follower: MetadataFollower, controller: str) -> None:
-    try:
-        await follower.start(_TIMEOUT_S)
-    except TimeoutError:
-        raise no_controller(client, controller, _TIMEOUT_S) from None
 
 
 async def _until_published(view: ClusterView, follower: MetadataFollower, topic: str) -> None:

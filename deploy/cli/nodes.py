@@ -51,11 +51,13 @@ def nodes(
     from deploy.views import view_cluster
 
     address = find_controller(controller, state_file, os.environ)
+    # All controllers have the metadata, and only the leader the loads.
+    image = read_metadata(address, lambda image: image)
     try:
         loads = {broker.node_id: broker for broker in propose_moves(address).before}
-    except NoController:  # no leader now; the other controllers also have the metadata
+    except NoController:
         loads = {}
-    cluster = read_metadata(address, lambda image: view_cluster(image, address, loads))
+    cluster = view_cluster(image, address, loads)
     if output is not Format.TABLE:
         print_document(output, cluster)
         return

@@ -4,9 +4,10 @@
 Must not import gRPC before it is needed.
 """
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from base.settings import SettingInvalid, fields_of
 from controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
@@ -14,6 +15,11 @@ from deploy.errors import DeployError, NoController, UsageError
 
 if TYPE_CHECKING:
     from controller.api.client import ControllerClient
+
+LOCKED_OUT_S: Final = 2.0
+"""A controller that starts again may refuse connections for a moment, too."""
+_LOOK_S: Final = 0.2
+_T = TypeVar("_T")
 
 
 def connect(
@@ -28,10 +34,45 @@ def connect(
     return ControllerClient(listed, tls=_tls(environment))
 
 
+async def answer_of(
+    client: "ControllerClient", controller: str, timeout_s: float, work: Awaitable[_T]
+) -> _T:
+    """Return what controllers answer. work: ends with TimeoutError after `timeout_s`. Raises
+    NoController, also as soon as all controllers lock this side out.
+    """
+    try:
+        return await unless_locked_out(client, work)
+    except TimeoutError:
+        raise no_controller(client, controller, timeout_s) from None
+
+
+async def unless_locked_out(client: "ControllerClient", work: Awaitable[_T]) -> _T:
+    """Return the result of `work`. Raises TimeoutError once all controllers have refused the
+    connection for LOCKED_OUT_S because of TLS or the certificate: to wait longer would not help.
+    """
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    locked_out_at: float | None = None
+    try:
+        while not task.done():
+            await asyncio.wait((task,), timeout=_LOOK_S)
+            if not client.is_locked_out:
+                locked_out_at = None
+            elif locked_out_at is None:
+                locked_out_at = loop.time()
+            elif loop.time() - locked_out_at >= LOCKED_OUT_S:
+                raise TimeoutError("all controllers refuse the connection")
+        return await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 def no_controller(client: "ControllerClient", controller: str, timeout_s: float) -> NoController:
     """Return the error for controllers that do not answer, with the reason if TLS is why."""
-    why = f"; {client.trouble}" if client.trouble else ""
-    return NoController(f"no controller answers at {controller} within {timeout_s:.0f} s{why}")
+    if client.trouble:
+        return NoController(f"no controller answers at {controller}: {client.trouble}")
+    return NoController(f"no controller answers at {controller} within {timeout_s:.0f} s")
 
 
 def _tls(environment: Mapping[str, str]) -> TlsFiles | None:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from controller.metadata.image import MetadataImage
 from deploy.clients import state_file
-from deploy.clients.controllers import connect, no_controller
+from deploy.clients.controllers import answer_of, connect
 from deploy.clients.profiles import current_profile
 from deploy.clients.target import dev_cluster
 from deploy.errors import NoController
@@ -59,10 +59,8 @@ async def _read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -
     client = connect(controller)
     follower = MetadataFollower(client)
     try:
-        await follower.start(_TIMEOUT_S)
+        await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
         return view(follower.image)
-    except TimeoutError:
-        raise no_controller(client, controller, _TIMEOUT_S) from None
     finally:
         await follower.stop()
         await client.close()

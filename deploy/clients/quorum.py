@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from controller.api.errors import RequestRefused
 from controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
-from deploy.clients.controllers import connect
+from deploy.clients.controllers import connect, unless_locked_out
 from deploy.errors import DeployError, NoController
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def change(controller: str, request: "Callable[[ControllerClient], Awaitable[Non
 async def _with_client(controller: str, ask: "Callable[[ControllerClient], Awaitable[T]]") -> T:
     client = connect(controller)
     try:
-        return await ask(client)
+        return await unless_locked_out(client, ask(client))
     except RequestRefused as error:
         raise DeployError(error.detail or error.status.name) from None
     except TimeoutError as error:

@@ -13,7 +13,7 @@ from typing import Final
 
 from controller.api.messages import MoveTrace, TraceMove
 from controller.metadata.records import PartitionRecord
-from deploy.clients.controllers import connect, no_controller
+from deploy.clients.controllers import answer_of, connect
 from deploy.errors import DeployError
 from deploy.reassign.plan import Key
 
@@ -113,19 +113,18 @@ async def _ask(controller: str, key: Key) -> MoveView | None:
     client = connect(controller)
     follower = MetadataFollower(client)
     try:
-        await follower.start(_TIMEOUT_S)
+        await answer_of(client, controller, _TIMEOUT_S, follower.start(_TIMEOUT_S))
         topic = follower.image.topics.by_name(key.topic)
         if topic is None or key.partition >= len(topic.partitions):
             raise DeployError(
                 f"partition {key} does not exist; `penstock topics list` lists the topics"
             )
         record = topic.partitions[key.partition]
-        traces = await client.trace_move(
-            TraceMove(topic_id=topic.topic_id, partition=key.partition), timeout_s=_TIMEOUT_S
+        wanted = TraceMove(topic_id=topic.topic_id, partition=key.partition)
+        traces = await answer_of(
+            client, controller, _TIMEOUT_S, client.trace_move(wanted, timeout_s=_TIMEOUT_S)
         )
         return view_move(key, record, traces.items)
-    except TimeoutError:
-        raise no_controller(client, controller, _TIMEOUT_S) from None
     finally:
         await follower.stop()
         await client.close()

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Self
 
 from controller.api.load_messages import ProposeMoves
-from deploy.clients.controllers import connect, no_controller
+from deploy.clients.controllers import answer_of, connect
+from deploy.errors import NoController
 from deploy.top.cost import Prices
 from deploy.top.offsets import EndOffsets
 from deploy.top.view import STANDARD, Offsets, TopView, stored_topics, view_top
@@ -71,10 +72,12 @@ class Watch:
         self._client = connect(self._controller)
         self._follower = MetadataFollower(self._client)
         try:
-            await self._follower.start(_TIMEOUT_S)
-        except TimeoutError:
+            await answer_of(
+                self._client, self._controller, _TIMEOUT_S, self._follower.start(_TIMEOUT_S)
+            )
+        except NoController:
             await self._close()
-            raise no_controller(self._client, self._controller, _TIMEOUT_S) from None
+            raise
 
     async def _close(self) -> None:
         await self._follower.stop()
