@@ -165,6 +165,8 @@ class OtlpMetrics:
             ) as answer:
                 status = answer.status
                 text = (await answer.content.read(200)).decode(errors="replace")
+        except aiohttp.ClientConnectorError as error:
+            raise _Unavailable(str(error.os_error)) from None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise _Unavailable(str(error) or type(error).__name__) from None
         if status in _TRY_AGAIN:

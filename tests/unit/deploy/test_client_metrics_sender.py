@@ -1,6 +1,7 @@
 """Metrics of clients go to a receiver of OTLP over HTTP: together, again, or not at all."""
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from structlog.testing import capture_logs
 
 from broker.config import BrokerConfig
 from deploy.errors import UsageError
@@ -86,8 +88,13 @@ async def test_a_receiver_that_comes_later_gets_what_waited() -> None:
     async with serving(receiver):
         port = receiver.port
     async with sending(to(port)) as metrics:
-        metrics.offer(push("a"))
-        await until(lambda: metrics._is_failing)
+        with capture_logs() as logged:
+            metrics.offer(push("a"))
+            await until(lambda: metrics._is_failing)
+        (line,) = logged
+        assert (line["event"], line["endpoint"]) == ("client_metrics_wait", metrics._url)
+        assert re.fullmatch(r".*Connect.* failed.*|.*[Rr]efused.*", line["reason"])
+        assert "SSLContext" not in line["reason"]
         metrics.offer(push("b"))
         async with serving(receiver, port=port):
             await until(lambda: metrics.counts.sent == 2)
