@@ -671,9 +671,10 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         check(self)
         if self.schema_registry_url:
-            self._check_registry()
+            self._check_http("schema_registry_url", "schema_registry_basic_auth_user_info")
         if self.client_metrics_otlp_endpoint:
-            self._check_receiver()
+            variable = "the variable OTEL_EXPORTER_OTLP_HEADERS"
+            self._check_http("client_metrics_otlp_endpoint", variable)
         if self.buffered_request_bytes_max < self.request_bytes_max:
             allowed = f"at least request_bytes_max ({self.request_bytes_max})"
             raise SettingInvalid(
@@ -743,24 +744,14 @@ class BrokerConfig:
         ]
         return tuple(item._replace(port=item.port or ports[item.name]) for item in found)
 
-    def _check_registry(self) -> None:
-        parts = urlsplit(self.schema_registry_url)
+    def _check_http(self, field: str, credentials: str) -> None:
+        """Check the URL of a server. credentials: where they belong."""
+        parts = urlsplit(getattr(self, field))
         if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
             raise SettingInvalid(
-                "schema_registry_url",
+                field,
                 HIDDEN,
-                "http://HOST:PORT or https://HOST; credentials belong into"
-                " schema_registry_basic_auth_user_info",
-            )
-
-    def _check_receiver(self) -> None:
-        parts = urlsplit(self.client_metrics_otlp_endpoint)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-            raise SettingInvalid(
-                "client_metrics_otlp_endpoint",
-                HIDDEN,
-                "http://HOST:PORT or https://HOST; credentials belong into the variable"
-                " OTEL_EXPORTER_OTLP_HEADERS",
+                f"http://HOST:PORT or https://HOST; credentials belong into {credentials}",
             )
 
     def _check_listeners(self) -> None:

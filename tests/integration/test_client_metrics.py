@@ -139,6 +139,18 @@ async def asked(cluster: Cluster, instance: UUID | None = ONE) -> Any:
     )
 
 
+async def push(cluster: Cluster, subscription: Any, compression: int, metrics: bytes) -> int:
+    """Return the error code."""
+    request = push_telemetry.PushTelemetryRequest(
+        ONE,
+        subscription["subscription_id"],
+        compression_type=compression,
+        metrics=metrics,
+    )
+    answer = await asyncio.to_thread(ask, cluster.bootstrap, apis.PUSH_TELEMETRY, request)
+    return int(answer["error_code"])
+
+
 @pytest.mark.parametrize("compression", list(Compression))
 async def test_pushes_may_be_compressed(
     cluster: Cluster, receiver: OtlpReceiver, compression: Compression
@@ -146,18 +158,8 @@ async def test_pushes_may_be_compressed(
     await subscribe(cluster, metrics="*", interval_ms="100")
     subscription = await asked(cluster)
     assert subscription["accepted_compression_types"] == [4, 3, 1, 2]
-    answer = await asyncio.to_thread(
-        ask,
-        cluster.bootstrap,
-        apis.PUSH_TELEMETRY,
-        push_telemetry.PushTelemetryRequest(
-            ONE,
-            subscription["subscription_id"],
-            compression_type=compression,
-            metrics=compress(compression, metrics_data()),
-        ),
-    )
-    assert answer["error_code"] == 0
+    data = compress(compression, metrics_data())
+    assert await push(cluster, subscription, compression, data) == 0
     await until(lambda: bool(receiver.requests))
     ((attributes, (metric,)),) = receiver.resources()
     assert (metric.name, attributes["client_software_name"]) == ("m", "unknown")
@@ -177,18 +179,8 @@ async def test_what_cannot_be_passed_on_is_refused(
 ) -> None:
     await subscribe(cluster, metrics="*", interval_ms="100")
     subscription = await asked(cluster)
-    answer = await asyncio.to_thread(
-        ask,
-        cluster.bootstrap,
-        apis.PUSH_TELEMETRY,
-        push_telemetry.PushTelemetryRequest(
-            ONE,
-            subscription["subscription_id"],
-            compression_type=compression,
-            metrics=metrics,
-        ),
-    )
-    assert answer["error_code"] == ErrorCode.INVALID_RECORD
+    answer = await push(cluster, subscription, compression, metrics)
+    assert answer == ErrorCode.INVALID_RECORD
     assert not receiver.paths
 
 

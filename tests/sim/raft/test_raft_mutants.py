@@ -1,6 +1,7 @@
 """Test the simulator: planted bugs are found within a bounded number of seeds."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -19,6 +20,15 @@ from tests.sim.raft.raft_mutants import (
 from tests.sim.raft.raft_world import CoreType, Knobs, World
 
 SEEDS_MAX = 100
+CALM = Knobs(
+    voters=3,
+    drop=0.0,
+    duplicate=0.0,
+    crash=0.0,
+    partition=0.0,
+    snapshot=0.0,
+    delay_ms_max=5,
+)
 FIGURE_8 = Knobs(
     voters=5,
     drop=0.1,
@@ -74,17 +84,7 @@ def test_the_unharmed_core_keeps_one_configuration(knobs: Knobs) -> None:
 
 
 def test_leadership_leaves_a_slow_disk_and_does_not_come_back_at_once() -> None:
-    knobs = Knobs(
-        voters=3,
-        drop=0.0,
-        duplicate=0.0,
-        crash=0.0,
-        partition=0.0,
-        snapshot=0.0,
-        delay_ms_max=5,
-        fsync_ms_max=5,
-        slow_disk=0,
-    )
+    knobs = replace(CALM, fsync_ms_max=5, slow_disk=0)
     left = 0
     for seed in range(6):
         world = World(seed, knobs=knobs)
@@ -102,16 +102,7 @@ def test_leadership_leaves_a_slow_disk_and_does_not_come_back_at_once() -> None:
 
 
 def test_a_leader_stays_when_no_disk_is_better() -> None:
-    knobs = Knobs(
-        voters=3,
-        drop=0.0,
-        duplicate=0.0,
-        crash=0.0,
-        partition=0.0,
-        snapshot=0.0,
-        delay_ms_max=5,
-        fsync_ms_max=400,
-    )
+    knobs = replace(CALM, fsync_ms_max=400)
     for seed in range(3):
         world = World(seed, knobs=knobs)
         world.run(3_000)
@@ -140,16 +131,7 @@ def test_a_leader_stays_when_the_disk_of_the_last_follower_stalls() -> None:
 
 def _with_a_stalling_follower(core_type: CoreType) -> tuple[int, int]:
     """Return how many epochs had a leader in half a minute, and how many entries it committed."""
-    knobs = Knobs(
-        voters=3,
-        drop=0.0,
-        duplicate=0.0,
-        crash=0.0,
-        partition=0.0,
-        snapshot=0.0,
-        delay_ms_max=5,
-        fsync_ms_max=5,
-    )
+    knobs = replace(CALM, fsync_ms_max=5)
     world = World(0, core_type, knobs)
     world.run(3_000)
     (leader,) = (node for node in world.nodes if node.core is not None and node.core.is_leader)

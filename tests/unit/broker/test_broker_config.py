@@ -22,6 +22,16 @@ from broker.config import BrokerConfig
             "one address for each",
         ),
         ({"group_min_session_timeout_ms": 2_000_000}, "group_min_session_timeout_ms", "at most"),
+        (
+            {"client_metrics_otlp_endpoint": "collector:4318"},
+            "client_metrics_otlp_endpoint",
+            "http://HOST:PORT",
+        ),
+        (
+            {"client_metrics_otlp_endpoint": "http://user:word@collector:4318"},
+            "client_metrics_otlp_endpoint",
+            "OTEL_EXPORTER_OTLP_HEADERS",
+        ),
     ],
 )
 def test_what_can_not_work_is_refused_by_name(
