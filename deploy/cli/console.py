@@ -120,6 +120,7 @@ def console(
     console.example.com --login --ssl-certificate cert.pem --ssl-key key.pem
     """
     from deploy.clients import state_file as states
+    from deploy.clients.controllers import use_tls
     from deploy.clients.profiles import Profile, current_profile
     from deploy.clients.security import current_security, use_file
     from deploy.clients.target import dev_cluster
@@ -140,6 +141,8 @@ def console(
         )
     if state is not None and state.command_config and not current_security().username:
         use_file(Path(state.command_config))
+    if state is not None and not (cluster.controller or used.controller):
+        use_tls(state.controller_tls)
     options = check(
         ConsoleOptions(
             bootstrap=bootstrap,

@@ -134,6 +134,7 @@ def _resolve_addresses(
     if store or controller:
         return store, controller or ""
     from deploy.clients import state_file as states
+    from deploy.clients.controllers import use_tls
     from deploy.clients.profiles import current_profile
     from deploy.clients.target import dev_cluster
 
@@ -149,6 +150,7 @@ def _resolve_addresses(
         raise UsageError(
             f"no cluster given, and {missing}: pass --controller HOST:PORT, --store URL, or both"
         )
+    use_tls(state.controller_tls)
     # A `memory:` store lies in the process that made it.
     is_shared = not state.store_url.startswith("memory:")
     return state.store_url if is_shared else "", state.controller

@@ -1,5 +1,5 @@
 """Connect commands to controllers: with TLS, if the environment has the variables of the settings
-`controller.ssl.*`, as for nodes.
+`controller.ssl.*`, as for nodes, or the state file of the running cluster has its own.
 
 Must not import gRPC before it is needed.
 """
@@ -20,6 +20,15 @@ LOCKED_OUT_S: Final = 2.0
 """A controller that starts again may refuse connections for a moment, too."""
 _LOOK_S: Final = 0.2
 _T = TypeVar("_T")
+_of_cluster: Final[dict[str, str]] = {}
+"""Settings of TLS of the cluster that the command has found by itself."""
+
+
+def use_tls(settings: Mapping[str, str]) -> None:
+    """Connect with these settings from now on, where the environment has none. settings: those of
+    the local cluster whose controllers are meant.
+    """
+    _of_cluster.update(settings)
 
 
 def connect(
@@ -79,6 +88,8 @@ def _tls(environment: Mapping[str, str]) -> TlsFiles | None:
     fields = fields_of(TlsConfig)
     variables = {field.field: _variable(field.name) for field in fields}
     given = {name: environment.get(variable, "") for name, variable in variables.items()}
+    if not any(given.values()):
+        given = {field.field: _of_cluster.get(field.name, "") for field in fields}
     try:
         return TlsFiles.open(TlsConfig(**given))
     except SettingInvalid as error:

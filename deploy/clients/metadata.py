@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from controller.metadata.image import MetadataImage
 from deploy.clients import state_file
-from deploy.clients.controllers import answer_of, connect
+from deploy.clients.controllers import answer_of, connect, use_tls
 from deploy.clients.profiles import current_profile
 from deploy.clients.target import dev_cluster
 from deploy.errors import NoController
@@ -45,6 +45,7 @@ def find_controller(
             f" {state_path or state_file.default_path(environment)}: pass --controller HOST:PORT"
             f" ({CONTROLLER_VARIABLE}), or start a cluster with `penstock dev`"
         )
+    use_tls(state.controller_tls)
     return state.controller
 
 

@@ -43,6 +43,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessState]
     command_config: str = ""
     """File of client properties; empty if clients need none."""
+    controller_tls: dict[str, str] = {}
+    """Settings of TLS with which commands reach the controllers; empty if they use none."""
     console: str = ""
     """Address of the web console; empty if there is none."""
 

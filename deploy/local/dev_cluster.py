@@ -245,6 +245,7 @@ class _Dev:
                 store_url=self._plan.store_url,
                 processes=list(processes),
                 command_config=str(self._security.client_properties) if self._security else "",
+                controller_tls=self._security.node_settings("admin") if self._security else {},
                 console="" if self._console is None else self._console.url,
             ),
         )
@@ -298,7 +299,7 @@ class _Dev:
         )
         if files is not None:
             _say(f"clients need TLS and SCRAM; Java's properties: {files.client_properties}")
-            _say(f"for penstock commands in another terminal: source {files.environment}")
+            _say(f"for penstock commands that name addresses: source {files.environment}")
         if files is not None or sys.stderr.isatty():
             topic = next(iter(self._contents.topics), "orders")
             for line in snippets.lines(

@@ -72,7 +72,9 @@ def test_commands_work_with_the_files_and_not_without(cluster: LocalCluster) -> 
     assert sorted(read.stdout.split()) == ["one", "two"]
     for command in (("quorum", "describe"), ("nodes",)):
         assert sourced(cluster, *command).returncode == 0
-    without = penstock(cluster, "quorum", "describe")
+        found = penstock(cluster, *command)
+        assert found.returncode == 0, (command, found.stderr)
+    without = penstock(cluster, "quorum", "describe", "--controller", state.controller)
     assert (without.returncode, "if it uses TLS, set controller.ssl" in without.stderr) == (1, True)
 
 
