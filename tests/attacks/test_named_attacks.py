@@ -20,12 +20,18 @@ from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
 from broker.security.plain import plain_message
 from broker.security.scram import ScramClient
 from broker.wire import apis
-from broker.wire.gen import create_topics, describe_configs
+from broker.wire.gen import (
+    create_topics,
+    describe_configs,
+    get_telemetry_subscriptions,
+    push_telemetry,
+)
 from controller.api.messages import CreateAcls, CreateTopics, DeleteAcls, NewTopic
 from controller.metadata.acls import AclFilter
 from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from controller.metadata.records import AclEntry
 from objectstore.directory import DirectoryStore
+from stream.batch.compression import Compression, compress
 from stream.batch.records import Record, encode_batch
 from tests.support.attacker import Attacker
 from tests.support.broker_process import broker_process
@@ -67,13 +73,45 @@ BATCH = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v")])
 
 
 @pytest.mark.parametrize("key", [71, 72], ids=["GetTelemetrySubscriptions", "PushTelemetry"])
-async def test_telemetry_is_not_served(tmp_path: Path, key: int) -> None:
+async def test_telemetry_is_not_served_without_a_receiver(tmp_path: Path, key: int) -> None:
     """CVE class: brokers that decompress or parse metrics which clients push (KIP-714)."""
-    assert key not in apis.APIS
     async with Cluster(tmp_path) as cluster, Attacker.connected(cluster.broker.port) as attacker:
         frame = key.to_bytes(2, "big") + bytes(2) + (1).to_bytes(4, "big") + b"\xff\xff\x00"
         attacker.send(len(frame).to_bytes(4, "big") + frame + bytes(1_000))
         assert await attacker.frame() is None
+
+
+@pytest.mark.parametrize("compression", [each for each in Compression if each])
+async def test_bombs_of_metrics_take_little_memory_and_leave_the_broker_as_it_was(
+    tmp_path: Path, compression: Compression
+) -> None:
+    """CVE class: as above. 64 MiB of zeros, compressed."""
+    bomb = compress(compression, bytes(64 << 20))
+    receiver = "http://127.0.0.1:1"
+    async with (
+        Cluster(
+            tmp_path, client_metrics_otlp_endpoint=receiver, telemetry_max_bytes=16 << 20
+        ) as cluster,
+        Attacker.connected(cluster.broker.port) as attacker,
+    ):
+        asked = get_telemetry_subscriptions.GetTelemetrySubscriptionsRequest()
+        subscription = await attacker.ask(apis.GET_TELEMETRY_SUBSCRIPTIONS, 0, asked)
+        request = push_telemetry.PushTelemetryRequest(
+            subscription.client_instance_id,
+            subscription.subscription_id,
+            compression_type=compression,
+            metrics=bomb,
+        )
+        tracemalloc.start()
+        try:
+            answer = await attacker.ask(apis.PUSH_TELEMETRY, 0, request)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert answer.error_code == ErrorCode.INVALID_RECORD
+        assert peak_bytes <= TRACED_BYTES_MAX + 8 * len(bomb)
+        assert cluster.broker.client_metrics is not None
+        assert not cluster.broker.client_metrics.sender.counts.waiting_bytes
 
 
 async def test_no_config_that_clients_can_set_loads_anything(tmp_path: Path) -> None:

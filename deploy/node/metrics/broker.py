@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 from base.acls import Operation, ResourceType
+from broker.client_metrics.sender import SentCounts
 from broker.errors import ErrorCode
 from broker.groups.model import GroupState
 from broker.handlers.record_checks import REASONS
@@ -70,13 +71,13 @@ def _clients(broker: Broker) -> Iterator[Reading]:
     for reason in REASONS:
         yield table.SCHEMA_REFUSALS, (reason,), checks.refused[reason]
     yield table.SCHEMA_PENDING, (), checks.pending_bytes
-    if broker.client_metrics is not None:
-        counts = broker.client_metrics.sender.counts
-        yield table.CLIENT_METRICS_CLIENTS, (), len(broker.client_metrics.instances)
-        yield table.CLIENT_METRICS_SENT, (), counts.sent
-        yield table.CLIENT_METRICS_SENT_BYTES, (), counts.sent_bytes
-        yield table.CLIENT_METRICS_DROPPED, (), counts.dropped
-        yield table.CLIENT_METRICS_WAITING, (), counts.waiting_bytes
+    pushed = broker.client_metrics
+    counts = SentCounts() if pushed is None else pushed.sender.counts
+    yield table.CLIENT_METRICS_CLIENTS, (), 0 if pushed is None else len(pushed.instances)
+    yield table.CLIENT_METRICS_SENT, (), counts.sent
+    yield table.CLIENT_METRICS_SENT_BYTES, (), counts.sent_bytes
+    yield table.CLIENT_METRICS_DROPPED, (), counts.dropped
+    yield table.CLIENT_METRICS_WAITING, (), counts.waiting_bytes
     yield table.CONNECTIONS, (), server.connection_count
     yield table.CONNECTIONS_OPENED, (), server.accepted_count
     yield table.CONNECTIONS_DROPPED, (), server.closed_count
