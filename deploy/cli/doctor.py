@@ -136,6 +136,7 @@ def _resolve_addresses(
     from deploy.clients import state_file as states
     from deploy.clients.controllers import use_tls
     from deploy.clients.profiles import current_profile
+    from deploy.clients.security import is_chosen, use_file
     from deploy.clients.target import dev_cluster
 
     profile = current_profile().profile
@@ -151,6 +152,8 @@ def _resolve_addresses(
             f"no cluster given, and {missing}: pass --controller HOST:PORT, --store URL, or both"
         )
     use_tls(state.controller_tls)
+    if state.command_config and not is_chosen():
+        use_file(Path(state.command_config))
     # A `memory:` store lies in the process that made it.
     is_shared = not state.store_url.startswith("memory:")
     return state.store_url if is_shared else "", state.controller
