@@ -3,13 +3,16 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from deploy.cli.option_groups import with_option_groups
 from deploy.cli.options import Controller, StateFile
 from deploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploy.clients.state_file import ClusterState
 
 _PORT: Final = 9080
 
@@ -120,9 +123,8 @@ def console(
     console.example.com --login --ssl-certificate cert.pem --ssl-key key.pem
     """
     from deploy.clients import state_file as states
-    from deploy.clients.controllers import use_tls
     from deploy.clients.profiles import Profile, current_profile
-    from deploy.clients.security import current_security, use_file
+    from deploy.clients.security import current_security
     from deploy.clients.target import dev_cluster
     from deploy.console.options import ConsoleOptions, check
     from deploy.node import lifeline
@@ -139,10 +141,8 @@ def console(
             f" {path or states.default_path(os.environ)}: pass --bootstrap HOST:PORT, or start a"
             " cluster with `penstock dev`"
         )
-    if state is not None and state.command_config and not current_security().username:
-        use_file(Path(state.command_config))
-    if state is not None and not (cluster.controller or used.controller):
-        use_tls(state.controller_tls)
+    if state is not None:
+        _connect_as_described(state, has_controller=bool(cluster.controller or used.controller))
     options = check(
         ConsoleOptions(
             bootstrap=bootstrap,
@@ -175,3 +175,17 @@ def console(
 
     to_stderr("warning")
     serve(options)
+
+
+def _connect_as_described(state: "ClusterState", *, has_controller: bool) -> None:
+    """Connect as the state file of the local cluster says, where nothing else says how.
+
+    has_controller: the controllers are others.
+    """
+    from deploy.clients.controllers import use_tls
+    from deploy.clients.security import current_security, use_file
+
+    if state.command_config and not current_security().username:
+        use_file(Path(state.command_config))
+    if not has_controller:
+        use_tls(state.controller_tls)
