@@ -671,10 +671,14 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         check(self)
         if self.schema_registry_url:
-            self._check_http("schema_registry_url", "schema_registry_basic_auth_user_info")
+            credentials = "schema_registry_basic_auth_user_info"
+            self._check_http("schema_registry_url", self.schema_registry_url, credentials)
         if self.client_metrics_otlp_endpoint:
-            variable = "the variable OTEL_EXPORTER_OTLP_HEADERS"
-            self._check_http("client_metrics_otlp_endpoint", variable)
+            self._check_http(
+                "client_metrics_otlp_endpoint",
+                self.client_metrics_otlp_endpoint,
+                "the variable OTEL_EXPORTER_OTLP_HEADERS",
+            )
         if self.buffered_request_bytes_max < self.request_bytes_max:
             allowed = f"at least request_bytes_max ({self.request_bytes_max})"
             raise SettingInvalid(
@@ -744,9 +748,10 @@ class BrokerConfig:
         ]
         return tuple(item._replace(port=item.port or ports[item.name]) for item in found)
 
-    def _check_http(self, field: str, credentials: str) -> None:
+    @staticmethod
+    def _check_http(field: str, url: str, credentials: str) -> None:
         """Check the URL of a server. credentials: where they belong."""
-        parts = urlsplit(getattr(self, field))
+        parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
             raise SettingInvalid(
                 field,
