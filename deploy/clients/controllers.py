@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from controller.api.client import ControllerClient
 
 LOCKED_OUT_S: Final = 2.0
-"""A controller that starts again may refuse connections for a moment, too."""
+"""A restarting controller may also refuse connections for a moment."""
 _LOOK_S: Final = 0.2
 _T = TypeVar("_T")
 _of_cluster: Final[dict[str, str]] = {}

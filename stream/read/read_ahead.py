@@ -17,7 +17,7 @@ from typing import Final
 from base.ids import StreamId
 
 AT_WORK_S: Final = 10.0
-"""A reader that has not read for this long has stopped, and leaves its share to the others."""
+"""A reader idle for this long counts as stopped: the others share its part."""
 
 _BORDERS_BYTES: Final = 2 << 20
 """A window has whole blocks, of up to 1 MiB: up to two more than it asks for."""
