@@ -68,6 +68,7 @@ from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
 from broker.share.store import RoutedShareStates
+from broker.tail.links import TailLinks
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.verifier import TransactionVerifier
@@ -142,8 +143,7 @@ class Broker:
         connections to controllers; None for plaintext. metrics_sender: of metrics that clients
         push; None: they push none.
         """
-        self._store_stats, self._tracing = store_stats, tracing
-        self.log_dir = log_dir
+        self._store_stats, self._tracing, self.log_dir = store_stats, tracing, log_dir
         self.config = config
         self.stream_config = stream_config
         self.compaction_config = compaction_config
@@ -189,6 +189,7 @@ class Broker:
         self.same_fetches = SameFetches()
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self.shares: SharePartitions
+        self.tails: TailLinks
         self.authorizer: Authorizer | None = None
         self.change_log = ChangeLog(time.monotonic)
         self.client_metrics = None if metrics_sender is None else ClientMetrics(metrics_sender)
@@ -350,6 +351,9 @@ class Broker:
         self.peer_watch = PeerWatch(self.node_id, self.connect_peers(), self.partitions.on_gone)
         self._cleanup.push_async_callback(self.peer_watch.close)
         self.follower.subscribe(self.peer_watch.on_batch)
+        self.tails = TailLinks(self, self._rng)
+        self._cleanup.push_async_callback(self.tails.close)
+        self.follower.subscribe(self.tails.on_batch)
 
     def _start_coordination(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation

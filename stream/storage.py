@@ -40,7 +40,13 @@ from stream.errors import (
 )
 from stream.format.decoder import ObjectIndex
 from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, CommittedBorder, OpenStream, StreamMetadata
+from stream.ports import (
+    BrokerIncarnation,
+    CommittedBorder,
+    ObjectRange,
+    OpenStream,
+    StreamMetadata,
+)
 from stream.read.damage import DamageLog
 from stream.read.object_reader import ObjectReader
 from stream.read.stream_reader import StreamReader
@@ -49,7 +55,7 @@ from stream.upload.closing import Closer, ClosingTimes
 from stream.upload.commits import CommitSequencer
 from stream.upload.uploader import UploadCounts, Uploader
 from stream.wal.append import AppendDone, WalAppend
-from stream.wal.slots import SlotTable
+from stream.wal.slots import SlotRange, SlotTable
 from stream.wal.tracing import Tracing
 from stream.wal.wal import DurableBulk, Wal
 
@@ -571,6 +577,24 @@ class Storage:
         OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), and errors of the store.
         """
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
+
+    def tail(self, stream_id: StreamId, offset: Offset, limit: int) -> list[SlotRange]:
+        """Return where the tail of a stream that is open here lies, from the range that holds
+        `offset` on: the first `limit` ranges. What is missing before them is committed.
+        """
+        return self._slots.tail(stream_id, offset, limit)
+
+    async def read_tail(
+        self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> list[Buffer]:
+        """Read like `read`, from the tail of a stream of another owner.
+
+        ranges: in order and without gaps; the first has the offset. Costs one GET for each slot up
+        to 1 MiB, whose other streams are then cached, and at least two for a larger one. Raises
+        ObjectNotFound if a slot was uploaded and deleted meanwhile, ObjectCorrupt, and errors of
+        the store.
+        """
+        return [*await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)]
 
     async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
         """Return the last border between two batches at or below a committed offset, as the objects

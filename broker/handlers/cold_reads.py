@@ -10,12 +10,16 @@ from typing import Final
 
 import structlog
 
+from base.buffers import Buffer
 from base.ids import Offset
 from broker.errors import ErrorCode, code_of
 from broker.handlers.fetch_target import FetchTarget, aborted_of, end_offset_of
 from broker.handlers.node import Node
+from broker.partition.committed import CommittedPartition
 from broker.partition.partition import Partition
+from broker.tail.partition import TailView, is_told
 from broker.wire.fetch import FetchPartitionResult
+from objectstore.errors import ObjectNotFound, ObjectStoreError
 from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
 
 _log = structlog.get_logger(__name__)
@@ -40,11 +44,13 @@ def set_out_of_range(node: Node, result: FetchPartitionResult) -> None:
 class ColdReads:
     """The reads of one Fetch."""
 
-    __slots__ = ("_node", "_reads_committed")
+    __slots__ = ("_follows_tails", "_node", "_reads_committed")
 
-    def __init__(self, node: Node, *, reads_committed: bool) -> None:
+    def __init__(self, node: Node, *, reads_committed: bool, follows_tails: bool) -> None:
+        """follows_tails: what other brokers lead is read beyond what is in objects."""
         self._node = node
         self._reads_committed = reads_committed
+        self._follows_tails = follows_tails
 
     async def read(self, cold: Sequence[FetchTarget], targets: Sequence[FetchTarget]) -> None:
         """Read some of the targets of a request. The first of them that has data gives at least one
@@ -76,7 +82,7 @@ class ColdReads:
                 self._node.partitions.cold_reads.hold(target.size_bytes),
             ):
                 if partition is None:
-                    await self._read_committed_part(target)
+                    await self._read_elsewhere(target)
                 else:
                     await self._read_led(target, partition)
         except OffsetOutOfRange:
@@ -110,19 +116,67 @@ class ColdReads:
             result.aborted_transactions = aborted_of(found)
         result.records = records
 
-    async def _read_committed_part(self, target: FetchTarget) -> None:
-        offset, result, found = Offset(target.wanted.fetch_offset), target.result, target.committed
+    async def _read_elsewhere(self, target: FetchTarget) -> None:
+        """Read a partition that another broker leads."""
+        offset, found, view = Offset(target.wanted.fetch_offset), target.committed, target.view
         assert found is not None, "nothing else is read without leading it"
-        end_offset = found.committed_end
+        if view is None:
+            await self._read_committed_part(target, found)
+        elif view.ranges:
+            await self._read_tail(target, view)
+        else:
+            end_offset = min(found.committed_end, view.end_offset)
+            records = await found.read(offset, end_offset, target.size_bytes)
+            await self._take_elsewhere(target, records, found, view)
+
+    async def _read_committed_part(self, target: FetchTarget, found: CommittedPartition) -> None:
+        """Read what is in objects, without its leader."""
+        offset, end_offset = Offset(target.wanted.fetch_offset), found.committed_end
         if self._reads_committed:
             end_offset = await found.last_stable_offset()
-            result.last_stable_offset = end_offset
+            target.result.last_stable_offset = end_offset
         if offset < end_offset:
             records = await found.read(offset, end_offset, target.size_bytes)
-            if self._reads_committed and records:
-                aborted = await found.read_aborted(offset, end_offset_of(records))
-                result.aborted_transactions = aborted_of(aborted)
-            result.records = records
-        if not result.records:
-            # The leader knows what follows, and waits for it.
-            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            await self._take_elsewhere(target, records, found, None)
+        if target.result.records:
+            return
+        # The leader knows what follows. The next fetch waits for what it tells.
+        tail = self._node.tails.follow(found) if self._follows_tails else None
+        if tail is None or not await is_told(tail):
+            target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    async def _read_tail(self, target: FetchTarget, view: TailView) -> None:
+        offset = Offset(target.wanted.fetch_offset)
+        try:
+            records = await self._node.storage.read_tail(
+                view.ranges, offset, view.end_offset, target.size_bytes
+            )
+        except ObjectNotFound:
+            return  # uploaded and deleted meanwhile: the next fetch finds it in objects
+        except (ObjectCorrupt, ObjectStoreError) as error:
+            # The leader has the records in memory.
+            _log.warning("tail_not_read", leader=view.leader, error=str(error))
+            self._node.tails.distrust(view.leader)
+            target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return
+        await self._take_elsewhere(target, records, None, view)
+
+    async def _take_elsewhere(
+        self,
+        target: FetchTarget,
+        records: Sequence[Buffer],
+        found: CommittedPartition | None,
+        view: TailView | None,
+    ) -> None:
+        """Return these records, with the aborted transactions that the image (`found`) and the
+        leader (`view`) know.
+        """
+        if self._reads_committed and records:
+            offset, end_offset = Offset(target.wanted.fetch_offset), end_offset_of(records)
+            aborted = [] if found is None else await found.read_aborted(offset, end_offset)
+            if view is not None:
+                aborted += view.aborted_within(offset, end_offset)
+            target.result.aborted_transactions = aborted_of(
+                sorted(set(aborted), key=lambda item: item.first_offset)
+            )
+        target.result.records = records

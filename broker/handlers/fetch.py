@@ -8,10 +8,11 @@ client then resets its offset (`broker.handlers.lease`). A response is sent as s
 available or a partition has an error, otherwise at max_wait. A damaged object fails only the
 fetches that begin in it; intact data before it is returned. A partition that another broker leads
 is read only for a client in the rack of this broker (KIP-392) or a debugging consumer, and only as
-far as it is in objects; behind that the client goes back to the leader. Replicas get
-NOT_LEADER_OR_FOLLOWER, because there are none. The first partition with data returns
-at least one whole batch (KIP-74); everything else stays within the limits. There is no polling:
-high watermarks wake parked fetches.
+far as this broker knows that it was acknowledged: what is in objects, and the tail that the leader
+tells of (`broker.tail`). Replicas get NOT_LEADER_OR_FOLLOWER, because there are none; live brokers
+that ask as such are told of the tail (`broker.handlers.tail_fetch`). The first partition with data
+returns at least one whole batch (KIP-74); everything else stays within the limits. There is no
+polling: high watermarks wake parked fetches.
 Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all
 connections.
 Must not: keep client state between requests: `broker.handlers.fetch_sessions` does. Requests that
@@ -26,6 +27,7 @@ from broker.handlers.fetch_call import FetchCall
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.handlers.same_fetches import SameAnswer, SameKey, SameWait, same_key
+from broker.handlers.tail_fetch import TailFetch, is_of_follower
 from broker.network.request import RequestContext, Response
 from broker.wire.fetch import encode_fetch_response
 from broker.wire.gen.fetch import decode_request
@@ -63,6 +65,8 @@ def _begin(node: Node, ctx: RequestContext, key: SameKey | None) -> Response | F
         return encode_fetch_response(
             ctx.correlation_id, ctx.api_version, [], error_code=session_call.error_code
         )
+    if is_of_follower(node, ctx, request):
+        return TailFetch(node, ctx, request, session_call)
     if session_call.session is not None or session_call.creates or request.session_id:
         key = None
     return FetchCall(node, ctx, request, session_call, key)

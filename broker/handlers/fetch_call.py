@@ -10,7 +10,7 @@ from typing import Final
 
 from base.acls import Operation
 from base.buffers import Buffer
-from base.ids import NodeId, Offset
+from base.ids import Offset
 from broker.config import RACK_AWARE
 from broker.errors import ErrorCode
 from broker.handlers.authorization import allows_topic
@@ -28,8 +28,10 @@ from broker.handlers.racks import broker_in_rack, is_far_behind
 from broker.handlers.same_fetches import SameAnswer, SameKey, SameWait
 from broker.handlers.slices import chunked, sliced
 from broker.network.request import LongAnswer, RequestContext, Response
+from broker.partition.committed import CommittedPartition
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
+from broker.tail.partition import TailPartition
 from broker.wire.fetch import (
     FetchPartitionResult,
     encode_fetch_response,
@@ -265,8 +267,10 @@ class FetchCall:
         if not isinstance(found, Partition):
             target.is_opening = found is ErrorCode.LEADER_NOT_AVAILABLE
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if target.is_opening else found
-            if found is ErrorCode.NOT_LEADER_OR_FOLLOWER and self._may_read_elsewhere():
-                self._locate_committed(target, target.topic_name)
+            if found is ErrorCode.NOT_LEADER_OR_FOLLOWER and (
+                self._is_near or self._replica_id == _DEBUGGING_CONSUMER
+            ):
+                self._locate_elsewhere(target, target.topic_name)
             return None
         target.find(found)
         result.error_code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
@@ -284,16 +288,14 @@ class FetchCall:
             set_out_of_range(self._node, result)
         return found if result.error_code == ErrorCode.NONE else None
 
-    def _may_read_elsewhere(self) -> bool:
-        """Return whether this broker may answer for another leader: to a client in its rack, and to
-        a tool that compares what brokers answer.
-        """
-        in_rack = bool(self._rack) and self._rack == self._node.config.rack
-        return in_rack or self._replica_id == _DEBUGGING_CONSUMER
+    @property
+    def _is_near(self) -> bool:
+        """Return whether the client is in the rack of this broker."""
+        return bool(self._rack) and self._rack == self._node.config.rack
 
-    def _locate_committed(self, target: FetchTarget, topic_name: str) -> None:
-        """Let the committed part of a partition that another broker leads be read, or leave the
-        error that sends the client to the leader.
+    def _locate_elsewhere(self, target: FetchTarget, topic_name: str) -> None:
+        """Let a partition that another broker leads be read, as far as this broker knows it, or
+        leave the error that sends the client to the leader.
         """
         wanted, result = target.wanted, target.result
         found = self._node.partitions.committed(topic_name, wanted.partition)
@@ -302,29 +304,82 @@ class FetchCall:
         code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
         if code != ErrorCode.NONE:
             result.error_code = code
-        elif found.log_start_offset <= wanted.fetch_offset < found.committed_end:
-            result.error_code = ErrorCode.NONE
-            result.high_watermark = found.committed_end
-            result.log_start_offset = found.log_start_offset
-            if self._reads_committed:
-                result.aborted_transactions = ()
-            limit_bytes = min(max(wanted.partition_max_bytes, 0), self._budget_bytes)
-            if limit_bytes or not self._size_bytes:
-                target.committed = found
-                self._reserve(target, limit_bytes)
+            return
+        if wanted.fetch_offset < found.log_start_offset:
+            return
+        tail = self._node.tails.find(found) if self._is_near else None
+        if tail is None and self._is_near and wanted.fetch_offset >= found.committed_end:
+            tail = self._node.tails.follow(found)
+        if tail is not None and tail.tells(found.committed_end, committed=self._reads_committed):
+            self._locate_tail(target, found, tail)
+        elif wanted.fetch_offset < found.committed_end:
+            self._locate_committed(target, found)
+        elif tail is not None:
+            target.follow(tail)
+            target.is_opening = True
 
-    def _nearer(self, target: FetchTarget, partition: Partition) -> NodeId | None:
-        """Return the broker that should serve this cold read instead of this one, or None."""
-        rack, image = self._rack, self._node.image
-        if not rack or rack == self._node.config.rack or not partition.accepts_records:
-            return None
+    def _locate_committed(self, target: FetchTarget, found: CommittedPartition) -> None:
+        """Read what is in objects, without its leader."""
+        result = target.result
+        result.error_code = ErrorCode.NONE
+        result.high_watermark = found.committed_end
+        result.log_start_offset = found.log_start_offset
+        if self._reads_committed:
+            result.aborted_transactions = ()
+        self._read_near(target, found)
+
+    def _locate_tail(
+        self, target: FetchTarget, found: CommittedPartition, tail: TailPartition
+    ) -> None:
+        """Read what the leader has told of, or wait for more."""
+        offset, result = target.wanted.fetch_offset, target.result
+        end_offset = max(tail.high_watermark, found.committed_end)
+        if not tail.log_start_offset <= offset <= end_offset:
+            return  # the leader decides whether that is out of range
+        target.follow(tail)
+        result.error_code = ErrorCode.NONE
+        result.high_watermark = end_offset
+        result.log_start_offset = max(tail.log_start_offset, found.log_start_offset)
+        result.last_stable_offset = tail.last_stable_offset
+        if self._reads_committed:
+            result.aborted_transactions = ()
+        target.view = tail.view(
+            Offset(offset), found.committed_end, committed=self._reads_committed
+        )
+        if target.view is not None:
+            self._read_near(target, found)
+
+    def _read_near(self, target: FetchTarget, found: CommittedPartition) -> None:
+        limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
+        if limit_bytes or not self._size_bytes:
+            target.committed = found
+            self._reserve(target, limit_bytes)
+
+    def _is_sent_away(
+        self, target: FetchTarget, partition: Partition, *, is_cold: bool = False
+    ) -> bool:
+        """Send a client of another rack to the broker there that should serve this read, if there
+        is one: it knows the tail of this partition, or the read is cold.
+        """
+        rack, node = self._rack, self._node
+        if not rack or rack == node.config.rack or not partition.accepts_records:
+            return False
+        nearer = broker_in_rack(node.image, rack, partition.topic_id, partition.index)
+        if nearer is None:
+            return False
         offset = Offset(target.wanted.fetch_offset)
-        if not is_far_behind(image, partition.log.data.stream_id, offset):
-            return None
-        return broker_in_rack(image, rack, partition.topic_id, partition.index)
+        if not node.tails.is_followed_by(nearer) and not (
+            is_cold and is_far_behind(node.image, partition.log.data.stream_id, offset)
+        ):
+            return False
+        target.result.preferred_read_replica = nearer
+        node.partitions.committed_reads.sent += 1
+        return True
 
     def _take_cached(self, target: FetchTarget, partition: Partition) -> None:
         offset, result = target.wanted.fetch_offset, target.result
+        if offset <= result.high_watermark and self._is_sent_away(target, partition):
+            return
         if offset >= (
             result.last_stable_offset if self._reads_committed else result.high_watermark
         ):
@@ -338,11 +393,9 @@ class FetchCall:
         if records is not None and self._has_aborted(target, partition, records):
             self._take(target, records, limit_bytes)
             return
-        nearer = self._nearer(target, partition)
-        if nearer is not None:
-            result.preferred_read_replica = nearer
-            self._node.partitions.committed_reads.sent += 1
-        elif records is not None or not self._take_loaded(target, partition, limit_bytes):
+        if self._is_sent_away(target, partition, is_cold=True):
+            return
+        if records is not None or not self._take_loaded(target, partition, limit_bytes):
             self._reserve(target, limit_bytes)
 
     def _take_loaded(self, target: FetchTarget, partition: Partition, limit_bytes: int) -> bool:
@@ -429,7 +482,10 @@ class FetchCall:
     async def _read_all_cold(self, cold: list[FetchTarget]) -> None:
         if self._wait is not None:
             self._wait.settle(None)
-        await ColdReads(self._node, reads_committed=self._reads_committed).read(cold, self._targets)
+        reads = ColdReads(
+            self._node, reads_committed=self._reads_committed, follows_tails=self._is_near
+        )
+        await reads.read(cold, self._targets)
         if not self._node.can_write():
             for target in self._targets:
                 self._refuse(target)
@@ -445,9 +501,7 @@ class FetchCall:
         first look and this task, and between the slices of a long fetch; it wakes no fetch that
         is not parked yet.
         """
-        return any(
-            target.partition is not None and not target.is_current() for target in self._targets
-        )
+        return any(target.has_moved() for target in self._targets)
 
     async def _park(self) -> bool:
         """Wait for enough bytes, an error, or max_wait. Return False if nothing came."""
@@ -475,6 +529,8 @@ class FetchCall:
             for target in self._targets:
                 if target.partition is not None:
                     target.partition.remove_fetch_wait(wait)
+                elif target.tail is not None:
+                    target.tail.remove_fetch_wait(wait)
             for cancel in cancels:
                 cancel()
 
@@ -484,6 +540,8 @@ class FetchCall:
         for target in self._targets:
             if target.partition is not None:
                 target.partition.add_fetch_wait(wait)
+            elif target.tail is not None:
+                target.tail.add_fetch_wait(wait)
             elif target.is_opening and target.topic_name is not None:
                 cancels.append(
                     self._node.partitions.when_open(

@@ -12,6 +12,7 @@ from base.ids import Offset
 from broker.errors import ErrorCode
 from broker.partition.committed import CommittedPartition
 from broker.partition.partition import Partition
+from broker.tail.partition import TailPartition, TailView
 from broker.wire.fetch import FetchPartitionResult
 from broker.wire.gen.fetch import FetchPartition
 from broker.wire.topic_key import TopicKey
@@ -34,8 +35,10 @@ class FetchTarget:
         "partition",
         "result",
         "size_bytes",
+        "tail",
         "topic_id",
         "topic_name",
+        "view",
         "wanted",
     )
 
@@ -60,6 +63,12 @@ class FetchTarget:
             and result.last_stable_offset == found.last_stable_offset
             and result.log_start_offset == found.log_start_offset
         )
+
+    def has_moved(self) -> bool:
+        """Return whether something has changed since the partition, or its tail, was found."""
+        if self.tail is not None:
+            return self._wakes_count != self.tail.wakes_count
+        return self.partition is not None and not self.is_current()
 
     def is_led(self) -> bool:
         """Return whether the broker that leads the partition is the same as when it was found."""
@@ -89,6 +98,8 @@ class FetchTarget:
         self.partition: Partition | None = None
         self._wakes_count = 0
         self.committed: CommittedPartition | None = None
+        self.tail: TailPartition | None = None
+        self.view: TailView | None = None
         self.result = FetchPartitionResult(self.wanted.partition)
         self.size_bytes = 0
         self.is_opening = False
@@ -98,6 +109,11 @@ class FetchTarget:
         """Note where the records are."""
         self.partition = partition
         self._wakes_count = partition.wakes_count
+
+    def follow(self, tail: TailPartition) -> None:
+        """Note the tail of a partition that another broker leads."""
+        self.tail = tail
+        self._wakes_count = tail.wakes_count
 
 
 def end_offset_of(records: Sequence[Buffer]) -> Offset:

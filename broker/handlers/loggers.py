@@ -29,6 +29,7 @@ LOGGERS: Final = (
     "broker.schemas",
     "broker.security",
     "broker.share",
+    "broker.tail",
     "broker.transactions",
     "controller",
     "deploy",

@@ -24,6 +24,7 @@ from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
 from broker.share.state import ShareStateStore
+from broker.tail.links import TailLinks
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
 from broker.transactions.verifier import TransactionVerifier
@@ -95,6 +96,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def shares(self) -> SharePartitions: ...
+
+    @property
+    def tails(self) -> TailLinks: ...
 
     @property
     def streams_topics(self) -> PendingTopics: ...

@@ -20,8 +20,9 @@ from base.ids import Offset, StreamEpoch, StreamId
 from broker.partition.aborted import TxnStream, first_unstable_offset, read_aborted
 from broker.partition.partition import read_records
 from controller.metadata.image import MetadataImage
-from controller.metadata.topics import PartitionMetadata, is_moving, leader_of
+from controller.metadata.topics import PartitionKey, PartitionMetadata, is_moving, leader_of
 from stream.format.transaction_log import AbortedTransaction
+from stream.ports import BrokerIncarnation
 from stream.storage import Storage
 
 
@@ -41,6 +42,8 @@ class CommittedReads:
 class CommittedPartition:
     """The committed part of a log at one moment, for one read."""
 
+    key: PartitionKey
+    leader: BrokerIncarnation
     leader_epoch: StreamEpoch
     data_stream_id: StreamId
     log_start_offset: Offset
@@ -80,6 +83,8 @@ def committed_partition(
     if not has_leader or data is None or txn is None or not data.opened:
         return None
     return CommittedPartition(
+        PartitionKey(partition.topic_id, partition.partition),
+        leader_of(partition),
         partition.leader_epoch,
         data.stream_id,
         data.start_offset,

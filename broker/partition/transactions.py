@@ -12,8 +12,8 @@ Source: Kafka `ProducerStateManager` (ongoing and unreplicated transactions, `fi
 """
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from base.ids import Offset
 from stream.batch.control import Marker
@@ -23,6 +23,13 @@ ABORTED_COUNT_MAX: Final = 1_000
 """Aborted transactions kept in memory, 100 bytes each. Consumers further behind cost a read of the
 txn stream per fetch.
 """
+
+
+class AbortedTail(NamedTuple):
+    """All transactions that were aborted by a marker at `offset` or later."""
+
+    offset: Offset
+    transactions: Sequence[AbortedTransaction]
 
 
 class Transactions:
@@ -136,6 +143,14 @@ class Transactions:
             if item.last_offset >= start_offset and item.first_offset < end_offset
         ]
         return sorted(found, key=_first_offset)
+
+    def aborted_since(self, offset: Offset, end_offset: Offset) -> AbortedTail:
+        """Return the aborted transactions whose marker lies in [offset, end), or in as much of the
+        end of that as is in memory.
+        """
+        start = max(offset, self._aborted_from)
+        found = [item for item in self._aborted if start <= item.last_offset < end_offset]
+        return AbortedTail(start, found)
 
     def check_invariants(self) -> None:
         firsts = list(self._open.values())

@@ -72,6 +72,7 @@ The rates of `kafka-reassign-partitions.sh --throttle` and a few sizes of thread
 Unlike Kafka, brokers refuse names that they do not know, and there are no defaults for all topics.
 
 A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
+A Fetch with the replica id and epoch of a live broker asks where the records are: in its answer, MessagePack that names WAL slots takes their place ([ADR 0107](../adr/0107-tails-in-the-rack.md)). From anyone else it gets NOT_LEADER_OR_FOLLOWER.
 
 Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version`, `share.version` and `streams.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
 New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1, `share.version` 0 and `streams.version` 0 until someone changes them.

@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
-from base.ids import StreamId, WalSequence
+from base.ids import Offset, StreamId, WalSequence
 from stream.ports import NewObject, ObjectRole, StreamRange
 
 
@@ -23,6 +25,14 @@ class DurableSlot:
     ranges: dict[StreamId, StreamRange]
     """Ranges that are not committed. Closing a stream removes its range."""
     in_place: bool = False
+
+
+class SlotRange(NamedTuple):
+    """A range that only a WAL slot has. object_size_bytes: of the whole slot."""
+
+    sequence: WalSequence
+    object_size_bytes: int
+    range: StreamRange
 
 
 class SlotTable:
@@ -63,6 +73,20 @@ class SlotTable:
                 ranges = tuple(slot.ranges[stream_id] for stream_id in sorted(found))
                 objects.append(NewObject(None, slot.key, ObjectRole.WAL, slot.size_bytes, ranges))
         return objects
+
+    def tail(self, stream_id: StreamId, offset: Offset, limit: int) -> list[SlotRange]:
+        """Return the first ranges of the stream that end after `offset`, at most `limit`, in slot
+        order. O(slots with newer data of any stream).
+        """
+        found: deque[SlotRange] = deque()
+        for slot in reversed(self._slots):
+            part = slot.ranges.get(stream_id)
+            if part is None:
+                continue
+            if part.end_offset <= offset:
+                break
+            found.appendleft(SlotRange(slot.sequence, slot.size_bytes, part))
+        return list(islice(found, limit))
 
     def forget(self, stream_ids: Iterable[StreamId]) -> None:
         """Remove the ranges of streams, because they are committed or belong to another owner."""

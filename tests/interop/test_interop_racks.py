@@ -6,10 +6,12 @@ import pytest
 
 from broker.handlers.racks import COMMITTED_BYTES_MIN
 from tests.integration.test_rack_reads import RACKS, TOPIC, World, fill, world
+from tests.integration.test_rack_tails import World as Tails
+from tests.integration.test_rack_tails import world as tails
 from tests.support.clients import TIMEOUT_S
 from tests.support.java import JavaHome
 
-__all__ = ["world"]
+__all__ = ["tails", "world"]
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
@@ -30,3 +32,21 @@ async def test_javas_consumer_reads_in_its_rack(world: World, java: JavaHome) ->
     assert done.returncode == 0, done.stderr
     assert done.stdout.encode().splitlines() == written
     assert world.reads(world.near).size_bytes > COMMITTED_BYTES_MIN
+
+
+async def test_javas_consumer_reads_new_records_in_its_rack(tails: Tails, java: JavaHome) -> None:
+    """The whole topic is in WAL slots of the leader."""
+    sent = [b"order-%d" % number for number in range(500)]
+    await tails.produce(*sent)
+    done = await asyncio.to_thread(
+        java.tool,
+        CONSUMER,
+        *("--bootstrap-server", tails.cluster.bootstrap, "--topic", TOPIC, "--from-beginning"),
+        *("--isolation-level", "read_committed", "--max-messages", str(len(sent))),
+        *("--timeout-ms", str(TIMEOUT_S * 1_000)),
+        *("--command-property", f"client.rack={tails.near.config.rack}"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.encode().splitlines() == sent
+    assert tails.led.records_out == 0, "the leader sent none"
+    assert tails.near.partitions.committed_reads.records >= len(sent)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from base.buffers import Buffer
 from base.ids import (
     Millis,
+    NodeId,
     ObjectId,
     Offset,
     StreamId,
@@ -180,8 +181,10 @@ def _kept(
     return values
 
 
-_NEAR_SHARE = 0.3
-"""Fetches from any broker, which serves what is in objects (KIP-392)."""
+_NEAR_SHARE = 0.5
+"""Fetches from the broker near the reader, which serves what others lead (KIP-392)."""
+_MOVE_SHARE = 0.02
+"""Fetches after which the reader is elsewhere."""
 
 
 class CommittedReader:
@@ -196,6 +199,7 @@ class CommittedReader:
         self._world = world
         self._judge = judge
         self._rng = Random(f"{world.seed}/committed-reader/{name}")
+        self._near_id = NodeId(0)
         self._offsets: dict[Part, int] = dict.fromkeys(world.txn_parts, 0)
         self.values: dict[Part, list[bytes]] = {part: [] for part in world.txn_parts}
 
@@ -205,7 +209,7 @@ class CommittedReader:
             for part in self._offsets:
                 broker, epoch = self._world.leader(part, self._rng)
                 if self._rng.random() < _NEAR_SHARE:
-                    broker = self._rng.choice(list(self._world.brokers.values()))
+                    broker = self._near()
                 if broker is not None:
                     broker.spawn(
                         lambda broker=broker, part=part, epoch=epoch: self._poll(
@@ -213,6 +217,12 @@ class CommittedReader:
                         )
                     )
             await asyncio.sleep(self._rng.uniform(*self.pauses_s))
+
+    def _near(self) -> SimBroker:
+        brokers = self._world.brokers
+        if self._near_id not in brokers or self._rng.random() < _MOVE_SHARE:
+            self._near_id = self._rng.choice(list(brokers))
+        return brokers[self._near_id]
 
     async def to_the_end(self) -> None:
         """Read until every partition has neither an open transaction nor more records."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.partition.committed import CommittedPartition
+from broker.tail.partition import TailPartition, TailView
 
 Patch = tuple[Any, str, Any]
 
@@ -22,7 +23,23 @@ def _aborted_transactions_are_not_told() -> list[Patch]:
     return [(CommittedPartition, "read_aborted", read_aborted)]
 
 
+def _open_transactions_of_a_tail_are_read() -> list[Patch]:
+    def readable_end(self: TailPartition, *, committed: bool) -> Any:
+        return self.end_offset
+
+    return [(TailPartition, "readable_end", readable_end)]
+
+
+def _aborted_transactions_of_a_tail_are_not_told() -> list[Patch]:
+    def aborted_within(self: TailView, start: Any, end: Any) -> Any:
+        return []
+
+    return [(TailView, "aborted_within", aborted_within)]
+
+
 RACK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "open_transactions_are_read_near": _open_transactions_are_read,
     "aborted_transactions_are_not_told_near": _aborted_transactions_are_not_told,
+    "open_transactions_of_a_tail_are_read": _open_transactions_of_a_tail_are_read,
+    "aborted_transactions_of_a_tail_are_not_told": _aborted_transactions_of_a_tail_are_not_told,
 }

@@ -345,7 +345,7 @@ CLEANER_WRITTEN: Final = _of_broker(
 RACK_SENT: Final = _of_broker(
     "counter",
     "penstock_rack_fetches_sent_total",
-    "Fetches of cold records that another broker, in the rack of the client, should serve.",
+    "Fetches that another broker, in the rack of the client, should serve.",
 )
 RACK_SERVED: Final = _of_broker(
     "counter",

@@ -1,0 +1,61 @@
+"""Answer the Fetch of another broker: where the tail of a partition is, not the records.
+
+It waits for records, checks epochs and leases, and keeps its session as any other Fetch does.
+Must not: read records.
+Source: KIP-392, KIP-903.
+"""
+
+from collections.abc import Iterable
+
+from base.ids import Offset
+from broker.handlers.authorization import is_broker
+from broker.handlers.fetch_call import FetchCall
+from broker.handlers.fetch_sessions import SessionCall
+from broker.handlers.fetch_target import FetchTarget
+from broker.handlers.node import Node
+from broker.network.request import RequestContext
+from broker.partition.partition import Partition
+from broker.tail.told_tail import SLOTS_MAX, encode_told_tail
+from broker.wire.gen.fetch import FetchRequest
+
+
+def is_of_follower(node: Node, ctx: RequestContext, request: FetchRequest) -> bool:
+    """Return whether a live broker of this cluster asks, which then counts as a follower."""
+    return (
+        request.replica_state is not None
+        and request.replica_state.replica_id >= 0
+        and is_broker(node, ctx)
+        and node.tails.hears(request)
+    )
+
+
+class TailFetch(FetchCall):
+    __slots__ = ()
+
+    def __init__(
+        self, node: Node, ctx: RequestContext, request: FetchRequest, call: SessionCall
+    ) -> None:
+        request.replica_state = None
+        super().__init__(node, ctx, request, call, None)
+
+    def _deny(self, target: FetchTarget) -> None:
+        """The broker may: `is_of_follower` has asked."""
+
+    def _take_cached(self, target: FetchTarget, partition: Partition) -> None:
+        offset, end_offset = Offset(target.wanted.fetch_offset), partition.high_watermark
+        if offset >= end_offset or self._budget_bytes <= 0:
+            return
+        log, node = partition.log, self._node
+        told = encode_told_tail(
+            node.node_epoch,
+            end_offset,
+            node.storage.tail(log.data.stream_id, offset, SLOTS_MAX),
+            log.transactions.aborted_since(log.data.committed_offset, end_offset),
+        )
+        target.result.records = (told,)
+        self._size_bytes += len(told)
+        self._budget_bytes -= len(told)
+
+    def _count(self, targets: Iterable[FetchTarget]) -> int:
+        """Count nothing: consumers get the records elsewhere. Returns the first error."""
+        return next((target.result.error_code for target in targets if target.result.error_code), 0)

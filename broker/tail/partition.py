@@ -1,0 +1,250 @@
+"""The tail of one partition, as the broker that leads it told this one.
+
+Invariants: everything here was acknowledged by that leader. Ranges follow one another without a gap
+and end at `end_offset`; what lies between the committed end of this broker's image and the first of
+them is committed, and the image will say so. Committed reads stop at the leader's last stable
+offset, and are answered only while all aborted transactions are known whose marker the image does
+not have. The tail of another leader, or leader epoch, is another object.
+Must not: do I/O or know time.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from broker.partition.committed import CommittedPartition
+from broker.partition.delayed_fetch import FetchWait
+from broker.tail.told_tail import ToldSlot, ToldTail
+from stream.format.keys import wal_key
+from stream.format.transaction_log import AbortedTransaction
+from stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
+
+TOLD_MAX_S: Final = 1.0
+
+
+class TailView(NamedTuple):
+    """What one fetch may read, of one moment: the tail goes on meanwhile, and forgets what the
+    image then has.
+
+    ranges: from the one that has the offset on; none if that is committed. end_offset: of what may
+    be read. aborted: transactions that overlap it, whose markers the image may not have.
+    """
+
+    leader: NodeId
+    ranges: Sequence[ObjectRange]
+    end_offset: Offset
+    aborted: Sequence[AbortedTransaction]
+
+    def aborted_within(self, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
+        """Return those that overlap [start, end)."""
+        return [
+            item
+            for item in self.aborted
+            if item.last_offset >= start_offset and item.first_offset < end_offset
+        ]
+
+
+class TailPartition:
+    __slots__ = (
+        "_aborted",
+        "_aborted_from",
+        "_fetch_waits",
+        "_ranges",
+        "_start_offset",
+        "_starts",
+        "end_offset",
+        "high_watermark",
+        "is_known",
+        "is_over",
+        "last_stable_offset",
+        "leader",
+        "leader_epoch",
+        "log_start_offset",
+        "stream_id",
+        "used_at",
+        "wakes_count",
+    )
+
+    def __init__(self, found: CommittedPartition, now: float) -> None:
+        self.leader: BrokerIncarnation = found.leader
+        self.leader_epoch: StreamEpoch = found.leader_epoch
+        self.stream_id: StreamId = found.data_stream_id
+        self.is_known = False
+        """Whether the leader has told anything. Before, all offsets are those of the image."""
+        self.is_over = False
+        """Whether the leader refuses to tell more, or cannot be reached."""
+        self.used_at = now
+        """When a consumer last asked for it, in seconds of the event loop."""
+        self.wakes_count = 0
+        """Changes, for fetches that looked here and are not parked yet."""
+        self.end_offset: Offset = found.committed_end
+        """Where the next request to the leader begins."""
+        self.high_watermark: Offset = found.committed_end
+        self.last_stable_offset: Offset = found.log_start_offset
+        self.log_start_offset: Offset = found.log_start_offset
+        self._start_offset: Offset = found.committed_end
+        self._ranges: list[ObjectRange] = []
+        self._starts: list[Offset] = []
+        self._aborted: dict[Offset, AbortedTransaction] = {}
+        """By the offset of the marker."""
+        self._aborted_from: Offset = found.committed_end
+        self._fetch_waits: dict[FetchWait, None] = {}
+
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._fetch_waits)
+
+    # --- what the leader tells --------------------------------------------------------------------
+
+    def take(
+        self,
+        high_watermark: int,
+        last_stable_offset: int,
+        log_start_offset: int,
+        told: ToldTail | None,
+    ) -> None:
+        """Take an answer of the leader, and wake the fetches that it lets go on. told: None if
+        nothing follows `end_offset`.
+        """
+        size_bytes = 0
+        if told is not None:
+            size_bytes = self._take_slots(told)
+            self._take_aborted(told)
+        was_stable = self.last_stable_offset
+        self.high_watermark = Offset(high_watermark)
+        self.last_stable_offset = Offset(last_stable_offset)
+        self.log_start_offset = Offset(log_start_offset)
+        was_known, self.is_known = self.is_known, True
+        if not was_known:
+            self.wake()
+            return
+        self.wakes_count += 1
+        is_stable = self.last_stable_offset > was_stable
+        for wait in list(self._fetch_waits):
+            if wait.reads_committed:
+                if is_stable:
+                    wait.interrupt()
+            elif size_bytes:
+                wait.progressed(size_bytes)
+
+    def end(self) -> None:
+        """Wake all fetches: the leader tells no more."""
+        self.is_over = True
+        self.wake()
+
+    def wake(self) -> None:
+        self.wakes_count += 1
+        for wait in list(self._fetch_waits):
+            wait.interrupt()
+
+    def forget_committed(self, committed_end: Offset) -> None:
+        """Forget what the image has."""
+        count = 0
+        while count < len(self._ranges) and self._ranges[count].range.end_offset <= committed_end:
+            count += 1
+        del self._ranges[:count]
+        del self._starts[:count]
+        self._start_offset = self._starts[0] if self._starts else self.end_offset
+        for marker in [offset for offset in self._aborted if offset < committed_end]:
+            del self._aborted[marker]
+
+    def _take_slots(self, told: ToldTail) -> int:
+        """Return the bytes that follow what was known."""
+        ranges = [
+            self._range(told.node_epoch, slot)
+            for slot in told.slots
+            if slot.end_offset > self.end_offset
+        ]
+        if not ranges or ranges[0].range.start_offset != self.end_offset:
+            # What is missing between both was committed meanwhile, and so was all before it.
+            self._ranges.clear()
+            self._starts.clear()
+        self._ranges += ranges
+        self._starts += [source.range.start_offset for source in ranges]
+        self.end_offset = Offset(told.end_offset)
+        self._start_offset = self._starts[0] if self._starts else self.end_offset
+        return sum(source.range.size_bytes for source in ranges)
+
+    def _take_aborted(self, told: ToldTail) -> None:
+        since = told.aborted_since()
+        if not self.is_known or since.offset > self.high_watermark:
+            # Transactions may have been aborted that were told neither before nor now.
+            self._aborted.clear()
+            self._aborted_from = since.offset
+        self._aborted |= {Offset(item.last_offset): item for item in since.transactions}
+
+    def _range(self, node_epoch: int, slot: ToldSlot) -> ObjectRange:
+        writer = BrokerIncarnation(self.leader.node_id, NodeEpoch(node_epoch))
+        return ObjectRange(
+            NO_OBJECT,
+            wal_key(writer, WalSequence(slot.sequence)),
+            ObjectRole.WAL,
+            slot.object_size_bytes,
+            StreamRange(
+                self.stream_id,
+                Offset(slot.start_offset),
+                Offset(slot.end_offset),
+                slot.record_count,
+                slot.size_bytes,
+                Millis(slot.max_timestamp_ms),
+            ),
+        )
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def tells(self, committed_end: Offset, *, committed: bool) -> bool:
+        """Return whether fetches can be answered by what the leader told; committed reads only if
+        every aborted transaction is known whose marker lies at or behind the committed end of the
+        image.
+        """
+        return self.is_known and (not committed or self._aborted_from <= committed_end)
+
+    def readable_end(self, *, committed: bool) -> Offset:
+        """Return the end of what may be read: for committed reads, of what is decided."""
+        limit = self.last_stable_offset if committed else self.high_watermark
+        return min(limit, self.end_offset)
+
+    def view(self, offset: Offset, committed_end: Offset, *, committed: bool) -> TailView | None:
+        """Return what a fetch from `offset` may read; None if there is nothing yet, or if the image
+        does not have it yet.
+        """
+        end_offset = self.readable_end(committed=committed)
+        if offset >= end_offset:
+            return None
+        ranges: Sequence[ObjectRange] = ()
+        if offset >= committed_end:
+            if offset < self._start_offset:
+                return None
+            ranges = self._ranges[bisect_right(self._starts, offset) - 1 :]
+        aborted = sorted(self._aborted.values(), key=_first_offset) if committed else ()
+        return TailView(self.leader.node_id, ranges, end_offset, aborted)
+
+    # --- parked fetches ---------------------------------------------------------------------------
+
+    def add_fetch_wait(self, wait: FetchWait) -> None:
+        self._fetch_waits[wait] = None
+
+    def remove_fetch_wait(self, wait: FetchWait) -> None:
+        self._fetch_waits.pop(wait, None)
+
+
+async def is_told(tail: TailPartition) -> bool:
+    """Wait until the leader tells of the tail, at most TOLD_MAX_S. Return whether it did."""
+    if not tail.is_known and not tail.is_over:
+        told = asyncio.Event()
+        wait = FetchWait(1, told.set)
+        tail.add_fetch_wait(wait)
+        try:
+            async with asyncio.timeout(TOLD_MAX_S):
+                await told.wait()
+        except TimeoutError:
+            return False
+        finally:
+            tail.remove_fetch_wait(wait)
+    return tail.is_known and not tail.is_over
+
+
+def _first_offset(item: AbortedTransaction) -> int:
+    return item.first_offset

@@ -1,0 +1,99 @@
+"""The fetch session of this broker at a leader (KIP-227): each request names only the partitions
+whose position has changed.
+
+Invariant: a request follows the answer to the one before, or an error, after which the session
+begins anew.
+Must not: do I/O.
+Source: Kafka FetchSessionHandler.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+from base.ids import Offset
+from broker.tail.partition import TailPartition
+from broker.wire.gen.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
+from controller.metadata.topics import PartitionKey
+from stream.ports import BrokerIncarnation
+
+_NO_SESSION: Final = 0
+_FIRST_EPOCH: Final = 0
+_FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+_WAIT_MS: Final = 500
+_ANSWER_BYTES_MAX: Final = 1 << 20
+"""Of what is told of all partitions: 25,000 slots."""
+
+LEAVES_BYTES: Final = 0
+"""The `max_bytes` of a broker that cannot serve consumers now. It gets no answer of use."""
+
+
+class TailSession:
+    def __init__(self, me: BrokerIncarnation) -> None:
+        self._replica = ReplicaState(me.node_id, me.node_epoch)
+        self._session_id = _NO_SESSION
+        self._epoch = _FIRST_EPOCH
+        self._asked: dict[PartitionKey, tuple[Offset, int]] = {}
+        """The position and the leader epoch that the leader knows of each partition."""
+
+    def request(
+        self, tails: Mapping[PartitionKey, TailPartition], *, leaves: bool = False
+    ) -> FetchRequest:
+        """Return the next request. leaves: the leader should send no consumers here for now.
+
+        Without partitions it ends the session and is answered at once.
+        """
+        session_id = self._session_id
+        if not tails:
+            self.reset()
+        wanted = {key: (tail.end_offset, int(tail.leader_epoch)) for key, tail in tails.items()}
+        changed = [key for key, state in wanted.items() if self._asked.get(key) != state]
+        gone = [key for key in self._asked if key not in wanted]
+        self._asked = wanted
+        topics: dict[UUID, list[FetchPartition]] = {}
+        for key in changed:
+            offset, leader_epoch = wanted[key]
+            topics.setdefault(key.topic_id, []).append(
+                FetchPartition(
+                    key.partition, leader_epoch, offset, partition_max_bytes=_ANSWER_BYTES_MAX
+                )
+            )
+        return FetchRequest(
+            replica_state=self._replica,
+            max_wait_ms=_WAIT_MS,
+            min_bytes=1,
+            max_bytes=LEAVES_BYTES if leaves else _ANSWER_BYTES_MAX,
+            session_id=session_id,
+            session_epoch=self._epoch if tails else _FINAL_EPOCH,
+            topics=[FetchTopic(topic_id, partitions=items) for topic_id, items in topics.items()],
+            forgotten_topics_data=[
+                ForgottenTopic(topic_id=key.topic_id, partitions=[key.partition]) for key in gone
+            ],
+        )
+
+    def answered(self, response: FetchResponse) -> bool:
+        """Go on with the session. Return False if there is none any more: the answer has
+        nothing.
+        """
+        if response.error_code:
+            self.reset()
+            return False
+        if response.session_id == _NO_SESSION:
+            self.reset()  # the leader has no room for it
+            return True
+        self._session_id = response.session_id
+        self._epoch = self._epoch % _EPOCH_MAX + 1
+        return True
+
+    def reset(self) -> None:
+        """Begin anew, after an error."""
+        self._session_id, self._epoch = _NO_SESSION, _FIRST_EPOCH
+        self._asked.clear()

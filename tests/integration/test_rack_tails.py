@@ -1,0 +1,208 @@
+"""Consumers with `client.rack` get new records from a broker in their rack, which reads them from
+the WAL slots of the leader.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from broker.node import Broker
+from broker.partition.partition import Partition
+from broker.tail import links
+from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
+from objectstore.memory import MemoryStore
+from stream.config import StreamConfig
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+TOPIC = "t"
+RACKS = ("a", "b", "c")
+"""Of brokers 0, 1 and 2."""
+
+
+SLOTS = Selection(frozenset({"get_range", "get_tail"}), "wal/")
+
+
+@dataclass
+class World:
+    cluster: Cluster
+    stores: dict[int, FaultyStore]
+    """As each broker sees the store."""
+
+    @property
+    def leader(self) -> Broker:
+        return self.cluster.brokers[self.cluster.leader_of(TOPIC)]
+
+    @property
+    def near(self) -> Broker:
+        """The broker in the rack of the consumer."""
+        return self.cluster.brokers[(self.leader.node_id + 1) % len(RACKS)]
+
+    @property
+    def led(self) -> Partition:
+        found = self.leader.partitions.get(TOPIC, 0)
+        assert isinstance(found, Partition)
+        return found
+
+    def consumer(self, isolation_level: str = "read_uncommitted") -> Consumer:
+        consumer = confluent_consumer(
+            self.cluster.bootstrap,
+            "g",
+            client_rack=self.near.config.rack,
+            isolation_level=isolation_level,
+        )
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        return consumer
+
+    async def until_followed(self) -> None:
+        leader, near = self.leader, self.near
+        await until(lambda: leader.tails.is_followed_by(near.node_id))
+
+    async def produce(self, *values: bytes) -> None:
+        await asyncio.to_thread(self._produce, values)
+
+    def _produce(self, values: tuple[bytes, ...]) -> None:
+        producer = Producer({"bootstrap.servers": self.cluster.bootstrap})
+        for value in values:
+            producer.produce(TOPIC, value, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """Nothing is uploaded meanwhile: the whole topic is a tail."""
+    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=600_000)
+    shared = MemoryStore()
+    stores = {node_id: FaultyStore(shared, Random(node_id)) for node_id in range(len(RACKS))}
+    async with Cluster(
+        tmp_path, brokers=0, stream_config=stream, store=shared, stores=stores
+    ) as cluster:
+        for node_id, rack in enumerate(RACKS):
+            await cluster.start_broker(node_id, rack=rack)
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 1)
+        await cluster.until_served(TOPIC)
+        world = World(cluster, stores)
+        await world.until_followed()
+        yield world
+
+
+def values(first: int, count: int) -> list[bytes]:
+    return [b"order-%d" % number for number in range(first, first + count)]
+
+
+async def read(consumer: Consumer, count: int) -> list[bytes]:
+    messages = await asyncio.to_thread(read_records, consumer, count, TIMEOUT_S)
+    return [message.value() or b"" for message in messages]
+
+
+async def test_new_records_come_from_the_broker_in_the_rack(world: World) -> None:
+    consumer = world.consumer()
+    for number in range(5):
+        sent = values(10 * number, 10)
+        await world.produce(*sent)
+        assert await read(consumer, 10) == sent
+    assert world.led.records_out == 0, "the leader sent none"
+    assert world.near.partitions.committed_reads.records == 50
+    assert world.near.storage.committed_end(world.led.log.data.stream_id) == 0
+    await asyncio.to_thread(consumer.close)
+
+
+async def test_committed_reads_of_a_tail_are_exact(world: World) -> None:
+    def begin(producer: Producer, sent: list[bytes]) -> None:
+        producer.begin_transaction()
+        for value in sent:
+            producer.produce(TOPIC, value, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def transactional(name: str) -> Producer:
+        settings = {"bootstrap.servers": world.cluster.bootstrap, "transactional.id": name}
+        producer = Producer(settings)
+        producer.init_transactions(TIMEOUT_S)
+        return producer
+
+    consumer = world.consumer("read_committed")
+    open_one, other = (
+        await asyncio.to_thread(transactional, "open"),
+        await asyncio.to_thread(transactional, "other"),
+    )
+    await world.produce(*values(0, 5))
+    await asyncio.to_thread(begin, open_one, values(10, 5))
+    await asyncio.to_thread(begin, other, values(20, 5))
+    await asyncio.to_thread(other.abort_transaction, TIMEOUT_S)
+    await asyncio.to_thread(begin, other, values(30, 5))
+    await asyncio.to_thread(other.commit_transaction, TIMEOUT_S)
+    assert await read(consumer, 5) == values(0, 5)
+    assert await asyncio.to_thread(consumer.poll, 1.0) is None, "a transaction is open"
+    await asyncio.to_thread(open_one.commit_transaction, TIMEOUT_S)
+    assert await read(consumer, 10) == values(10, 5) + values(30, 5)
+    assert world.led.records_out == 0
+    await asyncio.to_thread(consumer.close)
+
+
+async def test_the_tail_goes_on_after_its_upload(world: World) -> None:
+    consumer = world.consumer()
+    await world.produce(*values(0, 10))
+    assert await read(consumer, 10) == values(0, 10)
+    await world.produce(*values(10, 10))
+    await world.leader.storage.upload()
+    await world.produce(*values(20, 10))
+    assert await read(consumer, 20) == values(10, 20)
+    late = world.consumer()
+    assert await read(late, 30) == values(0, 30)
+    assert world.led.records_out == 0
+    for each in (consumer, late):
+        await asyncio.to_thread(each.close)
+
+
+async def test_the_partition_moves_and_the_consumer_goes_on(world: World) -> None:
+    consumer = world.consumer()
+    await world.produce(*values(0, 10))
+    assert await read(consumer, 10) == values(0, 10)
+    before = world.leader.node_id
+    await world.cluster.stop_broker(before)
+    await world.cluster.until_served(TOPIC)
+    await world.produce(*values(10, 10))
+    assert await read(consumer, 10) == values(10, 10)
+    await asyncio.to_thread(consumer.close)
+
+
+@pytest.mark.parametrize("who", ["leader", "near"])
+async def test_a_broker_is_killed_and_nothing_is_missing(world: World, who: str) -> None:
+    consumer = world.consumer()
+    await world.produce(*values(0, 10))
+    assert await read(consumer, 10) == values(0, 10)
+    await world.cluster.kill_broker(getattr(world, who).node_id)
+    await world.cluster.until_served(TOPIC)
+    await world.produce(*values(10, 10))
+    assert await read(consumer, 10) == values(10, 10)
+    await asyncio.to_thread(consumer.close)
+
+
+@pytest.mark.parametrize("fault", [Fault.DENIED, Fault.FLIPPED_BIT])
+async def test_the_leader_serves_what_the_rack_cannot_read(
+    world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the records in memory, whatever the store gives the broker in the rack."""
+    monkeypatch.setattr(links, "DISTRUST_S", 1.5 * links.FOLLOWED_S)
+    consumer = world.consumer()
+    await world.produce(*values(0, 10))
+    assert await read(consumer, 10) == values(0, 10)
+    leader, near = world.leader, world.near
+    store = world.stores[near.node_id]
+    store.config = FaultConfig(rules=(FaultRule(fault, 1.0, SLOTS),))
+    await world.produce(*values(10, 10))
+    assert await read(consumer, 10) == values(10, 10)
+    assert world.led.records_out == 10
+    assert not leader.tails.is_followed_by(near.node_id), "it stays away for a while"
+    store.config = FaultConfig()
+    await world.until_followed()
+    await world.produce(*values(20, 10))
+    assert await read(consumer, 10) == values(20, 10)
+    assert world.led.records_out == 10
+    await asyncio.to_thread(consumer.close)

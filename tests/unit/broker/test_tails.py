@@ -1,0 +1,330 @@
+"""What a broker makes of what leaders tell of their tails, without sockets."""
+
+from collections.abc import AsyncIterator
+from inspect import isawaitable
+from random import Random
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from broker.handlers.audit import AuditLog
+from broker.handlers.authorizer import Authorizer
+from broker.handlers.fetch import handle_fetch
+from broker.handlers.fetch_sessions import FetchSessions
+from broker.partition.aborted import TxnStream
+from broker.partition.committed import CommittedPartition
+from broker.partition.delayed_fetch import FetchWait
+from broker.partition.transactions import AbortedTail, Transactions
+from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from broker.tail.links import FETCH_VERSION
+from broker.tail.partition import TailPartition
+from broker.tail.session import LEAVES_BYTES, TailSession
+from broker.tail.told_tail import SLOTS_MAX, ToldTail, decode_told_tail, encode_told_tail
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.errors import WireError
+from broker.wire.fetch import FetchPartitionResult
+from broker.wire.gen.fetch import FetchResponse, ReplicaState
+from controller.metadata.topics import PartitionKey
+from stream.batch.control import Marker
+from stream.batch.records import decode_records
+from stream.format.keys import wal_key
+from stream.format.transaction_log import AbortedTransaction
+from stream.ports import BrokerIncarnation, StreamRange
+from stream.wal.slots import SlotRange, SlotTable
+from tests.support.partition_harness import PartitionHarness, batch
+
+STREAM = StreamId(7)
+OTHER = StreamId(8)
+LEADER = BrokerIncarnation(NodeId(1), NodeEpoch(5))
+ME = BrokerIncarnation(NodeId(2), NodeEpoch(6))
+KEY = PartitionKey(UUID(int=1), 0)
+
+
+def part(stream_id: StreamId, start: int, end: int) -> StreamRange:
+    count = end - start
+    return StreamRange(stream_id, Offset(start), Offset(end), count, 10 * count, Millis(3))
+
+
+def slot(sequence: int, start: int, end: int) -> SlotRange:
+    return SlotRange(WalSequence(sequence), 1_000, part(STREAM, start, end))
+
+
+def told(
+    end: int, *slots: SlotRange, since: int = 0, aborted: tuple[AbortedTransaction, ...] = ()
+) -> ToldTail:
+    return decode_told_tail(
+        encode_told_tail(
+            LEADER.node_epoch, Offset(end), list(slots), AbortedTail(Offset(since), aborted)
+        )
+    )
+
+
+def tail_at(committed_end: int) -> TailPartition:
+    found = CommittedPartition(
+        KEY,
+        LEADER,
+        StreamEpoch(3),
+        STREAM,
+        Offset(0),
+        Offset(committed_end),
+        TxnStream(OTHER, Offset(0), Offset(0)),
+        cast("Any", None),
+    )
+    return TailPartition(found, 0.0)
+
+
+def starts(tail: TailPartition, offset: int) -> list[int]:
+    """Return where the ranges begin that a fetch from an uncommitted offset may read."""
+    view = tail.view(Offset(offset), Offset(offset), committed=False)
+    return [] if view is None else [source.range.start_offset for source in view.ranges]
+
+
+# --- the slots of a WAL ---------------------------------------------------------------------------
+
+
+def test_the_tail_of_a_stream_is_what_the_slots_have_of_it() -> None:
+    table = SlotTable()
+    for sequence in range(5):
+        parts = [part(OTHER, sequence, sequence + 1)]
+        if sequence != 2:
+            parts.append(part(STREAM, 10 * sequence, 10 * sequence + 10 * (1 + (sequence == 1))))
+        table.add(WalSequence(sequence), f"k{sequence}", 100, parts)
+    found = table.tail(STREAM, Offset(0), 10)
+    assert [(item.sequence, item.range.start_offset) for item in found] == [
+        (0, 0),
+        (1, 10),
+        (3, 30),
+        (4, 40),
+    ]
+    assert [item.sequence for item in table.tail(STREAM, Offset(15), 10)] == [1, 3, 4]
+    assert [item.sequence for item in table.tail(STREAM, Offset(30), 1)] == [3]
+    assert table.tail(STREAM, Offset(50), 10) == []
+    table.commit(WalSequence(2), lambda _: False)
+    assert [item.sequence for item in table.tail(STREAM, Offset(0), 10)] == [3, 4]
+
+
+def test_aborted_transactions_count_from_their_markers_on() -> None:
+    known = Transactions(Offset(0), aborted_count_max=2)
+    for producer_id in range(4):
+        known.begin(producer_id, Offset(10 * producer_id))
+        known.end(
+            Marker(producer_id, 0, committed=False, coordinator_epoch=0),
+            Offset(10 * producer_id + 5),
+        )
+    assert known.aborted_since(Offset(20), Offset(36)) == AbortedTail(
+        Offset(20), [AbortedTransaction(2, 20, 25), AbortedTransaction(3, 30, 35)]
+    )
+    assert known.aborted_since(Offset(0), Offset(35)) == AbortedTail(
+        Offset(16), [AbortedTransaction(2, 20, 25)]
+    ), "older ones are forgotten, and the last marker is not durable"
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+
+def test_an_answer_ends_with_the_last_slot_that_it_names() -> None:
+    slots = [slot(number, number, number + 1) for number in range(SLOTS_MAX)]
+    assert told(500, *slots).end_offset == SLOTS_MAX
+    assert told(500, *slots[:-1]).end_offset == 500
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x95\x01\x02\x90\x00\xc0", b"\xff" * 20])
+def test_what_no_leader_tells_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_told_tail(data)
+
+
+# --- a tail ---------------------------------------------------------------------------------------
+
+
+def test_a_tail_names_the_slots_from_an_offset_on() -> None:
+    tail = tail_at(10)
+    assert not tail.tells(Offset(10), committed=False)
+    tail.take(30, 30, 0, told(30, slot(3, 10, 20), slot(4, 20, 30)))
+    assert starts(tail, 10) == [10, 20]
+    assert starts(tail, 25) == [20]
+    assert starts(tail, 30) == starts(tail, 9) == []
+    tail.take(40, 40, 0, told(40, slot(6, 30, 40)))
+    assert starts(tail, 20) == [20, 30]
+    view = tail.view(Offset(30), Offset(10), committed=False)
+    assert view is not None
+    assert view.ranges[0].key == wal_key(LEADER, WalSequence(6))
+    tail.forget_committed(Offset(30))
+    assert starts(tail, 29) == []
+    assert starts(tail, 30) == [30]
+    tail.forget_committed(Offset(40))
+    assert starts(tail, 39) == []
+
+
+def test_what_was_committed_between_two_answers_is_not_in_the_tail() -> None:
+    tail = tail_at(10)
+    tail.take(20, 20, 0, told(20, slot(3, 10, 20)))
+    tail.take(60, 60, 0, told(60, slot(9, 50, 60)))
+    assert starts(tail, 10) == starts(tail, 20) == starts(tail, 49) == []
+    assert starts(tail, 50) == [50]
+    tail.take(80, 80, 0, told(80))
+    assert starts(tail, 50) == starts(tail, 79) == []
+    view = tail.view(Offset(50), Offset(80), committed=False)
+    assert view is not None
+    assert (view.ranges, view.end_offset) == ((), 80), "all of it is in objects"
+
+
+def test_committed_reads_end_with_what_is_decided() -> None:
+    tail = tail_at(10)
+    tail.take(30, 15, 0, told(30, slot(3, 10, 30)))
+    assert tail.readable_end(committed=True) == 15
+    assert tail.readable_end(committed=False) == 30
+
+
+def test_committed_reads_need_all_aborted_transactions() -> None:
+    first, second = AbortedTransaction(1, 12, 18), AbortedTransaction(2, 31, 38)
+    tail = tail_at(10)
+    tail.take(30, 30, 0, told(30, slot(3, 10, 30), since=10, aborted=(first,)))
+    assert tail.tells(Offset(10), committed=True)
+    assert not tail.tells(Offset(9), committed=True), "a marker at 9 may have been committed"
+    tail.take(40, 40, 0, told(40, slot(4, 30, 40), since=30, aborted=(second,)))
+    assert tail.tells(Offset(10), committed=True), "nothing was aborted between both answers"
+    view = tail.view(Offset(10), Offset(10), committed=True)
+    assert view is not None
+    tail.forget_committed(Offset(40))
+    assert view.aborted_within(Offset(10), Offset(40)) == [first, second], "of the moment it began"
+    assert view.aborted_within(Offset(19), Offset(31)) == []
+    tail.take(90, 90, 0, told(90, slot(8, 80, 90), since=80))
+    assert not tail.tells(Offset(40), committed=True), "a marker in [40, 80) was told by nobody"
+    assert tail.tells(Offset(40), committed=False)
+    assert tail.tells(Offset(80), committed=True)
+
+
+def test_fetches_wake_for_what_they_may_read() -> None:
+    woken: list[str] = []
+    tail = tail_at(10)
+    tail.add_fetch_wait(FetchWait(1, lambda: woken.append("known")))
+    tail.take(10, 10, 0, None)
+    assert woken == ["known"]
+    tail.add_fetch_wait(FetchWait(150, lambda: woken.append("bytes")))
+    tail.add_fetch_wait(FetchWait(1, lambda: woken.append("stable"), reads_committed=True))
+    tail.take(20, 10, 0, told(20, slot(3, 10, 20)))
+    assert woken == ["known"]
+    tail.take(25, 10, 0, told(25, slot(4, 20, 25)))
+    assert woken == ["known", "bytes"]
+    tail.take(26, 26, 0, told(26, slot(5, 25, 26)))
+    assert woken == ["known", "bytes", "stable"]
+    tail.add_fetch_wait(FetchWait(1_000, lambda: woken.append("over")))
+    tail.end()
+    assert woken[-1] == "over"
+
+
+# --- the session ----------------------------------------------------------------------------------
+
+
+def test_a_session_names_only_what_changed() -> None:
+    """The other end is a leader's own `FetchSessions`."""
+    leader, session = [FetchSessions(10, Random(1))], TailSession(ME)
+    tails = {PartitionKey(UUID(int=1), number): tail_at(10) for number in range(3)}
+
+    def exchange(news: dict[int, int]) -> list[int]:
+        """Let the high watermarks of these partitions move. Returns what the request named."""
+        request = session.request(tails)
+        assert request.replica_state is not None
+        sessions = leader[-1]
+        call = sessions.begin(request, 17, 0.0)
+        results = [
+            FetchPartitionResult(
+                item.wanted.partition, high_watermark=news.get(item.wanted.partition, 10)
+            )
+            for item in call.partitions
+        ]
+        code, session_id, _ = sessions.finish(call, results, 0.0)
+        assert session.answered(
+            FetchResponse(error_code=call.error_code or code, session_id=session_id)
+        ) == (not call.error_code)
+        for key, tail in tails.items():
+            if key.partition in news:
+                tail.end_offset = Offset(news[key.partition])
+        return [wanted.partition for topic in request.topics for wanted in topic.partitions]
+
+    assert exchange({}) == [0, 1, 2]
+    assert exchange({1: 20}) == []
+    assert exchange({}) == [1]
+    del tails[PartitionKey(UUID(int=1), 2)]
+    assert exchange({}) == []
+    assert leader[-1].partition_count == 2
+    session.reset()
+    assert exchange({}) == [0, 1], "as after an error"
+    leader.append(FetchSessions(0, Random(1)))
+    assert exchange({}) == [], "the leader does not know the session any more"
+    assert exchange({}) == [0, 1]
+    assert exchange({}) == [0, 1], "it has no room for one"
+    tails.clear()
+    assert exchange({}) == []
+
+
+# --- the end of the leader ------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def one() -> AsyncIterator[Any]:
+    broker = await PartitionHarness().leading("t", partitions=1)
+    yield broker
+    await broker.close()
+
+
+async def asked(broker: Any, tails: dict[PartitionKey, TailPartition], **changes: Any) -> Any:
+    """Return the answer to the first partition of another broker's Fetch, None if it names none.
+    The broker asks itself: it is the only one that is registered.
+    """
+    request = TailSession(broker.me).request(tails)
+    request.max_wait_ms = 0
+    for name, value in changes.items():
+        setattr(request, name, value)
+    context = broker.context(apis.FETCH, FETCH_VERSION, request)
+    answer = handle_fetch(broker, context)
+    frame = await answer if isawaitable(answer) else answer
+    response = broker.answer(apis.FETCH, FETCH_VERSION, frame)
+    return response.responses[0].partitions[0] if response.responses else None
+
+
+async def test_a_leader_tells_its_followers_where_the_tail_is(one: Any) -> None:
+    for value in (b"a", b"b"):
+        await one.produce("t", batch(value))
+    found = one.partitions.committed("t", 0)
+    tail = TailPartition(found, 0.0)
+    answer = await asked(one, {found.key: tail})
+    assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
+    tail.take(2, 2, 0, decode_told_tail(answer.records))
+    view = tail.view(Offset(1), found.committed_end, committed=True)
+    assert view is not None
+    read = await one.storage.read_tail(view.ranges, Offset(1), view.end_offset, 1 << 20)
+    assert [record.value for record in decode_records(read[-1])] == [b"b"]
+    assert (await asked(one, {found.key: tail})).records == b"", "nothing follows"
+    assert one.tails.is_followed_by(one.node_id)
+    assert await asked(one, {}, max_bytes=LEAVES_BYTES) is None
+    assert not one.tails.is_followed_by(one.node_id)
+
+
+@pytest.mark.parametrize(("node_id", "epoch"), [(99, 1), (None, 99), (None, -1), (-1, -1)])
+async def test_who_is_no_live_broker_is_told_nothing(
+    one: Any, node_id: int | None, epoch: int
+) -> None:
+    await one.produce("t", batch(b"a"))
+    found = one.partitions.committed("t", 0)
+    stranger = ReplicaState(one.node_id if node_id is None else node_id, epoch)
+    answer = await asked(one, {found.key: TailPartition(found, 0.0)}, replica_state=stranger)
+    if node_id == -1:
+        assert [record.value for record in decode_records(answer.records)] == [b"a"], "a consumer"
+    else:
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not one.tails.is_followed_by(one.node_id)
+
+
+async def test_a_follower_has_to_be_allowed_to_act_as_a_broker(one: Any) -> None:
+    await one.produce("t", batch(b"a"))
+    found = one.partitions.committed("t", 0)
+    config = SecurityConfig(authorizer=STANDARD_AUTHORIZER)
+    one.authorizer = Authorizer(config, AuditLog(lambda: 0.0))
+    answer = await asked(one, {found.key: TailPartition(found, 0.0)})
+    assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert not one.tails.is_followed_by(one.node_id)
