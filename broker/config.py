@@ -98,7 +98,7 @@ class BrokerConfig:
         str, Setting("replica.selector.class", Kind.ENUM, choices=(LEADER_ALONE, RACK_AWARE))
     ] = RACK_AWARE
     """Who serves a consumer with `client.rack` (KIP-392). With the rack-aware one, the leader sends
-    it to a broker in its rack for records that the leader does not have in memory.
+    it to a broker in its rack, which reads the records from the store.
     """
 
     controllers: Annotated[

@@ -5,6 +5,7 @@ that it sees. An error that an application would have to handle is a violation, 
 deadlines are longer than any fault. A reader meets every offset in order.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -167,15 +168,39 @@ class SteadyProducer(Client):
         )
 
 
+class RackWatch:
+    """Count how often a consumer with `client.rack` read from another broker than the leader."""
+
+    def __init__(self, rack: str) -> None:
+        self.near_count = 0
+        self.settings: dict[str, Any] = {}
+        if rack:
+            self.settings = {
+                "client.rack": rack,
+                "statistics.interval.ms": 1_000,
+                "stats_cb": self._look,
+            }
+
+    def _look(self, statistics: str) -> None:
+        for topic in json.loads(statistics)["topics"].values():
+            for partition in topic["partitions"].values():
+                self.near_count += partition["broker"] not in {partition["leader"], -1}
+
+
 class Reader(Client):
     """Read partitions from their beginning, without a group."""
 
-    def __init__(self, bootstrap: str, parts: list[Part], record: Record, name: str) -> None:
+    def __init__(
+        self, bootstrap: str, parts: list[Part], record: Record, name: str, rack: str = ""
+    ) -> None:
+        """rack: of the broker that serves what others lead; without one, leaders serve."""
         super().__init__(f"reader {name}", record)
         self.positions: dict[Part, int] = dict.fromkeys(parts, 0)
+        self.watch = RackWatch(rack)
         settings = {
             **IMPATIENT,
             **READING,
+            **self.watch.settings,
             "bootstrap.servers": bootstrap,
             "group.id": "none",
             "enable.auto.commit": False,

@@ -254,6 +254,7 @@ class Processes:
                 "--listeners",
                 f"127.0.0.1:{node.port}",
                 *advertised,
+                *("--broker-rack", node.name),
                 *_FEW_COORDINATORS,
             )
         return (

@@ -27,7 +27,16 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.chaos.clients import IMPATIENT, READING, STUCK_S, Client, ClientStuck, is_passing, within
+from tests.chaos.clients import (
+    IMPATIENT,
+    READING,
+    STUCK_S,
+    Client,
+    ClientStuck,
+    RackWatch,
+    is_passing,
+    within,
+)
 from tests.chaos.record import Record as ChaosRecord
 from tests.support.anomalies import UNKNOWN, Assign, Consumed, Outcome, Poll, Record, Write
 from tests.support.history import Part
@@ -403,14 +412,19 @@ def _lost_its_position(error: KafkaError) -> bool:
 class CommittedReader(Client):
     """Poll partitions with read_committed from the beginning. `polled_count` counts the records."""
 
-    def __init__(self, bootstrap: str, parts: list[Part], record: ChaosRecord, name: str) -> None:
+    def __init__(
+        self, bootstrap: str, parts: list[Part], record: ChaosRecord, name: str, rack: str = ""
+    ) -> None:
+        """rack: of the broker that serves what others lead; without one, leaders serve."""
         super().__init__(f"committed {name}", record)
         self.ends: dict[Part, int] = {}
         """The last stable offset that the reader has reached in each partition."""
         self.polled_count = 0
+        self.watch = RackWatch(rack)
         settings = {
             **IMPATIENT,
             **READING,
+            **self.watch.settings,
             "bootstrap.servers": bootstrap,
             "group.id": "none",
             "enable.auto.commit": False,

@@ -76,9 +76,10 @@ class Workload:
                 for name in ("transformer-0", "transformer-1")
             ),
         ]
-        self.reader = Reader(bootstrap, parts, record, "all the time")
+        racks = [node.name for node in self._processes.brokers()]
+        self.reader = Reader(bootstrap, parts, record, "all the time", racks[0])
         self.group = GroupMembers(bootstrap, TOPIC, parts, record, rng["group"])
-        self.committed = CommittedReader(bootstrap, self.outputs, record, "all the time")
+        self.committed = CommittedReader(bootstrap, self.outputs, record, "all the time", racks[1])
         self.offsets = OffsetAsker(bootstrap, parts, record, (GROUP, TRANSFORM_GROUP))
         self.leaders = [
             LeaderAsker(f"127.0.0.1:{node.plan.port}", parts, record, node.name)
@@ -207,6 +208,10 @@ class Workload:
         transformers = [client for client in self.transactional if isinstance(client, Transformer)]
         return [
             ("polls of committed records: values", self.committed.polled_count),
+            (
+                "looks at readers that read in their rack",
+                self.reader.watch.near_count + self.committed.watch.near_count,
+            ),
             ("rebalances: assignments in the plain group", self.group.rebalance_count),
             (
                 "rebalances: assignments in the transactional group",
