@@ -68,6 +68,7 @@ from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
 from broker.share.store import RoutedShareStates
+from broker.tail.followers import Followers
 from broker.tail.links import TailLinks
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
@@ -185,11 +186,11 @@ class Broker:
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self.record_checks = record_checks(config)
         self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
-        self.partition_turns = PartitionTurns()
-        self.same_fetches = SameFetches()
+        self.partition_turns, self.same_fetches = PartitionTurns(), SameFetches()
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self.shares: SharePartitions
         self.tails: TailLinks
+        self.followers: Followers
         self.authorizer: Authorizer | None = None
         self.change_log = ChangeLog(time.monotonic)
         self.client_metrics = None if metrics_sender is None else ClientMetrics(metrics_sender)
@@ -351,9 +352,10 @@ class Broker:
         self.peer_watch = PeerWatch(self.node_id, self.connect_peers(), self.partitions.on_gone)
         self._cleanup.push_async_callback(self.peer_watch.close)
         self.follower.subscribe(self.peer_watch.on_batch)
-        self.tails = TailLinks(self, self._rng)
+        self.tails, self.followers = TailLinks(self, self._rng), Followers(self)
         self._cleanup.push_async_callback(self.tails.close)
         self.follower.subscribe(self.tails.on_batch)
+        self.follower.subscribe(self.followers.on_batch)
 
     def _start_coordination(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation

@@ -368,7 +368,7 @@ class FetchCall:
         if nearer is None:
             return False
         offset = Offset(target.wanted.fetch_offset)
-        if not node.tails.is_followed_by(nearer) and not (
+        if not node.followers.has(nearer) and not (
             is_cold and is_far_behind(node.image, partition.log.data.stream_id, offset)
         ):
             return False

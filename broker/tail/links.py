@@ -2,18 +2,19 @@
 one, and let them know that they may send those here.
 
 One Fetch at a time goes to each broker that is asked, with a `ReplicaState` as Kafka's followers
-send it. It waits there for new records, and the answer names their WAL slots.
-Invariants: a leader counts this broker as a follower only while it hears from it, so consumers are
-sent only to a broker that can answer them. After an error the tails of the link are over: fetches
-that wait for them get NOT_LEADER_OR_FOLLOWER and go to the leader.
-Limits: one connection and one request to each broker; ANSWER_MAX_S for its answer; TAILS_MAX of
-each; a tail that no consumer asked for is forgotten after UNUSED_S.
+send it. It waits there for new records, and the answer names their WAL slots. A new tail is asked
+for at once, over a second connection, because the first one may wait.
+Invariants: a tail is in the session only once its leader has told of it, so each is asked for over
+one of the connections. After an error the tails of the link are over: fetches that wait for them
+get NOT_LEADER_OR_FOLLOWER and go to the leader.
+Limits: two connections to each broker, with one request each; ANSWER_MAX_S for its answer;
+TAILS_MAX of each; a tail that no consumer asked for is forgotten after UNUSED_S.
 Must not: read records (`broker.handlers.cold_reads` does), or know consumers.
 Source: KIP-392, KIP-903; ADR 0107.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -24,11 +25,11 @@ import structlog
 from base.backoff import Backoff
 from base.ids import NodeId
 from broker.config import RACK_AWARE
-from broker.network.peers import PeerGone
+from broker.network.peers import PeerConnections, PeerGone
 from broker.partition.committed import CommittedPartition
 from broker.partition.local_broker import LocalBroker
 from broker.tail.partition import TailPartition
-from broker.tail.session import LEAVES_BYTES, TailSession
+from broker.tail.session import TailSession, first_request
 from broker.tail.told_tail import decode_told_tail
 from broker.wire import apis
 from broker.wire.errors import WireError
@@ -44,9 +45,9 @@ log = structlog.get_logger(__name__)
 
 FETCH_VERSION: Final = 17
 GREET_S: Final = 2.0
-"""How often a broker in another rack hears of this one, while no consumer needs its tails."""
-FOLLOWED_S: Final = 5.0
-"""How long a broker counts as a follower after its last request."""
+"""How often a broker in another rack hears of this one, while no consumer needs its tails. Less
+than half of `broker.tail.followers.FOLLOWED_S`.
+"""
 ANSWER_MAX_S: Final = 5.0
 UNUSED_S: Final = 60.0
 TAILS_MAX: Final = 10_000
@@ -69,61 +70,36 @@ class _Link:
     has_answered: bool = False
     """Since it was down. A broker registers a moment before it accepts connections."""
     silent_until: float = 0.0
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    has_news: asyncio.Event = field(default_factory=asyncio.Event)
+    """A tail joins the session."""
     task: "asyncio.Task[None] | None" = None
+    first: "asyncio.Task[None] | None" = None
+    """Asks for new tails."""
 
 
 class TailLinks:
-    """Both ends: the brokers that this one follows, and those that follow it. `close` ends it."""
+    """The brokers that this one follows. `close` ends it."""
 
     def __init__(self, node: LocalBroker, rng: Random) -> None:
         self._node = node
         self._rng = rng
         self._clock = asyncio.get_running_loop().time
-        self._peers = node.connect_peers()
+        self._me = BrokerIncarnation(node.node_id, node.node_epoch)
+        self._peers, self._first_peers = node.connect_peers(), node.connect_peers()
         self._links: dict[NodeId, _Link] = {}
-        self._heard: dict[BrokerIncarnation, float] = {}
 
     async def close(self) -> None:
-        tasks = [link.task for link in self._links.values() if link.task is not None]
+        tasks = [
+            task
+            for link in self._links.values()
+            for task in (link.task, link.first)
+            if task is not None
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._peers.close()
-
-    # --- the end of the leader --------------------------------------------------------------------
-
-    def hears(self, request: FetchRequest) -> bool:
-        """Return whether the request is of a live broker, which counts as a follower from now on
-        unless it leaves.
-        """
-        replica = request.replica_state
-        if replica is None:
-            return False
-        state = self._node.image.nodes.get(NodeId(replica.replica_id))
-        if state is None or state.node_epoch != replica.replica_epoch or state.fenced:
-            return False
-        follower = BrokerIncarnation(state.node_id, state.node_epoch)
-        if request.max_bytes == LEAVES_BYTES:
-            self._heard.pop(follower, None)
-        else:
-            self._heard[follower] = self._clock()
-        return True
-
-    def is_followed_by(self, node_id: NodeId) -> bool:
-        """Return whether this broker can serve the tails of what is led here."""
-        state = self._node.image.nodes.get(node_id)
-        if state is None:
-            return False
-        follower = BrokerIncarnation(node_id, state.node_epoch)
-        heard_at = self._heard.get(follower)
-        return (
-            heard_at is not None
-            and self._clock() - heard_at < FOLLOWED_S
-            and follower not in self._node.gone
-        )
-
-    # --- the end of the follower ------------------------------------------------------------------
+        self._first_peers.close()
 
     def find(self, found: CommittedPartition) -> TailPartition | None:
         """Return the tail of this partition if its leader tells of it."""
@@ -151,7 +127,8 @@ class TailLinks:
         if replaced is not None:
             replaced.end()
         tail = link.tails[found.key] = TailPartition(found, self._clock())
-        link.wanted.set()
+        if link.first is None:
+            link.first = asyncio.get_running_loop().create_task(self._ask_first(link))
         return tail
 
     def distrust(self, leader: NodeId) -> None:
@@ -166,8 +143,6 @@ class TailLinks:
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
         """Greet the brokers of other racks, and look again at tails that waited for the image."""
         if delta.everything or delta.node_ids:
-            for follower in [each for each in self._heard if not image.nodes.is_alive(each)]:
-                del self._heard[follower]
             for node_id in self._far_nodes(image):
                 self._link(node_id)
         for link in self._links.values():
@@ -189,8 +164,7 @@ class TailLinks:
         """Return the link to this broker, which is made if necessary."""
         link = self._links.get(node_id)
         if link is None:
-            me = BrokerIncarnation(self._node.node_id, self._node.node_epoch)
-            link = self._links[node_id] = _Link(node_id, TailSession(me))
+            link = self._links[node_id] = _Link(node_id, TailSession(self._me))
             link.task = asyncio.get_running_loop().create_task(self._run(link))
         return link
 
@@ -211,8 +185,7 @@ class TailLinks:
                 if is_silent:
                     await asyncio.sleep(link.silent_until - self._clock())
                 link.is_down = False
-                if not link.tails:
-                    await _set_within(link.wanted, GREET_S)
+                await self._rest(link)
         finally:
             self._end_tails(link)
             if self._links.get(link.node_id) is link:
@@ -223,21 +196,50 @@ class TailLinks:
         for key, tail in list(link.tails.items()):
             if now - tail.used_at > UNUSED_S and not tail.is_waited_for:
                 del link.tails[key]
-        link.wanted.clear()
         return bool(link.tails) or link.node_id in self._far_nodes(self._node.image)
 
+    async def _rest(self, link: _Link) -> None:
+        """Wait for the first tail of the session, at most GREET_S."""
+        link.has_news.clear()
+        if not any(tail.is_known for tail in link.tails.values()):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GREET_S):
+                    await link.has_news.wait()
+
     async def _ask(self, link: _Link, *, leaves: bool) -> None:
-        asked = dict(link.tails)
+        """Ask for what is new in the tails of the session. Raises what `_UNREACHABLE` has."""
+        asked = {key: tail for key, tail in link.tails.items() if tail.is_known}
+        request = link.session.request(asked, leaves=leaves)
+        response = await self._answer(self._peers, link, request)
+        if link.session.answered(response):
+            self._take(link, asked, response)
+        else:
+            await asyncio.sleep(_RETRY_FIRST_MS / 1_000)
+
+    async def _ask_first(self, link: _Link) -> None:
+        """Ask for the tails of which the leader has not told yet."""
+        try:
+            while new := {key: tail for key, tail in link.tails.items() if not tail.is_known}:
+                response = await self._answer(self._first_peers, link, first_request(self._me, new))
+                self._take(link, new, response)
+                if not any(tail.is_known or tail.is_over for tail in new.values()):
+                    raise WireError("a broker tells of none of the tails that it was asked for")
+        except _UNREACHABLE as error:
+            self._broke(link, error)
+        finally:
+            link.first = None
+            link.has_news.set()
+
+    async def _answer(
+        self, peers: PeerConnections, link: _Link, request: FetchRequest
+    ) -> FetchResponse:
         async with asyncio.timeout(ANSWER_MAX_S):
-            response = await self._peers.ask(
-                link.node_id,
-                apis.FETCH,
-                FETCH_VERSION,
-                link.session.request(asked, leaves=leaves),
-                FetchResponse,
-            )
-        if not link.session.answered(response):
-            return
+            return await peers.ask(link.node_id, apis.FETCH, FETCH_VERSION, request, FetchResponse)
+
+    def _take(
+        self, link: _Link, asked: Mapping[PartitionKey, TailPartition], response: FetchResponse
+    ) -> None:
+        """Take what the leader tells of these tails. Raises WireError."""
         for topic in response.responses:
             assert topic.topic_id is not None, "this version has ids"
             for result in topic.partitions:
@@ -265,9 +267,3 @@ class TailLinks:
         tails, link.tails = link.tails, {}
         for tail in tails.values():
             tail.end()
-
-
-async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()

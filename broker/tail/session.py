@@ -8,10 +8,10 @@ Source: Kafka FetchSessionHandler.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
-from base.ids import Offset
+from base.ids import Offset, StreamEpoch
 from broker.tail.partition import TailPartition
 from broker.wire.gen.fetch import (
     FetchPartition,
@@ -28,12 +28,15 @@ _NO_SESSION: Final = 0
 _FIRST_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
-_WAIT_MS: Final = 500
+WAIT_MS: Final = 500
 _ANSWER_BYTES_MAX: Final = 1 << 20
 """Of what is told of all partitions: 25,000 slots."""
 
 LEAVES_BYTES: Final = 0
 """The `max_bytes` of a broker that cannot serve consumers now. It gets no answer of use."""
+
+Position: TypeAlias = tuple[Offset, StreamEpoch]
+"""Where the next answer begins, and the leader epoch."""
 
 
 class TailSession:
@@ -41,8 +44,8 @@ class TailSession:
         self._replica = ReplicaState(me.node_id, me.node_epoch)
         self._session_id = _NO_SESSION
         self._epoch = _FIRST_EPOCH
-        self._asked: dict[PartitionKey, tuple[Offset, int]] = {}
-        """The position and the leader epoch that the leader knows of each partition."""
+        self._asked: dict[PartitionKey, Position] = {}
+        """What the leader knows of each partition."""
 
     def request(
         self, tails: Mapping[PartitionKey, TailPartition], *, leaves: bool = False
@@ -54,26 +57,18 @@ class TailSession:
         session_id = self._session_id
         if not tails:
             self.reset()
-        wanted = {key: (tail.end_offset, int(tail.leader_epoch)) for key, tail in tails.items()}
+        wanted = _wanted(tails)
         changed = [key for key, state in wanted.items() if self._asked.get(key) != state]
         gone = [key for key in self._asked if key not in wanted]
         self._asked = wanted
-        topics: dict[UUID, list[FetchPartition]] = {}
-        for key in changed:
-            offset, leader_epoch = wanted[key]
-            topics.setdefault(key.topic_id, []).append(
-                FetchPartition(
-                    key.partition, leader_epoch, offset, partition_max_bytes=_ANSWER_BYTES_MAX
-                )
-            )
         return FetchRequest(
             replica_state=self._replica,
-            max_wait_ms=_WAIT_MS,
+            max_wait_ms=WAIT_MS,
             min_bytes=1,
             max_bytes=LEAVES_BYTES if leaves else _ANSWER_BYTES_MAX,
             session_id=session_id,
             session_epoch=self._epoch if tails else _FINAL_EPOCH,
-            topics=[FetchTopic(topic_id, partitions=items) for topic_id, items in topics.items()],
+            topics=_topics({key: wanted[key] for key in changed}),
             forgotten_topics_data=[
                 ForgottenTopic(topic_id=key.topic_id, partitions=[key.partition]) for key in gone
             ],
@@ -97,3 +92,29 @@ class TailSession:
         """Begin anew, after an error."""
         self._session_id, self._epoch = _NO_SESSION, _FIRST_EPOCH
         self._asked.clear()
+
+
+def first_request(
+    me: BrokerIncarnation, tails: Mapping[PartitionKey, TailPartition]
+) -> FetchRequest:
+    """Return a request outside of a session, which is answered at once."""
+    return FetchRequest(
+        replica_state=ReplicaState(me.node_id, me.node_epoch),
+        max_bytes=_ANSWER_BYTES_MAX,
+        topics=_topics(_wanted(tails)),
+    )
+
+
+def _wanted(tails: Mapping[PartitionKey, TailPartition]) -> dict[PartitionKey, Position]:
+    return {key: (tail.end_offset, tail.leader_epoch) for key, tail in tails.items()}
+
+
+def _topics(wanted: Mapping[PartitionKey, Position]) -> list[FetchTopic]:
+    topics: dict[UUID, list[FetchPartition]] = {}
+    for key, (offset, leader_epoch) in wanted.items():
+        topics.setdefault(key.topic_id, []).append(
+            FetchPartition(
+                key.partition, leader_epoch, offset, partition_max_bytes=_ANSWER_BYTES_MAX
+            )
+        )
+    return [FetchTopic(topic_id, partitions=items) for topic_id, items in topics.items()]

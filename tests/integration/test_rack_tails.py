@@ -13,11 +13,18 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from broker.node import Broker
 from broker.partition.partition import Partition
-from broker.tail import links
+from broker.tail import links, session
+from broker.tail.followers import FOLLOWED_S
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
 from objectstore.memory import MemoryStore
 from stream.config import StreamConfig
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
+from tests.support.clients import (
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+)
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 
@@ -62,7 +69,7 @@ class World:
 
     async def until_followed(self) -> None:
         leader, near = self.leader, self.near
-        await until(lambda: leader.tails.is_followed_by(near.node_id))
+        await until(lambda: leader.followers.has(near.node_id))
 
     async def produce(self, *values: bytes) -> None:
         await asyncio.to_thread(self._produce, values)
@@ -160,6 +167,25 @@ async def test_the_tail_goes_on_after_its_upload(world: World) -> None:
         await asyncio.to_thread(each.close)
 
 
+async def test_a_new_tail_does_not_wait_for_news_of_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = world.consumer()
+    await world.produce(*values(0, 10))
+    assert await read(consumer, 10) == values(0, 10)
+    monkeypatch.setattr(session, "WAIT_MS", 1_000 * 2 * TIMEOUT_S)
+    monkeypatch.setattr(links, "ANSWER_MAX_S", 3 * TIMEOUT_S)
+    await world.produce(*values(10, 10))
+    assert await read(consumer, 10) == values(10, 10), "now the link waits for long"
+    await asyncio.to_thread(create_topic, world.cluster.bootstrap, "other", 3)
+    await asyncio.to_thread(produce, world.cluster.bootstrap, "other", values(0, 9), range(3))
+    other = world.consumer()
+    other.assign([TopicPartition("other", at, 0) for at in range(3)])
+    assert sorted(await read(other, 9)) == values(0, 9)
+    for each in (consumer, other):
+        await asyncio.to_thread(each.close)
+
+
 async def test_the_partition_moves_and_the_consumer_goes_on(world: World) -> None:
     consumer = world.consumer()
     await world.produce(*values(0, 10))
@@ -189,7 +215,7 @@ async def test_the_leader_serves_what_the_rack_cannot_read(
     world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has the records in memory, whatever the store gives the broker in the rack."""
-    monkeypatch.setattr(links, "DISTRUST_S", 1.5 * links.FOLLOWED_S)
+    monkeypatch.setattr(links, "DISTRUST_S", 1.5 * FOLLOWED_S)
     consumer = world.consumer()
     await world.produce(*values(0, 10))
     assert await read(consumer, 10) == values(0, 10)
@@ -199,7 +225,7 @@ async def test_the_leader_serves_what_the_rack_cannot_read(
     await world.produce(*values(10, 10))
     assert await read(consumer, 10) == values(10, 10)
     assert world.led.records_out == 10
-    assert not leader.tails.is_followed_by(near.node_id), "it stays away for a while"
+    assert not leader.followers.has(near.node_id), "it stays away for a while"
     store.config = FaultConfig()
     await world.until_followed()
     await world.produce(*values(20, 10))

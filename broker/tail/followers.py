@@ -1,0 +1,65 @@
+"""Know which brokers ask this one for tails, so that consumers in their racks can be sent to them.
+
+Invariant: a broker counts only while it asks, lives, and has not said that it leaves. So consumers
+are sent only to a broker that can answer them.
+Must not: do I/O.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from base.ids import NodeId
+from broker.partition.local_broker import LocalBroker
+from broker.tail.session import LEAVES_BYTES
+from broker.wire.gen.fetch import FetchRequest
+from controller.metadata.delta import MetadataDelta
+from stream.ports import BrokerIncarnation
+
+if TYPE_CHECKING:
+    from controller.metadata.image import MetadataImage
+
+FOLLOWED_S: Final = 5.0
+"""How long a broker counts after its last request."""
+
+
+class Followers:
+    def __init__(self, node: LocalBroker) -> None:
+        self._node = node
+        self._clock = asyncio.get_running_loop().time
+        self._heard: dict[BrokerIncarnation, float] = {}
+
+    def hears(self, request: FetchRequest) -> bool:
+        """Return whether the request is of a live broker, which counts from now on unless it
+        leaves.
+        """
+        replica = request.replica_state
+        if replica is None:
+            return False
+        state = self._node.image.nodes.get(NodeId(replica.replica_id))
+        if state is None or state.node_epoch != replica.replica_epoch or state.fenced:
+            return False
+        follower = BrokerIncarnation(state.node_id, state.node_epoch)
+        if request.max_bytes == LEAVES_BYTES:
+            self._heard.pop(follower, None)
+        else:
+            self._heard[follower] = self._clock()
+        return True
+
+    def has(self, node_id: NodeId) -> bool:
+        """Return whether this broker can serve the tails of what is led here."""
+        state = self._node.image.nodes.get(node_id)
+        if state is None:
+            return False
+        follower = BrokerIncarnation(node_id, state.node_epoch)
+        heard_at = self._heard.get(follower)
+        return (
+            heard_at is not None
+            and self._clock() - heard_at < FOLLOWED_S
+            and follower not in self._node.gone
+        )
+
+    def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
+        """Forget brokers that are dead."""
+        if delta.everything or delta.node_ids:
+            for follower in [each for each in self._heard if not image.nodes.is_alive(each)]:
+                del self._heard[follower]
