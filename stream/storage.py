@@ -596,6 +596,12 @@ class Storage:
         """
         return [*await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)]
 
+    async def load_tail(self, source: ObjectRange) -> None:
+        """Bring a slot into the caches of reads, as far as one GET does. Raises the errors of
+        `read_tail`.
+        """
+        await self._objects.index(source)
+
     async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
         """Return the last border between two batches at or below a committed offset, as the objects
         have it: the log cache may still have batches that log compaction has joined.

@@ -45,6 +45,7 @@ _AT_ONCE_COUNT: Final = 1_000
 long one, also if its session has them.
 """
 _WAIT_MAX_MS: Final = 300_000
+_UNKNOWN: Final = -1
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _READ_COMMITTED: Final = 1
 _LOADED_COUNT_MAX: Final = 4
@@ -299,11 +300,15 @@ class FetchCall:
         """
         wanted, result = target.wanted, target.result
         found = self._node.partitions.committed(topic_name, wanted.partition)
-        if found is None:
-            return
-        code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
-        if code != ErrorCode.NONE:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if found is not None:
+            code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
+        if found is None or code != ErrorCode.NONE:
             result.error_code = code
+            if self._is_near and code != ErrorCode.FENCED_LEADER_EPOCH:
+                # The leader changes, or has sent the client here before this broker's image has it.
+                target.await_image(self._node.tails.batches_count)
+                self._know_nothing(result)
             return
         if wanted.fetch_offset < found.log_start_offset:
             return
@@ -316,7 +321,16 @@ class FetchCall:
             self._locate_committed(target, found)
         elif tail is not None:
             target.follow(tail)
-            target.is_opening = True
+            self._know_nothing(result)
+
+    def _know_nothing(self, result: FetchPartitionResult) -> None:
+        """Return neither records nor offsets, so that the client asks again: it would wait for half
+        a second after an error.
+        """
+        result.error_code = ErrorCode.NONE
+        result.high_watermark = result.last_stable_offset = result.log_start_offset = _UNKNOWN
+        if self._reads_committed:
+            result.aborted_transactions = ()
 
     def _locate_committed(self, target: FetchTarget, found: CommittedPartition) -> None:
         """Read what is in objects, without its leader."""
@@ -501,7 +515,8 @@ class FetchCall:
         first look and this task, and between the slices of a long fetch; it wakes no fetch that
         is not parked yet.
         """
-        return any(target.has_moved() for target in self._targets)
+        batches_count = self._node.tails.batches_count
+        return any(target.has_moved(batches_count) for target in self._targets)
 
     async def _park(self) -> bool:
         """Wait for enough bytes, an error, or max_wait. Return False if nothing came."""
@@ -542,6 +557,8 @@ class FetchCall:
                 target.partition.add_fetch_wait(wait)
             elif target.tail is not None:
                 target.tail.add_fetch_wait(wait)
+            elif target.awaits_image:
+                cancels.append(self._node.tails.await_image(wait))
             elif target.is_opening and target.topic_name is not None:
                 cancels.append(
                     self._node.partitions.when_open(

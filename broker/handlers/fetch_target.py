@@ -28,6 +28,7 @@ class FetchTarget:
 
     __slots__ = (
         "_wakes_count",
+        "awaits_image",
         "committed",
         "is_cold",
         "is_denied",
@@ -64,10 +65,14 @@ class FetchTarget:
             and result.log_start_offset == found.log_start_offset
         )
 
-    def has_moved(self) -> bool:
-        """Return whether something has changed since the partition, or its tail, was found."""
+    def has_moved(self, batches_count: int) -> bool:
+        """Return whether something has changed since the partition, or its tail, was found.
+        batches_count: changes of the image until now.
+        """
         if self.tail is not None:
             return self._wakes_count != self.tail.wakes_count
+        if self.awaits_image:
+            return self._wakes_count != batches_count
         return self.partition is not None and not self.is_current()
 
     def is_led(self) -> bool:
@@ -102,13 +107,18 @@ class FetchTarget:
         self.view: TailView | None = None
         self.result = FetchPartitionResult(self.wanted.partition)
         self.size_bytes = 0
-        self.is_opening = False
+        self.is_opening = self.awaits_image = False
         self.is_cold = False
 
     def find(self, partition: Partition) -> None:
         """Note where the records are."""
         self.partition = partition
         self._wakes_count = partition.wakes_count
+
+    def await_image(self, batches_count: int) -> None:
+        """Wait for the next change of the image of this broker."""
+        self.awaits_image = True
+        self._wakes_count = batches_count
 
     def follow(self, tail: TailPartition) -> None:
         """Note the tail of a partition that another broker leads."""

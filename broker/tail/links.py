@@ -8,13 +8,13 @@ Invariants: a tail is in the session only once its leader has told of it, so eac
 one of the connections. After an error the tails of the link are over: fetches that wait for them
 get NOT_LEADER_OR_FOLLOWER and go to the leader.
 Limits: two connections to each broker, with one request each; ANSWER_MAX_S for its answer;
-TAILS_MAX of each; a tail that no consumer asked for is forgotten after UNUSED_S.
-Must not: read records (`broker.handlers.cold_reads` does), or know consumers.
+TAILS_MAX of each; LOADS_MAX; a tail that no consumer asked for is forgotten after UNUSED_S.
+Must not: interpret records, or know consumers.
 Source: KIP-392, KIP-903; ADR 0107.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -27,6 +27,7 @@ from base.ids import NodeId
 from broker.config import RACK_AWARE
 from broker.network.peers import PeerConnections, PeerGone
 from broker.partition.committed import CommittedPartition
+from broker.partition.delayed_fetch import FetchWait
 from broker.partition.local_broker import LocalBroker
 from broker.tail.partition import TailPartition
 from broker.tail.session import TailSession, first_request
@@ -36,7 +37,9 @@ from broker.wire.errors import WireError
 from broker.wire.gen.fetch import FetchRequest, FetchResponse
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.topics import PartitionKey
-from stream.ports import BrokerIncarnation
+from objectstore.errors import ObjectStoreError
+from stream.errors import StreamError
+from stream.ports import BrokerIncarnation, ObjectRange
 
 if TYPE_CHECKING:
     from controller.metadata.image import MetadataImage
@@ -54,6 +57,8 @@ TAILS_MAX: Final = 10_000
 """Partitions of one leader: as many as one Fetch may name."""
 DISTRUST_S: Final = 30.0
 """How long this broker stays away from a leader whose slots it could not read."""
+LOADS_MAX: Final = 32
+"""Slots that are read at once before a consumer asks for them."""
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 5_000
 _UNREACHABLE: Final = (PeerGone, OSError, EOFError, WireError)
@@ -87,6 +92,10 @@ class TailLinks:
         self._me = BrokerIncarnation(node.node_id, node.node_epoch)
         self._peers, self._first_peers = node.connect_peers(), node.connect_peers()
         self._links: dict[NodeId, _Link] = {}
+        self._loads: set[asyncio.Task[None]] = set()
+        self._image_waits: dict[FetchWait, None] = {}
+        self.batches_count = 0
+        """Changes of the image, for fetches that looked at it and are not parked yet."""
 
     async def close(self) -> None:
         tasks = [
@@ -95,6 +104,7 @@ class TailLinks:
             for task in (link.task, link.first)
             if task is not None
         ]
+        tasks += self._loads
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -140,11 +150,25 @@ class TailLinks:
             link.silent_until, link.is_down = self._clock() + DISTRUST_S, True
             self._end_tails(link)
 
+    def await_image(self, wait: FetchWait) -> Callable[[], None]:
+        """Wake a fetch at the next change of the image: its client knows of a leader that this
+        broker does not know yet. Returns a function that forgets it.
+        """
+        self._image_waits[wait] = None
+
+        def forget() -> None:
+            self._image_waits.pop(wait, None)
+
+        return forget
+
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
-        """Greet the brokers of other racks, and look again at tails that waited for the image."""
+        """Greet the brokers of other racks, and wake the fetches that wait for the image."""
         if delta.everything or delta.node_ids:
             for node_id in self._far_nodes(image):
                 self._link(node_id)
+        self.batches_count += 1
+        for wait in list(self._image_waits):
+            wait.interrupt()
         for link in self._links.values():
             for tail in link.tails.values():
                 if tail.is_waited_for and (delta.everything or tail.stream_id in delta.stream_ids):
@@ -240,6 +264,7 @@ class TailLinks:
         self, link: _Link, asked: Mapping[PartitionKey, TailPartition], response: FetchResponse
     ) -> None:
         """Take what the leader tells of these tails. Raises WireError."""
+        slots: dict[str, ObjectRange] = {}
         for topic in response.responses:
             assert topic.topic_id is not None, "this version has ids"
             for result in topic.partitions:
@@ -252,9 +277,26 @@ class TailLinks:
                     tail.end()
                     continue
                 told = decode_told_tail(result.records) if result.records else None
-                tail.take(
+                ranges = tail.take(
                     result.high_watermark, result.last_stable_offset, result.log_start_offset, told
                 )
+                slots |= {source.key: source for source in ranges}
+        self._load(slots.values())
+
+    def _load(self, slots: Iterable[ObjectRange]) -> None:
+        """Begin to read slots before their consumers ask for them: those still have to take what
+        they got last.
+        """
+        for source in slots:
+            if len(self._loads) >= LOADS_MAX:
+                return
+            load = asyncio.get_running_loop().create_task(self._load_one(source))
+            self._loads.add(load)
+            load.add_done_callback(self._loads.discard)
+
+    async def _load_one(self, source: ObjectRange) -> None:
+        with suppress(ObjectStoreError, StreamError):  # a fetch that gets there meets it again
+            await self._node.storage.load_tail(source)
 
     def _broke(self, link: _Link, error: Exception) -> None:
         if link.has_answered:

@@ -104,13 +104,13 @@ class TailPartition:
         last_stable_offset: int,
         log_start_offset: int,
         told: ToldTail | None,
-    ) -> None:
-        """Take an answer of the leader, and wake the fetches that it lets go on. told: None if
-        nothing follows `end_offset`.
+    ) -> Sequence[ObjectRange]:
+        """Take an answer of the leader, and wake the fetches that it lets go on. Returns the ranges
+        that are new. told: None if nothing follows `end_offset`.
         """
-        size_bytes = 0
+        ranges: Sequence[ObjectRange] = ()
         if told is not None:
-            size_bytes = self._take_slots(told)
+            ranges = self._take_slots(told)
             self._take_aborted(told)
         was_stable = self.last_stable_offset
         self.high_watermark = Offset(high_watermark)
@@ -119,7 +119,8 @@ class TailPartition:
         was_known, self.is_known = self.is_known, True
         if not was_known:
             self.wake()
-            return
+            return ranges
+        size_bytes = sum(source.range.size_bytes for source in ranges)
         self.wakes_count += 1
         is_stable = self.last_stable_offset > was_stable
         for wait in list(self._fetch_waits):
@@ -128,6 +129,7 @@ class TailPartition:
                     wait.interrupt()
             elif size_bytes:
                 wait.progressed(size_bytes)
+        return ranges
 
     def end(self) -> None:
         """Wake all fetches: the leader tells no more."""
@@ -150,8 +152,8 @@ class TailPartition:
         for marker in [offset for offset in self._aborted if offset < committed_end]:
             del self._aborted[marker]
 
-    def _take_slots(self, told: ToldTail) -> int:
-        """Return the bytes that follow what was known."""
+    def _take_slots(self, told: ToldTail) -> Sequence[ObjectRange]:
+        """Return the ranges that follow what was known."""
         ranges = [
             self._range(told.node_epoch, slot)
             for slot in told.slots
@@ -165,7 +167,7 @@ class TailPartition:
         self._starts += [source.range.start_offset for source in ranges]
         self.end_offset = Offset(told.end_offset)
         self._start_offset = self._starts[0] if self._starts else self.end_offset
-        return sum(source.range.size_bytes for source in ranges)
+        return ranges
 
     def _take_aborted(self, told: ToldTail) -> None:
         since = told.aborted_since()
