@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from base.log import get_logger
-from lake.table.errors import CommitConflict, CommitUnknown
-from lake.table.model import Commit
+from lake.table.errors import CatalogUnavailable, CommitConflict, CommitUnknown
+from lake.table.model import Commit, TableState
 from lake.table.settle import (
     Verdict,
     rebased,
@@ -58,10 +58,10 @@ def _commit_until_known(
                 error=str(error)[:300],
             )
             if attempt:
-                sleep(min(WAIT_MS_MAX, WAIT_MS_MIN << attempt) / 1_000)
+                _wait(sleep, attempt)
         else:
             return True
-        found = table.state()
+        found = _looked_up(table, sleep)
         paths = [file.path for file in table.files()] if commit.removed else []
         match verdict(on_top_of(commit, found) if is_rewrite else commit, found, paths):
             case Verdict.COMMITTED:
@@ -71,3 +71,23 @@ def _commit_until_known(
             case Verdict.AGAIN:
                 commit = on_top_of(commit, found)
     raise AssertionError("the last attempt raises")
+
+
+def _looked_up(table: ExportTable, sleep: Sleep) -> TableState:
+    """Return the state that tells the outcome, also if the catalog restarts meanwhile."""
+    for attempt in range(TRIES_MAX):
+        try:
+            return table.state()
+        except CatalogUnavailable as error:
+            if attempt == TRIES_MAX - 1:
+                raise CommitUnknown(
+                    f"whether the last commit to table {table.name} happened is unknown: {error};"
+                    " the next run finds out, and loses and repeats no record"
+                ) from error
+            _log.warning("commit_lookup_failed", table=table.name, error=str(error)[:300])
+            _wait(sleep, attempt)
+    raise AssertionError("the last attempt raises")
+
+
+def _wait(sleep: Sleep, attempt: int) -> None:
+    sleep(min(WAIT_MS_MAX, WAIT_MS_MIN << attempt) / 1_000)

@@ -35,3 +35,19 @@ class CommitUnknown(TableError):
     """The commit may have happened, or may still."""
 
     retriable = True
+
+
+class CatalogRefused(InvalidTable):
+    """The catalog lets this principal not do this, or finds the request invalid."""
+
+
+class CatalogUnavailable(TableError):
+    """The catalog does not answer, or fails by itself."""
+
+    retriable = True
+
+
+class WarehouseFailed(TableError):
+    """The store of the tables cannot be read or written."""
+
+    retriable = True

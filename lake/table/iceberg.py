@@ -10,11 +10,13 @@ writer. Source: Iceberg spec v2.
 
 import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest.auth import AUTH_MANAGER
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -35,7 +37,15 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType
 
 from lake.arrow.pyarrow_untyped import Buffer, Schema, pa
-from lake.table.errors import CommitConflict, CommitUnknown, InvalidTable
+from lake.table.catalog import address_of, catalog_errors
+from lake.table.errors import (
+    CatalogRefused,
+    CatalogUnavailable,
+    CommitConflict,
+    CommitUnknown,
+    InvalidTable,
+    WarehouseFailed,
+)
 from lake.table.files import FilePlace, fitted
 from lake.table.model import (
     Commit,
@@ -56,7 +66,9 @@ _arrow_io: Any = _pyarrow
 """pyiceberg's module for pyarrow's objects, which have no types."""
 
 _FIELD_ID: Final = b"PARQUET:field_id"
-_CREATE_TRIES: Final = 5
+_TRIES: Final = 5
+_LOGIN: Final = frozenset({AUTH_MANAGER, "auth", "credential", "token"})
+"""Properties of the login to a REST catalog: tasks, which may run elsewhere, need files alone."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class IcebergPlace:
     ) -> FileEntry:
         metadata = self.metadata
         path = f"{metadata.location.rstrip('/')}/data/{name}"
-        with self._io().new_output(path).create(overwrite=False) as stream:
+        with _store_errors(path), self._io().new_output(path).create(overwrite=False) as stream:
             stream.write(memoryview(data))  # type: ignore[arg-type]  # any buffer will do
         schema, spec = metadata.schema(), metadata.spec()
         statistics = _arrow_io.data_file_statistics_from_parquet_metadata(
@@ -107,10 +119,10 @@ class IcebergPlace:
         schema = self.metadata.schema()
         wanted = schema if columns is None else schema.select(*columns)
         if file.native.delete_files:
-            return _arrow_io.ArrowScan(self.metadata, self._io(), wanted, AlwaysTrue()).to_table(
-                [file.native]
-            )
-        with self._io().new_input(file.path).open() as stream:
+            scan = _arrow_io.ArrowScan(self.metadata, self._io(), wanted, AlwaysTrue())
+            with _store_errors(file.path):
+                return scan.to_table([file.native])
+        with _store_errors(file.path), self._io().new_input(file.path).open() as stream:
             found = pq.ParquetFile(pa.BufferReader(stream.read()))
         held_fields: list[Any] = list(found.schema_arrow)
         names = {_field_id(field.metadata): field.name for field in held_fields}
@@ -128,7 +140,8 @@ class IcebergPlace:
         io = self._io()
         for file in files:
             try:
-                io.delete(file.path)
+                with _store_errors(file.path):
+                    io.delete(file.path)
             except FileNotFoundError:
                 continue
 
@@ -150,7 +163,7 @@ class IcebergTable:
 
     def state(self) -> TableState:
         try:
-            self._table = self._catalog.load_table(self.name)
+            self._table = self._load()
         except NoSuchTableError:
             self._table = None
             return TableState("")
@@ -172,15 +185,15 @@ class IcebergTable:
         return _state_of(str(metadata.current_snapshot_id), recorded, commit_ids)
 
     def prepare(self, schema: Schema) -> None:
-        for _ in range(_CREATE_TRIES):
+        for _ in range(_TRIES):
             if self._table is None:
                 self._create(schema)
             table = self._loaded()
             try:
-                with table.update_schema() as update:
+                with catalog_errors(address_of(self._catalog)), table.update_schema() as update:
                     cast("Any", update).union_by_name(schema)  # commits nothing if nothing is new
-            except CommitFailedException:
-                self._table = self._catalog.load_table(self.name)
+            except (CommitFailedException, CatalogUnavailable):
+                self._table = self._load()  # which tells whether it happened
                 continue
             except (ValueError, ValidationError) as error:
                 raise InvalidTable(
@@ -222,7 +235,10 @@ class IcebergTable:
                 "current_snapshot_id": None,
             }
         )
-        return IcebergPlace(dict(table.io.properties), bare)
+        properties = {
+            name: value for name, value in table.io.properties.items() if name not in _LOGIN
+        }
+        return IcebergPlace(properties, bare)
 
     def commit(self, commit: Commit) -> None:
         table = self._loaded()
@@ -257,7 +273,7 @@ class IcebergTable:
                     for file in commit.added:
                         snapshot.append_data_file(file.native.file)
 
-        _conditionally(send)
+        self._conditionally(send)
 
     def read(self, bytes_max: int) -> Table:
         self.state()
@@ -276,6 +292,10 @@ class IcebergTable:
         self._loaded()
         return self._layout or Layout()
 
+    def _load(self) -> NativeTable:
+        with catalog_errors(address_of(self._catalog)):
+            return self._catalog.load_table(self.name)
+
     def _loaded(self) -> NativeTable:
         if self._table is None:
             raise InvalidTable(f"table {self.name} does not exist")
@@ -285,14 +305,15 @@ class IcebergTable:
         """Create the table. Two runs may do so at once: whatever error the catalog raises, the
         table exists afterwards.
         """
-        for attempt in range(_CREATE_TRIES):
+        for attempt in range(_TRIES):
             try:
-                self._create_once(schema)
+                with catalog_errors(address_of(self._catalog)):
+                    self._create_once(schema)
             except Exception as error:
-                if attempt == _CREATE_TRIES - 1:
+                if attempt == _TRIES - 1:
                     raise InvalidTable(f"table {self.name} cannot be created: {error}") from error
             try:
-                self._table = self._catalog.load_table(self.name)
+                self._table = self._load()
             except NoSuchTableError:
                 continue
             self._check_layout(self._table.metadata)
@@ -300,13 +321,26 @@ class IcebergTable:
 
     def _create_once(self, schema: Schema) -> None:
         layout = self._layout or Layout()
-        self._catalog.create_namespace_if_not_exists(Catalog.namespace_from(self.name))
+        namespace = Catalog.namespace_from(self.name)
+        if not self._catalog.namespace_exists(namespace):  # creating it may not be allowed
+            self._catalog.create_namespace_if_not_exists(namespace)
         made = cast("Any", self._catalog).create_table_transaction(self.name, schema)
         with made, made.update_spec() as spec:
             if layout.by_partition:
                 spec.add_field(PARTITION, IdentityTransform(), "partition")
             if layout.by_day:
                 spec.add_field(TIMESTAMP, DayTransform(), "day")
+
+    def _conditionally(self, send: Callable[[], None]) -> None:
+        try:
+            with catalog_errors(address_of(self._catalog)):
+                send()
+        except (CommitFailedException, ValidationException) as error:
+            raise CommitConflict(str(error)) from error
+        except CatalogRefused:
+            raise  # trying again does not help
+        except Exception as error:  # a remote catalog may fail in any way after it has committed
+            raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
     def _check_layout(self, metadata: TableMetadata) -> None:
         found = _layout_of(metadata.spec(), metadata)
@@ -320,18 +354,23 @@ class IcebergTable:
             )
 
 
+@contextmanager
+def _store_errors(path: str) -> Generator[None, None, None]:
+    """Raise WarehouseFailed, which says what to do, for errors of the store of the tables."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise WarehouseFailed(
+            f"the store of the tables fails at {path}: {error}; check the address and the keys in"
+            " --warehouse, or the keys that the catalog hands out"
+        ) from error
+
+
 def _field_id(metadata: Any) -> int:  # noqa: ANN401 - pyarrow is untyped
     """Return the field id, or -1 if the file has none."""
     return int(metadata.get(_FIELD_ID, -1)) if metadata else -1
-
-
-def _conditionally(send: Callable[[], None]) -> None:
-    try:
-        send()
-    except (CommitFailedException, ValidationException) as error:
-        raise CommitConflict(str(error)) from error
-    except Exception as error:  # a remote catalog may fail in any way after it has committed
-        raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
 
 def _properties_of(snapshot: Snapshot) -> Mapping[str, str]:
@@ -371,25 +410,3 @@ def _lower(file: DataFile, field_id: int | None, table: NativeTable) -> int:
     return (
         int(from_bytes(kind, bounds[field_id])) if isinstance(kind, IntegerType | LongType) else 0
     )
-
-
-def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Open a catalog as pyiceberg's `load_catalog` does. Raise InvalidTable if that fails."""
-    for attempt in range(_CREATE_TRIES):
-        try:
-            return load_catalog(name, **dict(properties))
-        except Exception as error:
-            # Two runs that create the tables of a database at once disturb each other; at the next
-            # attempt the tables exist.
-            if attempt == _CREATE_TRIES - 1 or isinstance(error, ValueError):
-                raise InvalidTable(f"the catalog cannot be opened: {error}") from error
-    raise AssertionError("the last attempt raises")
-
-
-def names_in(catalog: Catalog) -> list[str]:
-    """Return the names of all tables in namespaces of one level."""
-    return [
-        ".".join(table)
-        for namespace in catalog.list_namespaces()
-        for table in catalog.list_tables(namespace)
-    ]

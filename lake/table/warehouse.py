@@ -60,7 +60,8 @@ class Warehouse:
                     " begin with a dot"
                 )
             return DirectoryTable(self._url(), name, layout)
-        from lake.table.iceberg import IcebergTable, open_catalog
+        from lake.table.catalog import open_catalog
+        from lake.table.iceberg import IcebergTable
 
         return IcebergTable(
             open_catalog(self.catalog_name, self.properties()), qualified(name), layout
@@ -74,7 +75,7 @@ class Warehouse:
         """Return the names of all tables, including dead letters."""
         if self.kind == "parquet":
             return table_names(self._url())
-        from lake.table.iceberg import names_in, open_catalog
+        from lake.table.catalog import names_in, open_catalog
 
         with open_catalog(self.catalog_name, self.properties()) as catalog:
             return names_in(catalog)

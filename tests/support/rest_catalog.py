@@ -1,193 +1,135 @@
-"""An Iceberg REST catalog over HTTP: the routes that writers use, over pyiceberg's SQL catalog. It
-can lose answers.
+"""Run Apache Iceberg's REST catalog, which keeps its tables in SQLite, and read a table with
+Iceberg's Java client. Maven fetches both by their coordinates into build/iceberg once, 71 MB; the
+jars of Hadoop that they need come with pyspark.
 
-Source: Apache Iceberg, `open-api/rest-catalog-open-api.yaml`.
+`tests/table/catalog` has the programs.
 """
 
-import json
-import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import Enum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from subprocess import Popen
 
-from pyiceberg.catalog.rest import CreateTableRequest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NamespaceAlreadyExistsError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
+import pyspark
+
+from tests.support.java import JVM, running, wait_while_running
+from tests.support.missing import missing
+from tests.support.ports import free_port
+
+VERSION = "1.10.1"
+ARTIFACTS = (
+    ("org.apache.iceberg", "iceberg-open-api", VERSION, "test-fixtures"),
+    ("org.apache.iceberg", "iceberg-core", VERSION, ""),
+    ("org.apache.iceberg", "iceberg-core", VERSION, "tests"),
+    ("org.apache.iceberg", "iceberg-parquet", VERSION, ""),
+    ("org.apache.iceberg", "iceberg-data", VERSION, ""),
+    ("org.apache.iceberg", "iceberg-aws", VERSION, ""),
+    ("org.eclipse.jetty", "jetty-servlet", "11.0.26", ""),
+    ("org.xerial", "sqlite-jdbc", "3.50.3.0", ""),
+    ("software.amazon.awssdk", "s3", "2.33.0", ""),
+    ("software.amazon.awssdk", "kms", "2.33.0", ""),
+    ("software.amazon.awssdk", "sts", "2.33.0", ""),
 )
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
-from pyiceberg.table import CommitTableRequest
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-
-_STATUS: dict[type[Exception], int] = {
-    NoSuchNamespaceError: 404, NoSuchTableError: 404,
-    CommitFailedException: 409, NamespaceAlreadyExistsError: 409, TableAlreadyExistsError: 409,
-}  # fmt: skip
-_TABLE = re.compile(r"/v1/namespaces/([^/]+)/tables/([^/]+)")
-_TABLES = re.compile(r"/v1/namespaces/([^/]+)/tables")
-_NAMESPACE = re.compile(r"/v1/namespaces/([^/]+)")
+HOME = Path(__file__).parents[2] / "build" / "iceberg"
+SOURCES = Path(__file__).parents[1] / "table" / "catalog"
+FETCHED_S = 600
+RUN_S = 90
 
 
-class Lost(Enum):
-    """What happens to the answer of a completed commit."""
+def java_classes() -> str:
+    """Return the class path of the programs, fetched and compiled if they are not there."""
+    if not all(shutil.which(command) for command in ("java", "javac", "mvn")):
+        missing("there is no JDK 17 with Maven on this machine: run `make jdk`")
+    sources = sorted(SOURCES.glob("*.java"))
+    built = _pom() + "".join(source.read_text() for source in sources)
+    complete, libs, classes = HOME / "complete", HOME / "libs", HOME / "classes"
+    hadoop = sorted(Path(pyspark.__file__).parent.glob("jars/hadoop-client-*.jar"))
+    class_path = ":".join((f"{classes}", f"{libs}/*", *map(str, hadoop)))
+    if not complete.exists() or complete.read_text() != built:
+        shutil.rmtree(HOME, ignore_errors=True)
+        HOME.mkdir(parents=True)
+        (HOME / "pom.xml").write_text(_pom())
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
+        subprocess.run(command, cwd=HOME, check=True, timeout=FETCHED_S)
+        command = ["javac", "-cp", class_path, "-d", str(classes), *map(str, sources)]
+        subprocess.run(command, check=True, timeout=RUN_S)
+        complete.write_text(built)
+    return class_path
 
-    NOTHING = 0
-    GATEWAY_TIMEOUT = 1
-    CONNECTION = 2
+
+def _pom() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+        f"<version>{version}</version>"
+        f"{f'<classifier>{classifier}</classifier>' if classifier else ''}</dependency>"
+        for group, name, version, classifier in ARTIFACTS
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId>"
+        "<artifactId>x</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>"
+    )
 
 
 class RestCatalog:
-    """The server. url: its address. lose: called with the table's name after each commit."""
+    """The server on one directory, which may be started again. `properties` are those of Iceberg's
+    catalogs, and `credential` the one that clients need.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, warehouse: str = "", properties: Mapping[str, str] | None = None
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._catalog = SqlCatalog(
-            "rest", uri=f"sqlite:///{directory / 'rest.db'}", warehouse=directory.resolve().as_uri()
-        )
-        self._lock = threading.Lock()
-        self.lose: Callable[[str], Lost] = lambda _: Lost.NOTHING
-        self.url = ""
+        self._port = free_port()
+        self._log = directory / "rest-catalog.log"
+        self._settings = {
+            "port": str(self._port),
+            "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+            "uri": f"jdbc:sqlite:{directory / 'rest.db'}",
+            "jdbc.schema-version": "V1",
+            "warehouse": warehouse or directory.resolve().as_uri(),
+            **(properties or {}),
+        }
+        self.url = f"http://127.0.0.1:{self._port}"
 
-    def close(self) -> None:
-        self._catalog.close()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run a process that serves."""
+        settings = [f"{name}={value}" for name, value in self._settings.items()]
+        with self._process(*settings) as process:
+            wait_while_running(process, self._log, self._answers)
+            yield
 
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any, Lost]:
+    def _process(self, *arguments: str) -> "AbstractContextManager[Popen[bytes]]":
+        main = "org.apache.iceberg.rest.CatalogServer"
+        return running(*JVM, "-cp", java_classes(), main, *arguments, log=self._log)
+
+    def _answers(self) -> bool:
         try:
-            with self._lock:
-                return self._answer(method, path, body)
-        except tuple(_STATUS) as error:
-            message = {
-                "message": str(error),
-                "type": type(error).__name__,
-                "code": _STATUS[type(error)],
-            }
-            return _STATUS[type(error)], {"error": message}, Lost.NOTHING
-
-    def _answer(self, method: str, path: str, body: bytes) -> tuple[int, Any, Lost]:
-        if path == "/v1/config":
-            return 200, {"defaults": {}, "overrides": {}}, Lost.NOTHING
-        if path == "/v1/namespaces":
-            if method == "GET":
-                return (
-                    200,
-                    {"namespaces": [list(name) for name in self._catalog.list_namespaces()]},
-                    Lost.NOTHING,
-                )
-            asked = json.loads(body)
-            self._catalog.create_namespace(tuple(asked["namespace"]), asked.get("properties", {}))
-            return 200, {"namespace": asked["namespace"], "properties": {}}, Lost.NOTHING
-        if found := _TABLE.fullmatch(path):
-            return self._of_table(method, found.groups(), body)
-        if found := _TABLES.fullmatch(path):
-            return self._of_tables(method, found[1], body)
-        found = _NAMESPACE.fullmatch(path)
-        assert found is not None, f"{method} {path}"
-        return (
-            200,
-            {
-                "namespace": [found[1]],
-                "properties": self._catalog.load_namespace_properties(found[1]),
-            },
-            Lost.NOTHING,
-        )
-
-    def _of_tables(self, method: str, namespace: str, body: bytes) -> tuple[int, Any, Lost]:
-        if method == "GET":
-            names = [
-                {"namespace": [namespace], "name": name[-1]}
-                for name in self._catalog.list_tables(namespace)
-            ]
-            return 200, {"identifiers": names}, Lost.NOTHING
-        left_out = dict.fromkeys(("location", "partition-spec", "write-order"))
-        asked = CreateTableRequest.model_validate(left_out | json.loads(body))
-        assert asked.stage_create, "tables are made in a transaction"
-        if self._catalog.table_exists((namespace, asked.name)):
-            raise TableAlreadyExistsError(asked.name)
-        staged = self._catalog._create_staged_table(
-            (namespace, asked.name),
-            asked.table_schema,
-            asked.location,
-            asked.partition_spec or UNPARTITIONED_PARTITION_SPEC,
-            asked.write_order or UNSORTED_SORT_ORDER,
-            asked.properties,
-        )
-        return 200, _loaded(staged.metadata_location, staged.metadata), Lost.NOTHING
-
-    def _of_table(
-        self, method: str, identifier: tuple[Any, ...], body: bytes
-    ) -> tuple[int, Any, Lost]:
-        if method in {"GET", "HEAD"}:
-            table = self._catalog.load_table(identifier)
-            return 200, _loaded(table.metadata_location, table.metadata), Lost.NOTHING
-        asked = CommitTableRequest.model_validate_json(body)
-        named: Any = SimpleNamespace(name=lambda: identifier)
-        done = self._catalog.commit_table(named, asked.requirements, asked.updates)
-        return 200, _loaded(done.metadata_location, done.metadata), self.lose(identifier[-1])
+            with urllib.request.urlopen(f"{self.url}/v1/config", timeout=RUN_S):
+                return True
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code == 401
+        except (urllib.error.URLError, ConnectionError):
+            return False
 
 
-def _loaded(location: str, metadata: Any) -> Any:
-    return {
-        "metadata-location": location,
-        "metadata": json.loads(metadata.model_dump_json()),
-        "config": {},
-    }
-
-
-@contextmanager
-def rest_catalog(directory: Path) -> Iterator[RestCatalog]:
-    catalog = RestCatalog(directory)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _do(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, answer, lost = catalog.answer(self.command, self.path.partition("?")[0], body)
-            if lost is Lost.CONNECTION:
-                self.close_connection = True
-                self.connection.close()
-                return
-            if lost is Lost.GATEWAY_TIMEOUT:
-                status, answer = (
-                    504,
-                    {
-                        "error": {
-                            "message": "no answer in time",
-                            "type": "GatewayTimeout",
-                            "code": 504,
-                        }
-                    },
-                )
-            data = b"" if self.command == "HEAD" else json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_POST = do_HEAD = do_DELETE = _do
-
-        def log_message(self, *_: Any) -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    catalog.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield catalog
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        catalog.close()
+def rows_by_java(url: str, table: str) -> list[tuple[int, int, int | None]]:
+    """Return partition, offset and `n` of all rows, as Iceberg's Java client reads them."""
+    done = subprocess.run(
+        (*JVM, "-cp", java_classes(), "TableReader", url, table),
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    cells = [line.split() for line in done.stdout.splitlines()]
+    return sorted(
+        (int(row[0]), int(row[1]), None if row[2] == "null" else int(row[2])) for row in cells
+    )

@@ -148,6 +148,24 @@ class Run:
         return dict(Counter(record.partition for record in self.log.sent))
 
 
+@dataclass
+class RestRun(Run):
+    """A run on a REST catalog, whose own warehouse is the directory."""
+
+    url: str = ""
+    properties: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse(
+            kind=self.kind,
+            location=str(self.directory),
+            catalog_type="rest",
+            catalog_uri=self.url,
+            catalog_properties=self.properties,
+        )
+
+
 def check_row(row: dict[str, Any], record: Any) -> None:
     sent = record.row or {}
     assert (row["_topic"], row["_key"]) == ("t", record.key)

@@ -1,67 +1,67 @@
-"""Export to tables of a REST catalog over HTTP, also when answers to commits get lost or several
-runs write to one table.
+"""Export to tables of Apache Iceberg's REST catalog, also when answers to commits get lost or
+several runs write to one table.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from lake.table import commits
+from lake.table.catalog import TIMEOUT
+from lake.table.compact import compact
+from lake.table.errors import CommitUnknown
+from lake.table.model import Commit
 from lake.table.query import query
-from lake.table.warehouse import Warehouse
-from tests.support.rest_catalog import Lost, RestCatalog, rest_catalog
+from lake.table.values import ValueFormat
+from tests.support.http_gateway import Asked, Fate, HttpGateway
+from tests.support.rest_catalog import RestCatalog, rows_by_java
 from tests.support.table_log import Log
-from tests.support.table_runs import Run
+from tests.support.table_runs import RestRun
 
+pytestmark = pytest.mark.timeout(180)
 
-@dataclass
-class RestRun(Run):
-    url: str = ""
-
-    @property
-    def warehouse(self) -> Warehouse:
-        return Warehouse(
-            kind=self.kind, location=str(self.directory), catalog_type="rest", catalog_uri=self.url
-        )
+NARROW = ValueFormat(
+    "json", b'{"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}'
+)
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[RestCatalog]:
-    with rest_catalog(tmp_path / "warehouse") as started:
-        yield started
+def run(log: Log, tmp_path: Path, gateway: HttpGateway) -> RestRun:
+    return RestRun(log, tmp_path / "warehouse", "iceberg", url=gateway.url)
 
 
-@pytest.fixture
-def run(log: Log, tmp_path: Path, catalog: RestCatalog) -> RestRun:
-    return RestRun(log, tmp_path / "warehouse", "iceberg", url=catalog.url)
-
-
-def test_a_table_of_a_rest_catalog_has_all_records(run: RestRun) -> None:
-    assert len(run.all()) > 2
+def test_a_table_of_a_rest_catalog_has_all_records(run: RestRun, catalog: RestCatalog) -> None:
+    """Export in several runs, and read the table with pyiceberg and with Iceberg's Java client."""
+    assert run.sync().run_batch() is not None
+    assert run.sync().run_batch() is not None
+    assert len(run.all()) > 1
     run.check()
     assert run.state_offsets() == run.ends()
-    assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [
-        {"c": len(run.rows())}
-    ]
+    rows = run.rows()
+    assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [{"c": len(rows)}]
+    assert rows_by_java(catalog.url, "default.t") == sorted(
+        (row["_partition"], row["_offset"], row["n"]) for row in rows
+    )
     assert run.all() == []
 
 
-@pytest.mark.parametrize("lost", [Lost.GATEWAY_TIMEOUT, Lost.CONNECTION])
+@pytest.mark.parametrize("lost", [Fate.TIMED_OUT, Fate.CUT])
 def test_a_commit_whose_answer_is_lost_counts_once(
-    run: RestRun, catalog: RestCatalog, lost: Lost
+    run: RestRun, gateway: HttpGateway, lost: Fate
 ) -> None:
     """Lose every second answer, beginning with the one to the creation of the table."""
     counts: dict[str, int] = {}
 
-    def lose(name: str) -> Lost:
-        counts[name] = counts.get(name, 0) + 1
-        return lost if counts[name] % 2 else Lost.NOTHING
+    def lose(asked: Asked) -> Fate:
+        if not asked.is_commit("t") and not asked.is_commit("t__dlq"):
+            return Fate.ANSWERED
+        counts[asked.path] = counts.get(asked.path, 0) + 1
+        return lost if counts[asked.path] % 2 else Fate.ANSWERED
 
-    catalog.lose = lose
+    gateway.decide = lose
     run.all()
-    assert counts["t"] > 4
-    catalog.lose = lambda _: Lost.NOTHING
+    assert min(counts.values()) > 4
+    gateway.decide = lambda _: Fate.ANSWERED
     run.check()
     assert run.state_offsets() == run.ends()
     assert run.stray_files() == set()
@@ -72,3 +72,117 @@ def test_runs_at_the_same_time_share_the_work(run: RestRun) -> None:
     run.check()
     assert run.state_offsets() == run.ends()
     assert run.stray_files() == set()
+
+
+def test_a_batch_goes_on_top_of_a_commit_of_another_writer(
+    run: RestRun, gateway: HttpGateway
+) -> None:
+    assert run.sync(file_bytes=2_000).run_batch() is not None
+
+    def interfere(commit: Commit) -> None:
+        if commit.batch_id == 2 and not conflicts:
+            conflicts.append(commit)
+            assert compact(run.warehouse.existing("t"), run.engine).files_replaced > 0
+
+    conflicts: list[Commit] = []
+    run.all(before=interfere)
+    assert conflicts
+    assert 409 in gateway.statuses
+    run.check()
+    assert run.state_offsets() == run.ends()
+
+
+@pytest.mark.parametrize("lost", [Fate.TIMED_OUT, Fate.CUT])
+def test_new_columns_are_added_once_if_the_answer_is_lost(
+    run: RestRun, gateway: HttpGateway, lost: Fate
+) -> None:
+    first = run.sync(value_format=NARROW).run_batch()
+    assert first is not None
+    lost_answers: list[Asked] = []
+
+    def lose(asked: Asked) -> Fate:
+        if asked.is_commit("t") and not lost_answers:
+            lost_answers.append(asked)
+            return lost
+        return Fate.ANSWERED
+
+    gateway.decide = lose
+    run.all()
+    assert lost_answers
+    rows = run.rows()
+    assert len({(row["_partition"], row["_offset"]) for row in rows}) == len(rows)
+    assert len(rows) + len(run.rows("t__dlq")) == len(run.log.sent)
+    assert list(rows[0])[-4:] == ["n", "name", "tags", "at"]
+    later = [row for row in rows if row["_offset"] >= first.offsets[row["_partition"]]]
+    assert any(row["name"] for row in later)
+    assert not any(row["name"] for row in rows if row not in later)
+
+
+def test_a_catalog_that_restarts_during_a_commit_is_waited_for(
+    run: RestRun, gateway: HttpGateway
+) -> None:
+    """Cut the answer to a commit, and then be away for longer than a request is repeated."""
+    refused: list[Asked] = []
+
+    def restart(asked: Asked) -> Fate:
+        if refused and len(refused) < 10:
+            refused.append(asked)
+            return Fate.UNAVAILABLE
+        if asked.is_commit("t") and not refused:
+            refused.append(asked)
+            return Fate.CUT
+        return Fate.ANSWERED
+
+    assert run.sync().run_batch() is not None
+    gateway.decide = restart
+    run.all()
+    assert len(refused) == 10
+    run.check()
+    assert run.state_offsets() == run.ends()
+    assert run.stray_files() == set()
+
+
+def test_a_catalog_that_never_answers_is_given_up(
+    log: Log, tmp_path: Path, gateway: HttpGateway
+) -> None:
+    """Be silent after a commit: the export looks up whether it happened."""
+    silent: list[Asked] = []
+
+    def be_silent(asked: Asked) -> Fate:
+        if asked.is_commit("t") and len(silent) < 2:
+            silent.append(asked)
+            return Fate.SILENT
+        return Fate.ANSWERED
+
+    gateway.decide = be_silent
+    properties = {TIMEOUT: "0.5"}
+    run = RestRun(log, tmp_path / "warehouse", "iceberg", url=gateway.url, properties=properties)
+    run.all()
+    assert len(silent) == 2
+    run.check()
+    assert run.state_offsets() == run.ends()
+
+
+def test_a_commit_that_stays_unknown_loses_and_repeats_no_records(
+    run: RestRun, gateway: HttpGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut the answer to a commit, and be away until the run gives up."""
+    monkeypatch.setattr(commits, "TRIES_MAX", 2)
+    gone: list[Asked] = []
+
+    def go_away(asked: Asked) -> Fate:
+        if gone or asked.is_commit("t"):
+            gone.append(asked)
+            return Fate.UNAVAILABLE if len(gone) > 1 else Fate.CUT
+        return Fate.ANSWERED
+
+    assert run.sync().run_batch() is not None
+    gateway.decide = go_away
+    with pytest.raises(
+        CommitUnknown, match=r"table default\.t happened is unknown: the catalog at "
+    ):
+        run.all()
+    gateway.decide = lambda _: Fate.ANSWERED
+    run.all()
+    run.check()
+    assert run.state_offsets() == run.ends()

@@ -1,0 +1,153 @@
+"""An HTTP gateway before a server, which can lose requests and answers, refuse and keep silent, as
+gateways and networks do.
+"""
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+FORWARDED_S = 60
+_OF_THE_CONNECTION = {"connection", "transfer-encoding", "content-length", "keep-alive", "expect"}
+
+
+class Fate(Enum):
+    """What happens to a request."""
+
+    ANSWERED = "answered"
+    TIMED_OUT = "done, and answered with 504"
+    CUT = "done, and then the connection ends"
+    SILENT = "done, and never answered"
+    REFUSED = "not done, and answered with 403"
+    UNAVAILABLE = "not done, and answered with 503"
+
+
+_NOT_DONE = {Fate.REFUSED: (403, "not allowed"), Fate.UNAVAILABLE: (503, "try again")}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request. `path` has no query."""
+
+    method: str
+    path: str
+    authorization: str
+
+    def is_commit(self, table: str) -> bool:
+        """Return whether it changes a table that exists or is being made."""
+        return self.method == "POST" and self.path.endswith(f"/tables/{table}")
+
+
+class HttpGateway:
+    """The gateway. `asked` are the requests so far, `statuses` those of the server's answers;
+    `decide` returns the fate of a request.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.asked: list[Asked] = []
+        self.statuses: list[int] = []
+        self.decide: Callable[[Asked], Fate] = lambda _: Fate.ANSWERED
+        self.is_over = threading.Event()
+        self.url = ""
+
+    def forward(
+        self, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(
+            self.target.removeprefix("http://"), timeout=FORWARDED_S
+        )
+        sent = {
+            name: value for name, value in headers.items() if name.lower() not in _OF_THE_CONNECTION
+        }
+        try:
+            connection.request(method, path, body, sent)
+            answer = connection.getresponse()
+            kept = {
+                name: value
+                for name, value in answer.getheaders()
+                if name.lower() not in _OF_THE_CONNECTION or method == "HEAD"
+            }
+            return answer.status, kept, answer.read()
+        finally:
+            connection.close()
+
+
+def _error(code: int, message: str) -> bytes:
+    return f'{{"error": {{"message": "{message}", "type": "Gateway", "code": {code}}}}}'.encode()
+
+
+@contextmanager
+def http_gateway(target: str) -> Iterator[HttpGateway]:
+    """Run a gateway before the server at `target`, http://HOST:PORT."""
+    gateway = HttpGateway(target)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _do(self) -> None:
+            body = self._body()
+            asked = Asked(
+                self.command, self.path.partition("?")[0], self.headers.get("Authorization", "")
+            )
+            fate = gateway.decide(asked)
+            gateway.asked.append(asked)
+            if fate in _NOT_DONE:
+                code, message = _NOT_DONE[fate]
+                self._answer(code, {}, _error(code, message))
+                return
+            status, headers, data = gateway.forward(
+                self.command, self.path, dict(self.headers), body
+            )
+            gateway.statuses.append(status)
+            if fate is Fate.TIMED_OUT:
+                self._answer(504, {}, _error(504, "no answer in time"))
+            elif fate is Fate.ANSWERED:
+                self._answer(status, headers, data)
+            else:
+                if fate is Fate.SILENT:
+                    gateway.is_over.wait()
+                self.close_connection = True
+                self.connection.close()
+
+        def _body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            found = b""
+            while length := int(self.rfile.readline().partition(b";")[0], 16):
+                found += self.rfile.read(length)
+                self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass
+            return found
+
+        def _answer(self, status: int, headers: dict[str, str], data: bytes) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if self.command != "HEAD":
+                self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _do
+
+        def log_message(self, *_: Any) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    gateway.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield gateway
+    finally:
+        gateway.is_over.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
