@@ -199,7 +199,7 @@ sim: venv ## the deterministic simulator, SEEDS=200 of them
 	$(BIN)/python -m tests.sim --jobs $(JOBS) --seeds $(SEEDS) $(ARGS)
 
 .PHONY: sim-seeds
-sim-seeds: venv ## check the recorded seeds of planted bugs, and look for others where they no longer find them; ARGS=NAME for one bug
+sim-seeds: venv ## check the recorded seeds of planted bugs, and look for others where they no longer find them; ARGS=NAME for one bug, ARGS=--again for new ones
 	$(BIN)/python -m tests.sim.mutant_seeds --jobs $(JOBS) $(ARGS)
 
 .PHONY: chaos-clients

@@ -278,4 +278,4 @@ def _size_of_holes(window: ShareWindow) -> int:
 
 
 TestShareWindow = WindowMachine.TestCase
-TestShareWindow.settings = settings(max_examples=300, stateful_step_count=80, deadline=None)
+TestShareWindow.settings = settings(max_examples=100, stateful_step_count=80, deadline=None)

@@ -21,7 +21,8 @@ from broker.wire.request_limits import elements_max
 from tests.property.test_wire_strategies import messages
 
 ALL = [pytest.param(api, id=api.name) for api in APIS.values()]
-SETTINGS = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Of each API. `make fuzz` mutates frames and answers for longer."""
 
 
 def _try(api: ApiSpec, direction: str, version: int, body: bytes) -> None:

@@ -23,7 +23,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("api", "direction"), CASES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_penstock_and_kio_read_and_write_the_same_bytes(
     api: ApiSpec, direction: str, data: st.DataObject

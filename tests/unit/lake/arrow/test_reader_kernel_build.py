@@ -32,6 +32,11 @@ second, same = decoded()
 assert "numba" not in sys.modules, "loading needs no numba"
 print(first, second, rows == same, len(rows))
 """
+SIZES = """
+from lake.arrow.decode import Decoder
+sizes = [1_000, kernel_build._WORTHWHILE_BYTES // 2, kernel_build._WORTHWHILE_BYTES // 2, 0]
+print(*(type(Decoder(size_bytes=size)._rows).__name__ for size in sizes))
+"""
 
 
 def run(code: str, place: Path) -> str:
@@ -52,6 +57,12 @@ def test_the_first_task_takes_the_other_decoder_while_kernels_are_compiled(tmp_p
     assert run("print(kernel_build.are_at_hand())", tmp_path) == "True", (
         "another process finds them"
     )
+    assert run(SIZES, tmp_path).split() == [
+        "NumpyRows",
+        "NumpyRows",
+        "CompiledRows",
+        "CompiledRows",
+    ], "they are loaded for those who have much to decode, and what came before counts"
 
 
 def test_one_process_compiles_at_a_time(tmp_path: Path) -> None:
@@ -87,20 +98,3 @@ def test_damaged_code_is_not_loaded(tmp_path: Path) -> None:
         place.write_bytes(damaged)
         assert kernel_cache.read_code(place) is None
     kernel_cache.write_code(tmp_path / "missing" / "kernels.o", b"code")
-
-
-def test_kernels_are_loaded_for_those_who_have_much_to_decode(tmp_path: Path) -> None:
-    code = """
-from lake.arrow.decode import Decoder
-while kernel_build._Build.process is None:
-    Decoder()
-assert kernel_build._Build.process.wait(100) == 0
-sizes = [1_000, kernel_build._WORTHWHILE_BYTES // 2, kernel_build._WORTHWHILE_BYTES // 2, 0]
-print(*(type(Decoder(size_bytes=size)._rows).__name__ for size in sizes))
-"""
-    assert run(code, tmp_path).split() == [
-        "NumpyRows",
-        "NumpyRows",
-        "CompiledRows",
-        "CompiledRows",
-    ], "what came before counts"

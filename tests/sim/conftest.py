@@ -1,0 +1,11 @@
+"""Keep what other tests left out of the collections of garbage, one of which ends every run."""
+
+import gc
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _only_runs_are_collected() -> None:
+    gc.collect()
+    gc.freeze()
