@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -82,6 +82,14 @@ class _Link:
     """Asks for new tails."""
 
 
+class TailCounts(NamedTuple):
+    """Links that work and those that do not, and the tails that are followed."""
+
+    up: int
+    down: int
+    partitions: int
+
+
 class TailLinks:
     """The brokers that this one follows. `close` ends it."""
 
@@ -110,6 +118,13 @@ class TailLinks:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._peers.close()
         self._first_peers.close()
+
+    def counts(self) -> TailCounts:
+        links = self._links.values()
+        down_count = sum(link.is_down for link in links)
+        return TailCounts(
+            len(links) - down_count, down_count, sum(len(link.tails) for link in links)
+        )
 
     def find(self, found: CommittedPartition) -> TailPartition | None:
         """Return the tail of this partition if its leader tells of it."""

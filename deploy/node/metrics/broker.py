@@ -175,6 +175,10 @@ def _background(broker: Broker) -> Iterator[Reading]:
     yield table.RACK_SENT, (), racks.sent
     yield table.RACK_SERVED, (), racks.served
     yield table.RACK_BYTES, (), racks.size_bytes
+    tails = broker.tails.counts()
+    yield table.TAIL_LINKS, ("up",), tails.up
+    yield table.TAIL_LINKS, ("down",), tails.down
+    yield table.TAIL_PARTITIONS, (), tails.partitions
     cleaner = broker.cleaner
     yield table.CLEANER_PASSES, (), cleaner.passes
     yield table.CLEANER_FAILURES, (), cleaner.failures

@@ -357,6 +357,18 @@ RACK_BYTES: Final = _of_broker(
     "penstock_rack_fetched_bytes_total",
     "Bytes served to clients in this rack from partitions that other brokers lead.",
 )
+TAIL_LINKS: Final = _of_broker(
+    "gauge",
+    "penstock_tail_links",
+    "Brokers that this one asks for new records of its rack: up, or down while they cannot be asked"
+    " or their slots cannot be read.",
+    "state",
+)
+TAIL_PARTITIONS: Final = _of_broker(
+    "gauge",
+    "penstock_tail_partitions",
+    "Partitions of other brokers whose new records clients of this rack read here.",
+)
 OPENED: Final = _of_broker(
     "counter", "penstock_broker_partitions_opened_total", "Partitions opened on this broker."
 )
