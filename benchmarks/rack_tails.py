@@ -103,7 +103,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
         brokers = list(cluster.brokers.values())
         leader = cluster.leader_of(_TOPIC)
         near = cluster.brokers[(leader + 1) % len(_RACKS)]
-        await until(lambda: cluster.brokers[leader].followers.has(near.node_id))
+        await until(lambda: cluster.brokers[leader].tail_followers.has(near.node_id))
         count = int(options.rate * options.seconds)
         readers = {
             rack: Reader(cluster.bootstrap, rack, options.partitions, count)

@@ -68,7 +68,7 @@ from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
 from broker.share.store import RoutedShareStates
-from broker.tail.followers import Followers
+from broker.tail.followers import TailFollowers
 from broker.tail.links import TailLinks
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
@@ -190,7 +190,7 @@ class Broker:
         self.share_sessions = ShareSessions(config.group_share_max_share_sessions)
         self.shares: SharePartitions
         self.tails: TailLinks
-        self.followers: Followers
+        self.tail_followers: TailFollowers
         self.authorizer: Authorizer | None = None
         self.change_log = ChangeLog(time.monotonic)
         self.client_metrics = None if metrics_sender is None else ClientMetrics(metrics_sender)
@@ -352,10 +352,10 @@ class Broker:
         self.peer_watch = PeerWatch(self.node_id, self.connect_peers(), self.partitions.on_gone)
         self._cleanup.push_async_callback(self.peer_watch.close)
         self.follower.subscribe(self.peer_watch.on_batch)
-        self.tails, self.followers = TailLinks(self, self._rng), Followers(self)
+        self.tails, self.tail_followers = TailLinks(self, self._rng), TailFollowers(self)
         self._cleanup.push_async_callback(self.tails.close)
         self.follower.subscribe(self.tails.on_batch)
-        self.follower.subscribe(self.followers.on_batch)
+        self.follower.subscribe(self.tail_followers.on_batch)
 
     def _start_coordination(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation

@@ -382,7 +382,7 @@ class FetchCall:
         if nearer is None:
             return False
         offset = Offset(target.wanted.fetch_offset)
-        if not node.followers.has(nearer) and not (
+        if not node.tail_followers.has(nearer) and not (
             is_cold and is_far_behind(node.image, partition.log.data.stream_id, offset)
         ):
             return False

@@ -24,7 +24,7 @@ from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
 from broker.share.state import ShareStateStore
-from broker.tail.followers import Followers
+from broker.tail.followers import TailFollowers
 from broker.tail.links import TailLinks
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.producer_ids import ProducerIds
@@ -102,7 +102,7 @@ class Node(LocalBroker, Protocol):
     def tails(self) -> TailLinks: ...
 
     @property
-    def followers(self) -> Followers: ...
+    def tail_followers(self) -> TailFollowers: ...
 
     @property
     def streams_topics(self) -> PendingTopics: ...

@@ -22,7 +22,7 @@ FOLLOWED_S: Final = 5.0
 """How long a broker counts after its last request."""
 
 
-class Followers:
+class TailFollowers:
     def __init__(self, node: LocalBroker) -> None:
         self._node = node
         self._clock = asyncio.get_running_loop().time

@@ -68,7 +68,7 @@ class World:
 
     async def until_followed(self) -> None:
         leader, near = self.leader, self.near
-        await until(lambda: leader.followers.has(near.node_id))
+        await until(lambda: leader.tail_followers.has(near.node_id))
 
     async def produce(self, *values: bytes) -> None:
         await asyncio.to_thread(self._produce, values)

@@ -52,7 +52,7 @@ from broker.share.coordinator import ShareCoordinator
 from broker.share.partitions import SharePartitions
 from broker.share.sessions import ShareSessions
 from broker.share.store import RoutedShareStates
-from broker.tail.followers import Followers
+from broker.tail.followers import TailFollowers
 from broker.tail.links import TailLinks
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
@@ -172,7 +172,7 @@ class SimBroker:
         self.share_states: RoutedShareStates
         self.shares: SharePartitions
         self.tails: TailLinks
-        self.followers: Followers
+        self.tail_followers: TailFollowers
         self.share_sessions = ShareSessions(self.config.group_share_max_share_sessions)
         self.topics = ImageTopics()
         self.producer_ids = ProducerIds(self)
@@ -272,7 +272,7 @@ class SimBroker:
             gone=lambda: self.gone,
         )
         self._start_coordinators()
-        self.tails, self.followers = TailLinks(self, self.rng), Followers(self)
+        self.tails, self.tail_followers = TailLinks(self, self.rng), TailFollowers(self)
         self.follower.subscribe(self.tails.on_batch)
         self.partitions.add_leader_change_listener(self._on_leader_change)
         recovery = RecoveryDuty(

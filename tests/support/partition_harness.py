@@ -31,7 +31,7 @@ from broker.network.request import RequestContext
 from broker.partition.manager import PartitionManager
 from broker.partition.move_notice import MoveNoticeConfig
 from broker.partition.partition import Partition
-from broker.tail.followers import Followers
+from broker.tail.followers import TailFollowers
 from broker.tail.links import TailLinks
 from broker.wire import apis
 from broker.wire.codecs import CODECS
@@ -299,7 +299,7 @@ class Broker:
             me, self.storage, lambda: harness.image, harness.subscribe, self.now_ms,
             notice=MoveNoticeConfig(longest_ms=notice_ms), report=self.reported.extend,
         )  # fmt: skip
-        self.tails, self.followers = TailLinks(self, Random(1)), Followers(self)
+        self.tails, self.tail_followers = TailLinks(self, Random(1)), TailFollowers(self)
         self.correlation_ids = iter(range(1, 1_000_000))
 
     @property

@@ -300,9 +300,9 @@ async def test_a_leader_tells_its_followers_where_the_tail_is(one: Any) -> None:
     read = await one.storage.read_tail(view.ranges, Offset(1), view.end_offset, 1 << 20)
     assert [record.value for record in decode_records(read[-1])] == [b"b"]
     assert (await asked(one, {found.key: tail})).records == b"", "nothing follows"
-    assert one.followers.has(one.node_id)
+    assert one.tail_followers.has(one.node_id)
     assert await asked(one, {}, max_bytes=LEAVES_BYTES) is None
-    assert not one.followers.has(one.node_id)
+    assert not one.tail_followers.has(one.node_id)
 
 
 @pytest.mark.parametrize(("node_id", "epoch"), [(99, 1), (None, 99), (None, -1), (-1, -1)])
@@ -317,7 +317,7 @@ async def test_who_is_no_live_broker_is_told_nothing(
         assert [record.value for record in decode_records(answer.records)] == [b"a"], "a consumer"
     else:
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert not one.followers.has(one.node_id)
+    assert not one.tail_followers.has(one.node_id)
 
 
 async def test_a_follower_has_to_be_allowed_to_act_as_a_broker(one: Any) -> None:
@@ -327,4 +327,4 @@ async def test_a_follower_has_to_be_allowed_to_act_as_a_broker(one: Any) -> None
     one.authorizer = Authorizer(config, AuditLog(lambda: 0.0))
     answer = await asked(one, {found.key: TailPartition(found, 0.0)})
     assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert not one.followers.has(one.node_id)
+    assert not one.tail_followers.has(one.node_id)
