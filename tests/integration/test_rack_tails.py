@@ -14,6 +14,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from broker.node import Broker
 from broker.partition.partition import Partition
 from broker.tail import links, session
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen.fetch import FetchPartition, FetchRequest, FetchTopic
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
 from objectstore.memory import MemoryStore
 from stream.config import StreamConfig
@@ -25,6 +28,7 @@ from tests.support.clients import (
     read_records,
 )
 from tests.support.cluster import Cluster
+from tests.support.conversation import ask
 from tests.support.waiting import until
 
 TOPIC = "t"
@@ -183,6 +187,33 @@ async def test_a_new_tail_does_not_wait_for_news_of_the_others(
     assert sorted(await read(other, 9)) == values(0, 9)
     for each in (consumer, other):
         await asyncio.to_thread(each.close)
+
+
+async def fetch(world: World, offset: int, epoch: int, rack: str) -> tuple[int, int, bool]:
+    """Return the error, the high watermark, and whether there are records."""
+    wanted = FetchPartition(0, epoch, offset, partition_max_bytes=1 << 20)
+    topic = FetchTopic(world.led.topic_id, partitions=[wanted])
+    request = FetchRequest(max_wait_ms=100, min_bytes=1, topics=[topic], rack_id=rack)
+    address = f"127.0.0.1:{world.near.port}"
+    answer = await asyncio.to_thread(ask, address, apis.FETCH, request)
+    (found,) = answer["responses"][0]["partitions"]
+    return found["error_code"], found["high_watermark"], bool(found["records"])
+
+
+async def test_what_a_broker_does_not_know_yet_is_no_error(world: World) -> None:
+    """A client that gets an error waits for half a second before it asks again."""
+    await world.produce(*values(0, 10))
+    rack, epoch = world.near.config.rack or "", world.led.leader_epoch
+    assert await fetch(world, 0, epoch + 1, rack) == (0, -1, False), "its image is behind"
+
+    async def is_told() -> bool:
+        return await fetch(world, 0, epoch, rack) == (0, 10, True)
+
+    await until(is_told)
+    assert await fetch(world, 10, epoch, rack) == (0, 10, False)
+    for offset, asked_epoch, asked_rack in ((11, epoch, rack), (0, epoch, ""), (0, epoch, "x")):
+        code, _, has_records = await fetch(world, offset, asked_epoch, asked_rack)
+        assert (code, has_records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, False)
 
 
 async def test_the_partition_moves_and_the_consumer_goes_on(world: World) -> None:
