@@ -105,27 +105,34 @@ async def measure(options: argparse.Namespace, folder: Path) -> None:
         near = cluster.brokers[(leader + 1) % len(_RACKS)]
         await until(lambda: cluster.brokers[leader].tail_followers.has(near.node_id))
         count = int(options.rate * options.seconds)
-        readers = {
-            rack: Reader(cluster.bootstrap, rack, options.partitions, count)
-            for rack in ("", near.config.rack)
-        }
-        for reader in readers.values():
+        rack = "" if options.without_rack else near.config.rack or ""
+        readers = [
+            Reader(cluster.bootstrap, each, options.partitions, count)
+            for each in ("", rack)
+            for _ in range(options.consumers)
+        ]
+        for reader in readers:
             reader.start()
+        began_s = time.thread_time()
         await asyncio.to_thread(produce, cluster.bootstrap, options)
-        await until(lambda: not any(reader.is_alive() for reader in readers.values()))
-        for rack, reader in readers.items():
+        await until(lambda: not any(reader.is_alive() for reader in readers))
+        cpu_s = time.thread_time() - began_s
+        for where, reader in (("of leaders", readers[0]), ("in the rack", readers[-1])):
             p50_ms, p99_ms = reader.figures()
-            where = "in the rack" if rack else "of leaders"
             print(f"{where:12} p50 {p50_ms:.0f}, p99 {p99_ms:.0f} ms")
+        print(f"CPU of all brokers: {cpu_s / options.seconds:.2f} cores")
         by_leaders, by_others = sent_bytes(brokers)
         print(f"MB of batches: {by_leaders / 1e6:.1f} by leaders, {by_others / 1e6:.1f} by others")
-        await asyncio.to_thread(lambda: [reader.join() for reader in readers.values()])
+        for reader in readers:
+            await asyncio.to_thread(reader.join)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--put-ms", type=float, default=30.0)
     parser.add_argument("--get-ms", type=float, default=15.0)
+    parser.add_argument("--consumers", type=int, default=1, help="in the rack, and as many others")
+    parser.add_argument("--without-rack", action="store_true", help="all of them ask leaders")
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--value-bytes", type=int, default=1_000)
     parser.add_argument("--rate", type=float, default=200.0, help="records a second")

@@ -30,6 +30,7 @@ from stream.cache.log_cache import AppendEntry, CacheSegment, LogCache
 from stream.config import StreamConfig
 from stream.errors import (
     NotContiguous,
+    ObjectCorrupt,
     StreamError,
     StreamFenced,
     StreamNotClosed,
@@ -595,6 +596,17 @@ class Storage:
         the store.
         """
         return [*await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)]
+
+    def read_tail_kept(
+        self, ranges: Sequence[ObjectRange], offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> list[memoryview]:
+        """Read like `read_tail`, but only slots that are in memory, and at most 4 MiB. Return
+        nothing if the first one is not, or is damaged.
+        """
+        try:
+            return self._objects.read_kept(ranges, offset, max_bytes, end_offset)[0]
+        except ObjectCorrupt:
+            return []  # `read_tail` finds it again
 
     async def load_tail(self, source: ObjectRange) -> None:
         """Bring a slot into the caches of reads, as far as one GET does. Raises the errors of

@@ -31,7 +31,7 @@ from broker.network.request import LongAnswer, RequestContext, Response
 from broker.partition.committed import CommittedPartition
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
-from broker.tail.partition import TailPartition
+from broker.tail.partition import TailPartition, TailView
 from broker.wire.fetch import (
     FetchPartitionResult,
     encode_fetch_response,
@@ -360,8 +360,27 @@ class FetchCall:
         target.view = tail.view(
             Offset(offset), found.committed_end, committed=self._reads_committed
         )
-        if target.view is not None:
+        if target.view is not None and not self._take_tail(target, target.view):
             self._read_near(target, found)
+
+    def _take_tail(self, target: FetchTarget, view: TailView) -> bool:
+        """Take what is in memory of slots."""
+        if not view.ranges:
+            return False
+        offset = Offset(target.wanted.fetch_offset)
+        limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
+        if limit_bytes == 0 and self._size_bytes > 0:
+            return True
+        records = self._node.storage.read_tail_kept(
+            view.ranges, offset, view.end_offset, limit_bytes
+        )
+        if not records:
+            return False
+        if self._reads_committed:
+            found = view.aborted_within(offset, end_offset_of(records))
+            target.result.aborted_transactions = aborted_of(found)
+        self._take(target, records, limit_bytes)
+        return True
 
     def _read_near(self, target: FetchTarget, found: CommittedPartition) -> None:
         limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)

@@ -14,7 +14,7 @@ Source: KIP-392, KIP-903; ADR 0107.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -29,7 +29,7 @@ from broker.network.peers import PeerConnections, PeerGone
 from broker.partition.committed import CommittedPartition
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.local_broker import LocalBroker
-from broker.tail.partition import TailPartition
+from broker.tail.partition import TailNews, TailPartition
 from broker.tail.session import TailSession, first_request
 from broker.tail.told_tail import decode_told_tail
 from broker.wire import apis
@@ -58,7 +58,7 @@ TAILS_MAX: Final = 10_000
 DISTRUST_S: Final = 30.0
 """How long this broker stays away from a leader whose slots it could not read."""
 LOADS_MAX: Final = 32
-"""Slots that are read at once before a consumer asks for them."""
+"""Answers of leaders whose slots are being read."""
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 5_000
 _UNREACHABLE: Final = (PeerGone, OSError, EOFError, WireError)
@@ -280,6 +280,7 @@ class TailLinks:
     ) -> None:
         """Take what the leader tells of these tails. Raises WireError."""
         slots: dict[str, ObjectRange] = {}
+        told_tails: list[tuple[TailPartition, TailNews]] = []
         for topic in response.responses:
             assert topic.topic_id is not None, "this version has ids"
             for result in topic.partitions:
@@ -292,25 +293,34 @@ class TailLinks:
                     tail.end()
                     continue
                 told = decode_told_tail(result.records) if result.records else None
-                ranges = tail.take(
+                news = tail.take(
                     result.high_watermark, result.last_stable_offset, result.log_start_offset, told
                 )
-                slots |= {source.key: source for source in ranges}
-        self._load(slots.values())
+                told_tails.append((tail, news))
+                slots |= {source.key: source for source in news.ranges}
+        self._tell(slots.values(), told_tails)
 
-    def _load(self, slots: Iterable[ObjectRange]) -> None:
-        """Begin to read slots before their consumers ask for them: those still have to take what
-        they got last.
-        """
-        for source in slots:
-            if len(self._loads) >= LOADS_MAX:
-                return
-            load = asyncio.get_running_loop().create_task(self._load_one(source))
+    def _tell(
+        self, slots: Collection[ObjectRange], told_tails: Sequence[tuple[TailPartition, TailNews]]
+    ) -> None:
+        """Read the slots, then wake the fetches that wait for them: they find them in memory."""
+        if slots and len(self._loads) < LOADS_MAX:
+            load = asyncio.get_running_loop().create_task(self._load_and_tell(slots, told_tails))
             self._loads.add(load)
             load.add_done_callback(self._loads.discard)
+            return
+        for tail, news in told_tails:
+            tail.tell(news)
 
-    async def _load_one(self, source: ObjectRange) -> None:
-        with suppress(ObjectStoreError, StreamError):  # a fetch that gets there meets it again
+    async def _load_and_tell(
+        self, slots: Iterable[ObjectRange], told_tails: Iterable[tuple[TailPartition, TailNews]]
+    ) -> None:
+        await asyncio.gather(*map(self._load, slots))
+        for tail, news in told_tails:
+            tail.tell(news)
+
+    async def _load(self, source: ObjectRange) -> None:
+        with suppress(ObjectStoreError, StreamError):  # a fetch that reads it meets it again
             await self._node.storage.load_tail(source)
 
     def _broke(self, link: _Link, error: Exception) -> None:

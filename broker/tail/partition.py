@@ -24,6 +24,16 @@ from stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, ObjectRole, 
 TOLD_MAX_S: Final = 1.0
 
 
+class TailNews(NamedTuple):
+    """What an answer of the leader brought: the first one, ranges, and whether the last stable
+    offset moved.
+    """
+
+    ranges: Sequence[ObjectRange]
+    is_first: bool
+    is_stable: bool
+
+
 class TailView(NamedTuple):
     """What one fetch may read, of one moment: the tail goes on meanwhile, and forgets what the
     image then has.
@@ -104,32 +114,34 @@ class TailPartition:
         last_stable_offset: int,
         log_start_offset: int,
         told: ToldTail | None,
-    ) -> Sequence[ObjectRange]:
-        """Take an answer of the leader, and wake the fetches that it lets go on. Returns the ranges
-        that are new. told: None if nothing follows `end_offset`.
+    ) -> TailNews:
+        """Take an answer of the leader. Returns what to `tell` the fetches that wait. told: None if
+        nothing follows `end_offset`.
         """
         ranges: Sequence[ObjectRange] = ()
         if told is not None:
             ranges = self._take_slots(told)
             self._take_aborted(told)
-        was_stable = self.last_stable_offset
+        is_first, was_stable = not self.is_known, self.last_stable_offset
+        self.is_known = True
         self.high_watermark = Offset(high_watermark)
         self.last_stable_offset = Offset(last_stable_offset)
         self.log_start_offset = Offset(log_start_offset)
-        was_known, self.is_known = self.is_known, True
-        if not was_known:
+        return TailNews(ranges, is_first, self.last_stable_offset > was_stable)
+
+    def tell(self, news: TailNews) -> None:
+        """Wake the fetches that these news let go on."""
+        if news.is_first:
             self.wake()
-            return ranges
-        size_bytes = sum(source.range.size_bytes for source in ranges)
+            return
         self.wakes_count += 1
-        is_stable = self.last_stable_offset > was_stable
+        size_bytes = sum(source.range.size_bytes for source in news.ranges)
         for wait in list(self._fetch_waits):
             if wait.reads_committed:
-                if is_stable:
+                if news.is_stable:
                     wait.interrupt()
             elif size_bytes:
                 wait.progressed(size_bytes)
-        return ranges
 
     def end(self) -> None:
         """Wake all fetches: the leader tells no more."""

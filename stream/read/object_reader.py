@@ -191,6 +191,19 @@ class ObjectReader:
 
         Raises ObjectCorrupt.
         """
+        batches, position = self.read_kept(ranges, start, max_bytes, end_offset)
+        if batches and self._read_ahead.knows(ranges[0].range.stream_id, start, position):
+            return self._returned(ranges, start, position, batches, replan)
+        return None
+
+    def read_kept(
+        self, ranges: Sequence[ObjectRange], start: int, max_bytes: int, end_offset: int
+    ) -> tuple[list[memoryview], int]:
+        """Read like `read`, but only blocks that are in memory, and at most LOADED_BYTES_MAX.
+        Return the batches and their end; none if the first block is not there.
+
+        Raises ObjectCorrupt.
+        """
         batches: list[memoryview] = []
         position, left_bytes = start, min(max_bytes, LOADED_BYTES_MAX)
         left_records = LOADED_RECORDS_MAX
@@ -206,9 +219,7 @@ class ObjectReader:
                 left_bytes -= len(view)
             if not whole:
                 break
-        if batches and self._read_ahead.knows(ranges[0].range.stream_id, start, position):
-            return self._returned(ranges, start, position, batches, replan)
-        return None
+        return batches, position
 
     def _loaded(
         self, ranges: Sequence[ObjectRange], start: int, end_offset: int

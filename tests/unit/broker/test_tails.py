@@ -202,15 +202,15 @@ def test_fetches_wake_for_what_they_may_read() -> None:
     woken: list[str] = []
     tail = tail_at(10)
     tail.add_fetch_wait(FetchWait(1, lambda: woken.append("known")))
-    tail.take(10, 10, 0, None)
+    tail.tell(tail.take(10, 10, 0, None))
     assert woken == ["known"]
     tail.add_fetch_wait(FetchWait(150, lambda: woken.append("bytes")))
     tail.add_fetch_wait(FetchWait(1, lambda: woken.append("stable"), reads_committed=True))
-    tail.take(20, 10, 0, told(20, slot(3, 10, 20)))
+    tail.tell(tail.take(20, 10, 0, told(20, slot(3, 10, 20))))
     assert woken == ["known"]
-    tail.take(25, 10, 0, told(25, slot(4, 20, 25)))
+    tail.tell(tail.take(25, 10, 0, told(25, slot(4, 20, 25))))
     assert woken == ["known", "bytes"]
-    tail.take(26, 26, 0, told(26, slot(5, 25, 26)))
+    tail.tell(tail.take(26, 26, 0, told(26, slot(5, 25, 26))))
     assert woken == ["known", "bytes", "stable"]
     tail.add_fetch_wait(FetchWait(1_000, lambda: woken.append("over")))
     tail.end()
