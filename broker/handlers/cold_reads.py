@@ -20,7 +20,7 @@ from broker.partition.partition import Partition
 from broker.tail.partition import TailView, is_told
 from broker.wire.fetch import FetchPartitionResult
 from objectstore.errors import ObjectNotFound, ObjectStoreError
-from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
+from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange, StreamError
 
 _log = structlog.get_logger(__name__)
 
@@ -153,8 +153,8 @@ class ColdReads:
             )
         except ObjectNotFound:
             return  # uploaded and deleted meanwhile: the next fetch finds it in objects
-        except (ObjectCorrupt, ObjectStoreError) as error:
-            # The leader has the records in memory.
+        except (StreamError, ObjectStoreError) as error:
+            # Damaged, or in a format that is unknown here. The leader has the records in memory.
             _log.warning("tail_not_read", leader=view.leader, error=str(error))
             self._node.tails.distrust(view.leader)
             target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

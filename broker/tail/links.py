@@ -71,12 +71,13 @@ class _Link:
     tails: dict[PartitionKey, TailPartition] = field(
         default_factory=dict[PartitionKey, TailPartition]
     )
-    is_down: bool = False
-    has_answered: bool = False
-    """Since it was down. A broker registers a moment before it accepts connections."""
+    is_reached: bool = False
+    has_failed: bool = False
+    """Since it was reached. A broker registers a moment before it accepts connections."""
     silent_until: float = 0.0
+    """When this broker trusts the leader again, in seconds of the event loop."""
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
-    """A tail joins the session."""
+    """A tail joins the session, or the link is not trusted any more."""
     task: "asyncio.Task[None] | None" = None
     first: "asyncio.Task[None] | None" = None
     """Asks for new tails."""
@@ -121,7 +122,7 @@ class TailLinks:
 
     def counts(self) -> TailCounts:
         links = self._links.values()
-        down_count = sum(link.is_down for link in links)
+        down_count = sum(map(self._is_down, links))
         return TailCounts(
             len(links) - down_count, down_count, sum(len(link.tails) for link in links)
         )
@@ -146,7 +147,7 @@ class TailLinks:
         link = self._link(found.leader.node_id)
         if len(link.tails) >= TAILS_MAX:
             self.distrust(found.leader.node_id)
-        if link.is_down:
+        if self._is_down(link):
             return None
         replaced = link.tails.pop(found.key, None)
         if replaced is not None:
@@ -156,14 +157,18 @@ class TailLinks:
             link.first = asyncio.get_running_loop().create_task(self._ask_first(link))
         return tail
 
+    def _is_down(self, link: _Link) -> bool:
+        return link.has_failed or self._clock() < link.silent_until
+
     def distrust(self, leader: NodeId) -> None:
         """Stay away from this leader for a while: what it tells cannot be read from the store
         here, or there is too much of it.
         """
         link = self._links.get(leader)
         if link is not None:
-            link.silent_until, link.is_down = self._clock() + DISTRUST_S, True
+            link.silent_until = self._clock() + DISTRUST_S
             self._end_tails(link)
+            link.has_news.set()
 
     def await_image(self, wait: FetchWait) -> Callable[[], None]:
         """Wake a fetch at the next change of the image: its client knows of a leader that this
@@ -212,19 +217,17 @@ class TailLinks:
         backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, self._rng)
         try:
             while self._is_needed(link):
-                is_silent = self._clock() < link.silent_until
                 try:
-                    await self._ask(link, leaves=is_silent)
+                    if self._clock() < link.silent_until:
+                        await self._stay_away(link)
+                    else:
+                        await self._ask(link)
+                        await self._rest(link)
                 except _UNREACHABLE as error:
                     self._broke(link, error)
                     await asyncio.sleep(backoff.next_s())
-                    continue
-                backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, self._rng)
-                link.has_answered = True
-                if is_silent:
-                    await asyncio.sleep(link.silent_until - self._clock())
-                link.is_down = False
-                await self._rest(link)
+                else:
+                    backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, self._rng)
         finally:
             self._end_tails(link)
             if self._links.get(link.node_id) is link:
@@ -237,19 +240,31 @@ class TailLinks:
                 del link.tails[key]
         return bool(link.tails) or link.node_id in self._far_nodes(self._node.image)
 
+    async def _stay_away(self, link: _Link) -> None:
+        """Let the leader send no consumers here, until it is trusted again. Raises what
+        `_UNREACHABLE` has.
+        """
+        request = link.session.request({}, leaves=True)
+        link.session.answered(await self._answer(self._peers, link, request))
+        await asyncio.sleep(link.silent_until - self._clock())
+
     async def _rest(self, link: _Link) -> None:
-        """Wait for the first tail of the session, at most GREET_S."""
+        """Wait for the first tail of the session, or until the link is not trusted any more, at
+        most GREET_S.
+        """
         link.has_news.clear()
-        if not any(tail.is_known for tail in link.tails.values()):
+        is_trusted = self._clock() >= link.silent_until
+        if is_trusted and not any(tail.is_known for tail in link.tails.values()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(GREET_S):
                     await link.has_news.wait()
 
-    async def _ask(self, link: _Link, *, leaves: bool) -> None:
+    async def _ask(self, link: _Link) -> None:
         """Ask for what is new in the tails of the session. Raises what `_UNREACHABLE` has."""
         asked = {key: tail for key, tail in link.tails.items() if tail.is_known}
-        request = link.session.request(asked, leaves=leaves)
+        request = link.session.request(asked)
         response = await self._answer(self._peers, link, request)
+        link.is_reached, link.has_failed = True, False
         if link.session.answered(response):
             self._take(link, asked, response)
         else:
@@ -324,9 +339,9 @@ class TailLinks:
             await self._node.storage.load_tail(source)
 
     def _broke(self, link: _Link, error: Exception) -> None:
-        if link.has_answered:
+        if link.is_reached:
             log.info("tail_link_broke", node_id=link.node_id, error=repr(error))
-        link.is_down, link.has_answered = True, False
+        link.is_reached, link.has_failed = False, True
         link.session.reset()
         self._end_tails(link)
 
