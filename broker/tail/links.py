@@ -59,6 +59,8 @@ DISTRUST_S: Final = 30.0
 """How long this broker stays away from a leader whose slots it could not read."""
 LOADS_MAX: Final = 32
 """Answers of leaders whose slots are being read."""
+LOADED_SLOTS_MAX: Final = 8
+"""Of one answer. Consumers that are behind more of them read the others themselves."""
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 5_000
 _UNREACHABLE: Final = (PeerGone, OSError, EOFError, WireError)
@@ -312,8 +314,9 @@ class TailLinks:
                     result.high_watermark, result.last_stable_offset, result.log_start_offset, told
                 )
                 told_tails.append((tail, news))
-                slots |= {source.key: source for source in news.ranges}
-        self._tell(slots.values(), told_tails)
+                if not news.is_first:
+                    slots |= {source.key: source for source in news.ranges[-LOADED_SLOTS_MAX:]}
+        self._tell(list(slots.values())[-LOADED_SLOTS_MAX:], told_tails)
 
     def _tell(
         self, slots: Collection[ObjectRange], told_tails: Sequence[tuple[TailPartition, TailNews]]

@@ -25,13 +25,16 @@ TOLD_MAX_S: Final = 1.0
 
 
 class TailNews(NamedTuple):
-    """What an answer of the leader brought: the first one, ranges, and whether the last stable
-    offset moved.
+    """What an answer of the leader brought.
+
+    ranges: new ones, at the end; without any, what is new is committed. has_moved, is_stable:
+    whether the end, and the last stable offset, moved.
     """
 
-    ranges: Sequence[ObjectRange]
-    is_first: bool
-    is_stable: bool
+    is_first: bool = False
+    ranges: Sequence[ObjectRange] = ()
+    has_moved: bool = False
+    is_stable: bool = False
 
 
 class TailView(NamedTuple):
@@ -116,18 +119,26 @@ class TailPartition:
         told: ToldTail | None,
     ) -> TailNews:
         """Take an answer of the leader. Returns what to `tell` the fetches that wait. told: None if
-        nothing follows `end_offset`.
+        nothing follows `end_offset`, or if the answer had no room.
         """
+        if told is None and high_watermark > self.end_offset:
+            # Without room, it does not tell which transactions below these offsets are aborted.
+            return TailNews()
+        is_first, before, was_stable = not self.is_known, self.end_offset, self.last_stable_offset
         ranges: Sequence[ObjectRange] = ()
         if told is not None:
             ranges = self._take_slots(told)
             self._take_aborted(told)
-        is_first, was_stable = not self.is_known, self.last_stable_offset
         self.is_known = True
         self.high_watermark = Offset(high_watermark)
         self.last_stable_offset = Offset(last_stable_offset)
         self.log_start_offset = Offset(log_start_offset)
-        return TailNews(ranges, is_first, self.last_stable_offset > was_stable)
+        return TailNews(
+            is_first,
+            ranges,
+            has_moved=self.end_offset > before,
+            is_stable=self.last_stable_offset > was_stable,
+        )
 
     def tell(self, news: TailNews) -> None:
         """Wake the fetches that these news let go on."""
@@ -142,6 +153,8 @@ class TailPartition:
                     wait.interrupt()
             elif size_bytes:
                 wait.progressed(size_bytes)
+            elif news.has_moved:
+                wait.interrupt()
 
     def end(self) -> None:
         """Wake all fetches: the leader tells no more."""

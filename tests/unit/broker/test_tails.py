@@ -198,6 +198,21 @@ def test_committed_reads_need_all_aborted_transactions() -> None:
     assert tail.tells(Offset(80), committed=True)
 
 
+def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> None:
+    """An answer that has no room for a partition names its offsets all the same."""
+    aborted = AbortedTransaction(1, 12, 28)
+    tail = tail_at(10)
+    tail.take(30, 30, 0, None)
+    assert not tail.is_known
+    tail.take(20, 12, 0, told(20, slot(3, 10, 20), since=10))
+    tail.take(30, 30, 0, None)
+    assert tail.readable_end(committed=True) == 12
+    tail.take(30, 30, 0, told(30, slot(4, 20, 30), since=10, aborted=(aborted,)))
+    view = tail.view(Offset(12), Offset(10), committed=True)
+    assert view is not None
+    assert view.aborted_within(Offset(12), Offset(30)) == [aborted]
+
+
 def test_fetches_wake_for_what_they_may_read() -> None:
     woken: list[str] = []
     tail = tail_at(10)
@@ -212,6 +227,9 @@ def test_fetches_wake_for_what_they_may_read() -> None:
     assert woken == ["known", "bytes"]
     tail.tell(tail.take(26, 26, 0, told(26, slot(5, 25, 26))))
     assert woken == ["known", "bytes", "stable"]
+    tail.add_fetch_wait(FetchWait(1_000, lambda: woken.append("committed")))
+    tail.tell(tail.take(40, 40, 0, told(40)))
+    assert woken[-1] == "committed", "what is new is in objects"
     tail.add_fetch_wait(FetchWait(1_000, lambda: woken.append("over")))
     tail.end()
     assert woken[-1] == "over"
