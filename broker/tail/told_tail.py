@@ -5,7 +5,7 @@ MessagePack. About 40 bytes for each slot stand for up to 8 MiB, which the other
 the store.
 """
 
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -19,16 +19,18 @@ from stream.wal.slots import SlotRange
 SLOTS_MAX: Final = 64
 """Slots that one answer names of one partition. The next answer goes on behind them."""
 
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
 
 class ToldSlot(msgspec.Struct, array_like=True, frozen=True):
     """One range in one slot of the leader's WAL. See `SlotRange`."""
 
-    sequence: int
-    object_size_bytes: int
-    start_offset: int
-    end_offset: int
-    record_count: int
-    size_bytes: int
+    sequence: Count
+    object_size_bytes: Count
+    start_offset: Count
+    end_offset: Count
+    record_count: Count
+    size_bytes: Count
     max_timestamp_ms: int
 
 
@@ -40,11 +42,11 @@ class ToldTail(msgspec.Struct, array_like=True, frozen=True):
     of the marker) of all transactions that were aborted by a marker at `aborted_from` or later.
     """
 
-    node_epoch: int
-    end_offset: int
+    node_epoch: Count
+    end_offset: Count
     slots: list[ToldSlot]
-    aborted_from: int
-    aborted: list[tuple[int, int, int]]
+    aborted_from: Count
+    aborted: list[tuple[Count, Count, Count]]
 
     def aborted_since(self) -> AbortedTail:
         found = [

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, cast
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
@@ -131,7 +132,18 @@ def test_an_answer_ends_with_the_last_slot_that_it_names() -> None:
     assert told(500, *slots[:-1]).end_offset == 500
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", b"\x95\x01\x02\x90\x00\xc0", b"\xff" * 20])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"\xff" * 20,
+        msgspec.msgpack.encode([1, 2, [], 0, None]),
+        msgspec.msgpack.encode([1, -2, [], 0, []]),
+        msgspec.msgpack.encode([1, 2, [[-1, 100, 0, 2, 2, 50, -1]], 0, []]),
+        msgspec.msgpack.encode([1, 2**64 - 1, [], 0, []]),
+    ],
+)
 def test_what_no_leader_tells_is_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         decode_told_tail(data)
