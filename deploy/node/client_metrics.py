@@ -5,8 +5,7 @@ next one. A receiver that is down or overloaded gets the same metrics again; wha
 dropped, and only that: pushes that shared a refused request are sent again one by one.
 Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A request takes at most
 `TIMEOUT_S`. The log has one line when sending starts to fail and one when it works again.
-Source: OTLP 1.x, "OTLP/HTTP"; headers and certificates come from the variables
-`OTEL_EXPORTER_OTLP_*` of OpenTelemetry, as those of traces.
+Source: OTLP 1.x, "OTLP/HTTP".
 """
 
 import asyncio
@@ -14,16 +13,16 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 import structlog
 
-from base.client_tls import client_tls
 from base.log_limit import LogLimit
 from broker.client_metrics.sender import SentCounts
 from broker.config import BrokerConfig
+from broker.security.files import WatchedFiles
+from broker.security.tls import SecurityFileInvalid
 from deploy.errors import UsageError
-from deploy.node.otlp import url_of
+from deploy.node.otlp import METRICS, ReceiverFiles, headers_of, url_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -35,7 +34,6 @@ PAUSE_S_MIN: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
 """Pause after a failure; it doubles from one to the next."""
 _PATH: Final = "/v1/metrics"
-_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_METRICS_", "OTEL_EXPORTER_OTLP_")
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504})
 """As OTLP says."""
 
@@ -72,8 +70,8 @@ class OtlpMetrics:
     ) -> None:
         """Raises UsageError for variables that cannot be used."""
         self._url = url_of(endpoint, _PATH)
-        self._headers = _headers(environment)
-        self._tls = _tls(environment)
+        self._headers = headers_of(environment, METRICS)
+        self._tls = _watched(ReceiverFiles.of(environment, METRICS))
         self._pause_s_min = pause_s_min
         self._waiting: deque[bytes] = deque()
         self._arrived = asyncio.Event()
@@ -159,9 +157,10 @@ class OtlpMetrics:
         """Raises _Refused, _Unavailable."""
         import aiohttp
 
+        await self._tls.refresh()
         try:
             async with session.post(
-                self._url, data=body, ssl=self._tls, allow_redirects=False
+                self._url, data=body, ssl=self._tls.contents, allow_redirects=False
             ) as answer:
                 status = answer.status
                 text = (await answer.content.read(200)).decode(errors="replace")
@@ -189,30 +188,19 @@ class OtlpMetrics:
             _log.info("client_metrics_sent_again", endpoint=self._url)
 
 
-def _variable(environment: Mapping[str, str], name: str) -> str:
-    return next(
-        (environment[prefix + name] for prefix in _VARIABLES if environment.get(prefix + name)), ""
-    )
+def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
+    """Return the TLS context of these files. Raises UsageError."""
 
+    def parse() -> ssl.SSLContext:
+        try:
+            return receiver.context()
+        except UsageError as error:
+            raise SecurityFileInvalid(str(error)) from None
 
-def _headers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of `name=value,name=value`, with values in percent-encoding."""
-    headers: dict[str, str] = {}
-    for item in filter(None, _variable(environment, "HEADERS").split(",")):
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(
-                "OTEL_EXPORTER_OTLP_HEADERS has an item without '=': write NAME=VALUE,NAME=VALUE"
-            )
-        headers[name.strip()] = unquote(value.strip())
-    return headers
-
-
-def _tls(environment: Mapping[str, str]) -> ssl.SSLContext:
-    certificate = _variable(environment, "CERTIFICATE")
+    files = WatchedFiles(receiver.paths, parse)
+    receiver.context()  # its errors name the variables
     try:
-        return client_tls(certificate)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"OTEL_EXPORTER_OTLP_CERTIFICATE: {certificate} cannot be used: {error}"
-        ) from None
+        files.read_now()
+    except SecurityFileInvalid as error:
+        raise UsageError(str(error)) from None
+    return files

@@ -18,8 +18,8 @@ from broker.config import BrokerConfig
 from deploy.errors import UsageError
 from deploy.node import client_metrics
 from deploy.node.client_metrics import OtlpMetrics, sender_of
-from tests.support.certs import Authority
-from tests.support.otlp_receiver import OtlpReceiver, metrics_of, serving
+from tests.support.certs import Authority, replace
+from tests.support.otlp_receiver import Knowing, OtlpReceiver, demanding, metrics_of, serving
 from tests.support.waiting import until
 
 
@@ -131,6 +131,9 @@ async def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not counts.waiting_bytes
 
 
+# --- the variables of OpenTelemetry ---------------------------------------------------------------
+
+
 async def test_headers_and_certificates_come_from_the_variables_of_opentelemetry(
     tmp_path: Path,
 ) -> None:
@@ -155,11 +158,78 @@ async def test_headers_and_certificates_come_from_the_variables_of_opentelemetry
     assert "x-all" not in headers
 
 
+@pytest.mark.parametrize("prefix", ["OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_METRICS_"])
+@pytest.mark.parametrize("is_one_file", [False, True], ids=["two files", "one file"])
+async def test_a_receiver_gets_the_certificate_that_it_demands(
+    tmp_path: Path, prefix: str, *, is_one_file: bool
+) -> None:
+    authority = Authority(tmp_path)
+    client = authority.make("broker")
+    environment = {
+        f"{prefix}CERTIFICATE": str(authority.file),
+        f"{prefix}CLIENT_CERTIFICATE": str(client.certificate),
+    }
+    if is_one_file:
+        whole = client.key.read_bytes() + client.certificate.read_bytes()
+        client.certificate.write_bytes(whole)
+    else:
+        environment[f"{prefix}CLIENT_KEY"] = str(client.key)
+    receiver = Knowing()
+    async with (
+        serving(receiver, tls=demanding(authority)),
+        sending(to(receiver.port, environment, "https")) as metrics,
+    ):
+        metrics.offer(push("a"))
+        await until(lambda: metrics.counts.sent == 1)
+    assert receiver.names == ["broker"]
+
+
+async def test_metrics_wait_while_the_receiver_demands_a_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    receiver = Knowing()
+    environment = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.file)}
+    async with (
+        serving(receiver, tls=demanding(authority)),
+        sending(to(receiver.port, environment, "https")) as metrics,
+    ):
+        with capture_logs() as logged:
+            metrics.offer(push("a"))
+            await until(lambda: metrics._is_failing)
+    (line,) = logged
+    assert line["event"] == "client_metrics_wait"
+    assert (receiver.names, metrics.counts.sent, metrics.counts.dropped) == ([], 0, 0)
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    client = authority.make("old", file="broker")
+    environment = {
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.file),
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(client.certificate),
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY": str(client.key),
+    }
+    receiver = Knowing()
+    async with (
+        serving(receiver, tls=demanding(authority)),
+        sending(to(receiver.port, environment, "https")) as metrics,
+    ):
+        metrics.offer(push("a"))
+        await until(lambda: metrics.counts.sent == 1)
+        replace(client.certificate, b"half of it")
+        metrics.offer(push("b"))
+        await until(lambda: metrics.counts.sent == 2)
+        authority.make("new", file="broker")
+        metrics.offer(push("c"))
+        await until(lambda: metrics.counts.sent == 3)
+    assert receiver.names == ["old", "old", "new"]
+
+
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
-        ({"OTEL_EXPORTER_OTLP_HEADERS": "token"}, "NAME=VALUE"),
-        ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere.pem"}, "/nowhere.pem"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "token"}, "OTLP_HEADERS has .*NAME=VALUE"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_HEADERS": "token"}, "METRICS_HEADERS has .*NAME=VALUE"),
+        ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere.pem"}, "=/nowhere.pem cannot be read: No su"),
     ],
 )
 def test_variables_that_cannot_be_used_are_refused(environment: dict[str, str], says: str) -> None:
