@@ -1,4 +1,5 @@
-"""Add attributes to the resources of OpenTelemetry metrics, without decoding the metrics. Pure.
+"""Add attributes to the resources of OpenTelemetry metrics without decoding the metrics, and read
+what a receiver answers. Pure.
 
 A push is a MetricsData of OpenTelemetry: a list of ResourceMetrics (field 1), each with a Resource
 (field 1) whose attributes are field 1, and with metrics by scope (field 2). Protocol Buffers merges
@@ -10,13 +11,14 @@ two of them, one behind the other, are one with the resources of both.
 Invariants: what is not such a list is refused, so that a client cannot spoil the metrics of
 others in the same request. Names that the broker sets come last and win in receivers that keep one
 value for each name.
-Limits: FIELDS_MAX fields are walked. Cost: one copy of the metrics, and 2 us for each
-ResourceMetrics.
-Source: OpenTelemetry `metrics.proto`, `resource.proto`, `common.proto`; Protocol Buffers' encoding.
+Limits: FIELDS_MAX fields are walked, ANSWER_FIELDS_MAX of an answer. Cost: one copy of the metrics,
+and 2 us for each ResourceMetrics.
+Source: OpenTelemetry `metrics.proto`, `resource.proto`, `common.proto`, `metrics_service.proto`;
+Protocol Buffers' encoding.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from base.buffers import Buffer
 
@@ -24,17 +26,34 @@ FIELDS_MAX: Final = 32_768
 """Of MetricsData and of ResourceMetrics. They take up to 30 ms; Java pushes two or three for each
 metric.
 """
+ANSWER_FIELDS_MAX: Final = 64
+"""Of an ExportMetricsServiceResponse, which has one, and of each of its partial successes, which
+have two.
+"""
+MESSAGE_BYTES_MAX: Final = 500
+"""Of the text of an answer."""
 _BYTES_FIELD: Final = 2
 """Wire type of strings and messages."""
 _FIRST: Final = 1 << 3 | _BYTES_FIELD
 _SECOND: Final = 2 << 3 | _BYTES_FIELD
+_FIRST_NUMBER: Final = 1 << 3
 _VARINT_BYTES_MAX: Final = 10
+_INT64_MAX: Final = (1 << 63) - 1
 _FIXED_BYTES: Final = {1: 8, 5: 4}
 """Bytes of the wire types of fixed size."""
 
 
 class MetricsInvalid(Exception):
-    """Raised for bytes that are no metrics."""
+    """Raised for bytes that are no metrics, or no answer to them."""
+
+
+class ReceiverAnswer(NamedTuple):
+    """What a receiver says of metrics that it took. rejected_count: of data points. message: why,
+    or a hint if none was rejected; its first bytes.
+    """
+
+    rejected_count: int
+    message: str
 
 
 def resource_of(attributes: Iterable[tuple[str, str]]) -> bytes:
@@ -65,6 +84,33 @@ def with_resource(metrics: Buffer, resource: bytes) -> bytes:
         size = len(described) + len(resource) + sum(map(len, measured))
         parts += (bytes((_FIRST,)), _encoded(size), *measured, described, resource)
     return b"".join(parts)
+
+
+def read_answer(answer: Buffer) -> ReceiverAnswer:
+    """Return what an ExportMetricsServiceResponse says. Raises MetricsInvalid."""
+    rejected_count, message = 0, b""
+    for tag, content in _fields(memoryview(answer)):
+        if tag != _FIRST:
+            continue
+        for inner, value in _fields(content):
+            if inner == _FIRST_NUMBER:
+                rejected_count, _ = _varint(value, 0)
+            elif inner == _SECOND:
+                message = bytes(value[:MESSAGE_BYTES_MAX])
+    if rejected_count > _INT64_MAX:  # negative
+        rejected_count = 0
+    return ReceiverAnswer(rejected_count, message.decode(errors="replace"))
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield the tag and the content of each field. Raises MetricsInvalid."""
+    at = count = 0
+    while at < len(view):
+        count += 1
+        if count > ANSWER_FIELDS_MAX:
+            raise MetricsInvalid(f"there are more than {ANSWER_FIELDS_MAX} fields")
+        tag, begin, at = _field_at(view, at)
+        yield tag, view[begin:at]
 
 
 def _split(message: memoryview, fields_left: int) -> tuple[bytes, list[memoryview], int]:

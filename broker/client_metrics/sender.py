@@ -12,6 +12,8 @@ class SentCounts:
     dropped: int = 0
     sent_bytes: int = 0
     waiting_bytes: int = 0
+    rejected_data_points: int = 0
+    """Of pushes that were sent."""
 
 
 class MetricsSender(Protocol):

@@ -60,10 +60,16 @@ class WatchedFiles(Generic[_Contents]):
 
     async def read(self) -> None:
         """Read all files. Raises SecurityFileInvalid."""
-        self._stamp, self._digest, self._contents = await asyncio.to_thread(self._read)
+        await asyncio.to_thread(self.read_now)
+
+    def read_now(self) -> None:
+        """As `read`, in this thread."""
+        self._stamp, self._digest, self._contents = self._read()
 
     async def refresh(self) -> None:
         """Use the files as they are now, if they have changed and can be used."""
+        if not self.paths:
+            return
         stamp = await asyncio.to_thread(self._look)
         if stamp == self._stamp:
             return

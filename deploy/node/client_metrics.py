@@ -2,11 +2,13 @@
 
 Invariants: taking a push never blocks. One request is under way; what comes meanwhile shares the
 next one. A receiver that is down or overloaded gets the same metrics again; what it refuses is
-dropped, and only that: pushes that shared a refused request are sent again one by one.
+dropped, and only that: pushes that shared a refused request are sent again one by one. What it
+takes without some data points (a partial success) is not sent again, as OTLP says. An answer that
+cannot be read changes nothing: its status counts.
 Limits: `WAITING_BYTES_MAX` wait, and the oldest are dropped beyond that. A request takes at most
-`TIMEOUT_S`. The log has one line when sending starts to fail and one when it works again.
-Source: OTLP 1.x, "OTLP/HTTP"; headers and certificates come from the variables
-`OTEL_EXPORTER_OTLP_*` of OpenTelemetry, as those of traces.
+`TIMEOUT_S`. `ANSWER_BYTES_MAX` of an answer are read. The log has one line when sending starts to
+fail, one when it works again, and one a minute about partial successes.
+Source: OTLP 1.x, "OTLP/HTTP".
 """
 
 import asyncio
@@ -14,16 +16,17 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 import structlog
 
-from base.client_tls import client_tls
 from base.log_limit import LogLimit
+from broker.client_metrics.otlp import MetricsInvalid, read_answer
 from broker.client_metrics.sender import SentCounts
 from broker.config import BrokerConfig
+from broker.security.files import WatchedFiles
+from broker.security.tls import SecurityFileInvalid
 from deploy.errors import UsageError
-from deploy.node.otlp import url_of
+from deploy.node.otlp import METRICS, ReceiverFiles, headers_of, url_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -34,8 +37,14 @@ TIMEOUT_S: Final = 10.0
 PAUSE_S_MIN: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
 """Pause after a failure; it doubles from one to the next."""
+ANSWER_BYTES_MAX: Final = 256 << 10
+"""What a receiver says of a partial success takes a few hundred."""
+PARTIAL_SUCCESS_LOG_S: Final = 60.0
+_REFUSAL_BYTES: Final = 200
+_DATA_POINT_BYTES_MIN: Final = 2
+"""Tag and size of a NumberDataPoint without a field."""
 _PATH: Final = "/v1/metrics"
-_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_METRICS_", "OTEL_EXPORTER_OTLP_")
+_PROTOBUF: Final = "application/x-protobuf"
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504})
 """As OTLP says."""
 
@@ -72,13 +81,14 @@ class OtlpMetrics:
     ) -> None:
         """Raises UsageError for variables that cannot be used."""
         self._url = url_of(endpoint, _PATH)
-        self._headers = _headers(environment)
-        self._tls = _tls(environment)
+        self._headers = headers_of(environment, METRICS)
+        self._tls = _watched(ReceiverFiles.of(environment, METRICS))
         self._pause_s_min = pause_s_min
         self._waiting: deque[bytes] = deque()
         self._arrived = asyncio.Event()
         self._is_failing = False
         self._log_limit = LogLimit()
+        self._partial_success_limit = LogLimit(burst_count=1, interval_s=PARTIAL_SUCCESS_LOG_S)
         self.counts = SentCounts()
 
     def offer(self, metrics: bytes) -> None:
@@ -96,7 +106,9 @@ class OtlpMetrics:
 
         async with aiohttp.ClientSession(
             trust_env=True,  # proxies
-            headers={"Content-Type": "application/x-protobuf"} | self._headers,
+            # Answers come as they are: a small one cannot become a large one.
+            headers={"Content-Type": _PROTOBUF, "Accept-Encoding": "identity"} | self._headers,
+            auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
         ) as session:
@@ -159,12 +171,17 @@ class OtlpMetrics:
         """Raises _Refused, _Unavailable."""
         import aiohttp
 
+        await self._tls.refresh()
+        said = b""
         try:
             async with session.post(
-                self._url, data=body, ssl=self._tls, allow_redirects=False
+                self._url, data=body, ssl=self._tls.contents, allow_redirects=False
             ) as answer:
                 status = answer.status
-                text = (await answer.content.read(200)).decode(errors="replace")
+                if not 200 <= status < 300:
+                    said = await answer.content.read(_REFUSAL_BYTES)
+                elif answer.content_type == _PROTOBUF:
+                    said = await _answer(answer)
         except aiohttp.ClientConnectorError as error:
             raise _Unavailable(str(error.os_error)) from None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -172,7 +189,29 @@ class OtlpMetrics:
         if status in _TRY_AGAIN:
             raise _Unavailable(f"HTTP status {status}")
         if not 200 <= status < 300:
-            raise _Refused(f"HTTP status {status}: {text}")
+            raise _Refused(f"HTTP status {status}: {said.decode(errors='replace')}")
+        self._note_partial_success(said, len(body))
+
+    def _note_partial_success(self, answer: bytes, sent_bytes: int) -> None:
+        """Count and log what the receiver did not take of `sent_bytes` of metrics."""
+        try:
+            rejected_count, message = read_answer(answer)
+        except MetricsInvalid:
+            return
+        # Whatever it says, it cannot have rejected more than it got.
+        rejected_count = min(rejected_count, sent_bytes // _DATA_POINT_BYTES_MIN)
+        self.counts.rejected_data_points += rejected_count
+        if not rejected_count and not message:
+            return
+        suppressed = self._partial_success_limit.take(asyncio.get_running_loop().time())
+        if suppressed is not None:
+            _log.warning(
+                "client_metrics_partial_success",
+                endpoint=self._url,
+                rejected_data_points=rejected_count,
+                reason=message,
+                suppressed_count=suppressed,
+            )
 
     def _note(self, failure: str) -> None:
         if bool(failure) == self._is_failing:
@@ -189,30 +228,36 @@ class OtlpMetrics:
             _log.info("client_metrics_sent_again", endpoint=self._url)
 
 
-def _variable(environment: Mapping[str, str], name: str) -> str:
-    return next(
-        (environment[prefix + name] for prefix in _VARIABLES if environment.get(prefix + name)), ""
-    )
+def _watched(receiver: ReceiverFiles) -> WatchedFiles[ssl.SSLContext]:
+    """Return the TLS context of these files. Raises UsageError."""
 
+    def parse() -> ssl.SSLContext:
+        try:
+            return receiver.context()
+        except UsageError as error:
+            raise SecurityFileInvalid(str(error)) from None
 
-def _headers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of `name=value,name=value`, with values in percent-encoding."""
-    headers: dict[str, str] = {}
-    for item in filter(None, _variable(environment, "HEADERS").split(",")):
-        name, equals, value = item.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(
-                "OTEL_EXPORTER_OTLP_HEADERS has an item without '=': write NAME=VALUE,NAME=VALUE"
-            )
-        headers[name.strip()] = unquote(value.strip())
-    return headers
-
-
-def _tls(environment: Mapping[str, str]) -> ssl.SSLContext:
-    certificate = _variable(environment, "CERTIFICATE")
+    files = WatchedFiles(receiver.paths, parse)
+    receiver.context()  # its errors name the variables
     try:
-        return client_tls(certificate)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"OTEL_EXPORTER_OTLP_CERTIFICATE: {certificate} cannot be used: {error}"
-        ) from None
+        files.read_now()
+    except SecurityFileInvalid as error:
+        raise UsageError(str(error)) from None
+    return files
+
+
+async def _answer(answer: "aiohttp.ClientResponse") -> bytes:
+    """Return what the receiver says of metrics that it took; nothing if that is too long or does
+    not arrive: sending the metrics again would double them.
+    """
+    import aiohttp
+
+    said = bytearray()
+    try:
+        while part := await answer.content.read(ANSWER_BYTES_MAX + 1 - len(said)):
+            said += part
+            if len(said) > ANSWER_BYTES_MAX:
+                return b""
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        return b""
+    return bytes(said)

@@ -1,7 +1,127 @@
-"""Address a receiver of OTLP over HTTP. Source: OTLP 1.x, "OTLP/HTTP Request"."""
+"""Address a receiver of OTLP over HTTP, and authenticate it and to it.
+
+Headers and certificates come from the variables `OTEL_EXPORTER_OTLP_*` of OpenTelemetry; that of
+one signal, such as `OTEL_EXPORTER_OTLP_METRICS_HEADERS`, comes before that of all. Source: OTLP
+1.x, "OTLP/HTTP Request"; OpenTelemetry, "OpenTelemetry Protocol Exporter".
+"""
+
+import ssl
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from base.client_tls import client_tls
+from deploy.errors import UsageError
+
+METRICS: Final = "METRICS"
+TRACES: Final = "TRACES"
+"""Signals, as the variables name them."""
+_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+
+
+class VariableValue(NamedTuple):
+    """name: of the variable that is set; without one, of that for all signals."""
+
+    name: str
+    value: str
+
+
+def variable_of(environment: Mapping[str, str], signal: str, name: str) -> VariableValue:
+    """Return what OpenTelemetry's variables say; an empty value means nothing."""
+    for variable in (f"{_PREFIX}{signal}_{name}", f"{_PREFIX}{name}"):
+        if value := environment.get(variable, ""):
+            return VariableValue(variable, value)
+    return VariableValue(_PREFIX + name, "")
 
 
 def url_of(endpoint: str, path: str) -> str:
     """Return the URL of a signal. path: what OTLP says, for an endpoint without a path."""
     _, _, rest = endpoint.partition("://")
     return endpoint if "/" in rest.rstrip("/") else endpoint.rstrip("/") + path
+
+
+def headers_of(environment: Mapping[str, str], signal: str) -> dict[str, str]:
+    """Return the headers of `name=value,name=value`, with values in percent-encoding. Raises
+    UsageError.
+    """
+    variable, value = variable_of(environment, signal, "HEADERS")
+    headers: dict[str, str] = {}
+    for item in filter(None, value.split(",")):
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"{variable} has an item without '=': write NAME=VALUE,NAME=VALUE")
+        headers[name.strip()] = unquote(value.strip())
+    return headers
+
+
+class ReceiverFiles(NamedTuple):
+    """The PEM files of connections to a receiver."""
+
+    ca: VariableValue
+    certificate: VariableValue
+    key: VariableValue
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], signal: str) -> "ReceiverFiles":
+        return cls(
+            variable_of(environment, signal, "CERTIFICATE"),
+            variable_of(environment, signal, "CLIENT_CERTIFICATE"),
+            variable_of(environment, signal, "CLIENT_KEY"),
+        )
+
+    @property
+    def paths(self) -> list[str]:
+        return [variable.value for variable in self if variable.value]
+
+    def context(self) -> ssl.SSLContext:
+        """Read the files. Raises UsageError with the variable, the file and what to do."""
+        if self.key.value and not self.certificate.value:
+            raise UsageError(
+                f"{self.key.name} is set, but {self.certificate.name} is not: set both, or none"
+            )
+        for variable in self:
+            _check_readable(variable)
+        try:
+            context = client_tls(self.ca.value)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"{self.ca.name}={self.ca.value}: {_reason(error)}; it must be a PEM file with the"
+                " certificates of CAs"
+            ) from None
+        if self.certificate.value:
+            self._load_certificate(context)
+        return context
+
+    def _load_certificate(self, context: ssl.SSLContext) -> None:
+        # Without a password OpenSSL would ask for one at the terminal.
+        try:
+            context.load_cert_chain(
+                self.certificate.value, self.key.value or None, password=lambda: ""
+            )
+        except (OSError, ValueError) as error:
+            files = (self.certificate, self.key) if self.key.value else (self.certificate,)
+            named = ", ".join(f"{variable.name}={variable.value}" for variable in files)
+            raise UsageError(
+                f"{named}: {_reason(error)}; there must be a PEM file with the certificate, and"
+                f" its private key without a password, there or in the file of {self.key.name}"
+            ) from None
+
+
+def _check_readable(variable: VariableValue) -> None:
+    """Raises UsageError. What OpenSSL says does not name the file."""
+    if not variable.value:
+        return
+    try:
+        with open(variable.value, "rb") as file:
+            file.read(1)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{variable.name}={variable.value} cannot be read: {_reason(error)}; name a PEM file"
+            " that this process may read"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "no PEM file that TLS can use"
+    return getattr(error, "strerror", None) or str(error)

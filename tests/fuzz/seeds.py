@@ -13,6 +13,7 @@ from uuid import UUID
 import cramjam
 import msgspec
 
+from broker.client_metrics.otlp import resource_of
 from broker.wire.apis import APIS, ApiSpec
 from broker.wire.codecs import CODECS
 from broker.wire.framing import SIZE_BYTES, encode_request_frame, encode_response_frame
@@ -196,6 +197,16 @@ def _http() -> Seeds:
     yield "post", b"POST /livez HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
 
 
+def _otlp() -> Seeds:
+    described = resource_of([("service.name", "kafka-client")])
+    measured = b"\x12\x05\x12\x03\x0a\x01a"
+    one = b"\x0a" + bytes([len(described) + len(measured)]) + described + measured
+    yield "metrics", one + one
+    yield "partial-success", b"\x0a\x07\x08\x03\x12\x03why"
+    yield "negative", b"\x0a\x0b\x08" + b"\xff" * 9 + b"\x01"
+    yield "later-fields", b"\x10\x05\x1a\x02\x08\x07\x25abcd\x29abcdefgh"
+
+
 def _arrow_batches() -> Seeds:
     """Batches behind the byte that chooses limits, and some with NULLs, headers and long values."""
     for number, (name, data) in enumerate(_batches()):
@@ -229,6 +240,7 @@ def corpora() -> Iterator[tuple[str, Seeds]]:
     yield "grpc", _grpc()
     yield "raft", _raft()
     yield "http", _http()
+    yield "otlp", _otlp()
     yield "console", consoles.requests()
     yield from login_seeds.corpora()
     yield "record-values", schemas.values()

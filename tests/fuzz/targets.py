@@ -15,6 +15,12 @@ from types import MappingProxyType
 
 import msgspec
 
+from broker.client_metrics.otlp import (
+    MetricsInvalid,
+    read_answer,
+    resource_of,
+    with_resource,
+)
 from broker.schemas.language import SchemaInvalid
 from broker.security.exchange import AuthenticationFailed
 from broker.security.tls import SecurityFileInvalid
@@ -266,6 +272,10 @@ def _http(data: bytes) -> None:
     assert not answer or answer.startswith(b"HTTP/1.1 "), f"the answer is {answer[:80]!r}"
 
 
+_RESOURCE = resource_of([("client_id", "a")])
+_otlp = all_of(lambda data: with_resource(data, _RESOURCE), read_answer, allowed=(MetricsInvalid,))
+"""Metrics that a client pushes, and what a receiver answers."""
+
 _OBJECT_ERRORS: Errors = (ObjectCorrupt, FormatUnknown)
 _MESSAGE_ERRORS: Errors = (msgspec.DecodeError, UnicodeDecodeError)
 
@@ -321,6 +331,7 @@ TARGETS = MappingProxyType(
                 _MESSAGE_ERRORS,
             ),
             Target("http", _http, ()),
+            Target("otlp", _otlp, ()),
             # Arrow and the threads that read a store reserve address space that they do not use.
             # The threads of librdkafka reserve 8 MiB each, and it aborts if it cannot begin one.
             Target("console", consoles.console, (), memory_bytes_max=4_096 * _MIB),

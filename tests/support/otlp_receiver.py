@@ -7,8 +7,11 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics
+
+from tests.support.certs import Authority
 
 
 class OtlpReceiver:
@@ -19,9 +22,11 @@ class OtlpReceiver:
         self.paths: list[str] = []
         self.statuses: list[int] = []
         """Answers of the next requests; then 200."""
+        self.answer = ExportMetricsServiceResponse()
+        """To requests that are taken."""
         self.port = 0
 
-    async def take(self, request: web.Request) -> web.Response:
+    async def take(self, request: web.Request) -> web.StreamResponse:
         decoded = ExportMetricsServiceRequest()
         decoded.ParseFromString(await request.read())
         self.paths.append(request.path)
@@ -29,7 +34,14 @@ class OtlpReceiver:
         status = self.statuses.pop(0) if self.statuses else self.status_of(decoded)
         if status == 200:
             self.requests.append(decoded)
+            return await self.taken(request)
         return web.Response(status=status, text="because")
+
+    async def taken(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request that is taken."""
+        del request
+        body = self.answer.SerializeToString()
+        return web.Response(body=body, content_type="application/x-protobuf")
 
     def status_of(self, request: ExportMetricsServiceRequest) -> int:
         del request
@@ -40,6 +52,32 @@ class OtlpReceiver:
         for request in self.requests:
             for resource in request.resource_metrics:
                 yield attributes_of(resource), metrics_of(resource)
+
+
+class Knowing(OtlpReceiver):
+    """Remember who sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    async def taken(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        certificate = request.transport.get_extra_info("peercert")
+        self.names.append(dict(chain[0] for chain in certificate["subject"])["commonName"])
+        answer = await super().taken(request)
+        answer.force_close()
+        return answer
+
+
+def demanding(authority: Authority) -> ssl.SSLContext:
+    """Return the context of a receiver that wants a certificate of this CA."""
+    server = authority.make("receiver")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(server.certificate, server.key)
+    tls.load_verify_locations(authority.file)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    return tls
 
 
 def attributes_of(resource: ResourceMetrics) -> dict[str, str]:

@@ -77,6 +77,7 @@ def _clients(broker: Broker) -> Iterator[Reading]:
     yield table.CLIENT_METRICS_SENT, (), counts.sent
     yield table.CLIENT_METRICS_SENT_BYTES, (), counts.sent_bytes
     yield table.CLIENT_METRICS_DROPPED, (), counts.dropped
+    yield table.CLIENT_METRICS_REJECTED, (), counts.rejected_data_points
     yield table.CLIENT_METRICS_WAITING, (), counts.waiting_bytes
     yield table.CONNECTIONS, (), server.connection_count
     yield table.CONNECTIONS_OPENED, (), server.accepted_count

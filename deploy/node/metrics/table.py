@@ -183,6 +183,11 @@ CLIENT_METRICS_DROPPED: Final = _of_broker(
     "penstock_broker_client_metrics_dropped_total",
     "Pushes that the receiver refused, or that had to make room for newer ones.",
 )
+CLIENT_METRICS_REJECTED: Final = _of_broker(
+    "counter",
+    "penstock_broker_client_metrics_rejected_data_points_total",
+    "Data points that the receiver rejected of pushes that it took (partial success).",
+)
 CLIENT_METRICS_WAITING: Final = _of_broker(
     "gauge",
     "penstock_broker_client_metrics_waiting_bytes",

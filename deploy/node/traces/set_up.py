@@ -1,8 +1,10 @@
 """Set up traces if the process has an endpoint for them.
 
-Invariant: without an endpoint no module of OpenTelemetry is imported.
+Invariant: without an endpoint no module of OpenTelemetry is imported. Files that its variables name
+for TLS are checked first: the SDK would fail with each request instead.
 """
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from base.extras import install_hint
 from deploy.errors import UsageError
+from deploy.node.otlp import TRACES, ReceiverFiles
 
 if TYPE_CHECKING:
     from controller.leader.move_traces import MoveListener
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
-    """Yield the tracing of a broker. Raises UsageError if the extra is missing."""
+    """Yield the tracing of a broker. Raises UsageError if the extra or a file is missing."""
     with _exporter(config, "penstock-broker") as exporter:
         if exporter is None:
             yield None
@@ -37,7 +40,7 @@ def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
 
 @contextmanager
 def of_moves(config: "ProcessConfig") -> "Generator[MoveListener | None]":
-    """Yield the tracing of a controller. Raises UsageError if the extra is missing."""
+    """Yield the tracing of a controller. Raises UsageError if the extra or a file is missing."""
     with _exporter(config, "penstock-controller") as exporter:
         if exporter is None:
             yield None
@@ -59,6 +62,7 @@ def _exporter(config: "ProcessConfig", service: str) -> "Generator[Exporter | No
         )
     from deploy.node.traces.export import Exporter
 
+    ReceiverFiles.of(os.environ, TRACES).context()
     exporter = Exporter(config.traces_otlp_endpoint, service)
     try:
         yield exporter

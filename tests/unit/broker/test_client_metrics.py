@@ -6,10 +6,21 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from broker.client_metrics.instances import ClientInstances, TelemetryRefused
-from broker.client_metrics.otlp import FIELDS_MAX, MetricsInvalid, resource_of, with_resource
+from broker.client_metrics.otlp import (
+    ANSWER_FIELDS_MAX,
+    FIELDS_MAX,
+    MESSAGE_BYTES_MAX,
+    MetricsInvalid,
+    read_answer,
+    resource_of,
+    with_resource,
+)
 from broker.client_metrics.subscriptions import ClientIdentity, ClientSubscription, wanted_of
 from broker.errors import ErrorCode
 
@@ -173,6 +184,57 @@ def _top_level(data: bytes) -> list[bytes]:
         found.append(data[at : at + size])
         at += size
     return found
+
+
+# --- what a receiver answers ----------------------------------------------------------------------
+
+
+def answer_of(rejected_count: int, message: str) -> bytes:
+    answer = ExportMetricsServiceResponse()
+    answer.partial_success.rejected_data_points = rejected_count
+    answer.partial_success.error_message = message
+    return answer.SerializeToString()
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.text(max_size=100))
+def test_a_partial_success_is_read_as_its_schema_says(rejected_count: int, message: str) -> None:
+    found = read_answer(answer_of(rejected_count, message))
+    assert found == (max(rejected_count, 0), message)
+
+
+def test_an_answer_without_a_partial_success_rejects_nothing() -> None:
+    assert read_answer(b"") == (0, "")
+    assert read_answer(b"\x0a\x00") == (0, "")
+    later = b"\x10\x05" + b"\x1a\x02\x08\x07" + answer_of(3, "why") + b"\x25abcd"
+    assert read_answer(later) == (3, "why"), "fields of later versions"
+
+
+def test_the_two_halves_of_a_partial_success_are_one() -> None:
+    assert read_answer(answer_of(3, "") + answer_of(0, "why")) == (3, "why")
+
+
+def test_a_long_message_is_cut() -> None:
+    assert read_answer(answer_of(3, "é" * 10_000)) == (3, "é" * (MESSAGE_BYTES_MAX // 2))
+
+
+@pytest.mark.parametrize(
+    "field", [b"\x10\x05", b"\x0a\x00", b"\x0a\x02\x10\x05"], ids=["other", "empty", "nested"]
+)
+def test_the_number_of_fields_of_an_answer_has_a_limit(field: bytes) -> None:
+    assert read_answer(field * ANSWER_FIELDS_MAX) == (0, "")
+    with pytest.raises(MetricsInvalid, match=f"more than {ANSWER_FIELDS_MAX}"):
+        read_answer(field * (ANSWER_FIELDS_MAX + 1))
+
+
+@given(st.binary(max_size=200))
+def test_damaged_answers_are_refused_or_read(junk: bytes) -> None:
+    for data in (junk, answer_of(3, "why")[:-1] + junk):
+        try:
+            rejected_count, message = read_answer(data)
+        except MetricsInvalid:
+            continue
+        assert rejected_count >= 0
+        assert len(message) <= MESSAGE_BYTES_MAX
 
 
 # --- when clients may ask and push ----------------------------------------------------------------

@@ -1,25 +1,30 @@
 """Metrics of clients go to a receiver of OTLP over HTTP: together, again, or not at all."""
 
 import asyncio
+import gzip
 import re
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from structlog.testing import capture_logs
 
+from broker.client_metrics.sender import SentCounts
 from broker.config import BrokerConfig
 from deploy.errors import UsageError
 from deploy.node import client_metrics
 from deploy.node.client_metrics import OtlpMetrics, sender_of
-from tests.support.certs import Authority
-from tests.support.otlp_receiver import OtlpReceiver, metrics_of, serving
+from tests.support.certs import Authority, replace
+from tests.support.otlp_receiver import Knowing, OtlpReceiver, demanding, metrics_of, serving
 from tests.support.waiting import until
 
 
@@ -131,6 +136,135 @@ async def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not counts.waiting_bytes
 
 
+# --- partial success ------------------------------------------------------------------------------
+
+
+def partial_lines(logged: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    assert {line["event"] for line in logged} <= {"client_metrics_partial_success"}
+    return [(line["rejected_data_points"], line["reason"]) for line in logged]
+
+
+async def deliver(receiver: OtlpReceiver, pushes: Sequence[bytes]) -> tuple[SentCounts, list[Any]]:
+    """Send each push on its own; return the counts and what was logged."""
+    async with serving(receiver), sending(to(receiver.port)) as metrics:
+        with capture_logs() as logged:
+            for count, each in enumerate(pushes, 1):
+                metrics.offer(each)
+                await until(lambda sent=count: metrics.counts.sent == sent)
+    assert len(receiver.paths) == len(pushes), "nothing is sent again"
+    return metrics.counts, logged
+
+
+async def test_rejected_data_points_are_counted_and_logged_once_a_minute() -> None:
+    receiver = OtlpReceiver()
+    receiver.answer.partial_success.rejected_data_points = 3
+    receiver.answer.partial_success.error_message = "out of order sample"
+    counts, logged = await deliver(receiver, [push("a"), push("b")])
+    assert (counts.rejected_data_points, counts.dropped) == (6, 0)
+    assert partial_lines(logged) == [(3, "out of order sample")]
+
+
+async def test_the_next_line_comes_a_minute_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_metrics, "PARTIAL_SUCCESS_LOG_S", 1e-9)
+    receiver = OtlpReceiver()
+    receiver.answer.partial_success.rejected_data_points = 1
+    _, logged = await deliver(receiver, [push("a"), push("b")])
+    assert partial_lines(logged) == [(1, ""), (1, "")]
+
+
+async def test_a_hint_without_rejected_data_points_is_logged() -> None:
+    receiver = OtlpReceiver()
+    receiver.answer.partial_success.error_message = "use delta"
+    counts, logged = await deliver(receiver, [push("a")])
+    assert (counts.rejected_data_points, partial_lines(logged)) == (0, [(0, "use delta")])
+
+
+async def test_a_full_success_is_not_logged() -> None:
+    receiver = OtlpReceiver()
+    receiver.answer.partial_success.SetInParent()
+    counts, logged = await deliver(receiver, [push("a")])
+    assert (counts.rejected_data_points, logged) == (0, [])
+
+
+@pytest.mark.parametrize("claimed", [-1, (1 << 63) - 1], ids=["negative", "more than it got"])
+async def test_a_receiver_cannot_spoil_the_count(claimed: int) -> None:
+    receiver = OtlpReceiver()
+    receiver.answer.partial_success.rejected_data_points = claimed
+    counts, _ = await deliver(receiver, [push("a")])
+    assert 0 <= counts.rejected_data_points <= len(push("a"))
+
+
+_REJECTED = ExportMetricsServiceResponse()
+_REJECTED.partial_success.rejected_data_points = 3
+_REJECTED.partial_success.error_message = "x" * client_metrics.ANSWER_BYTES_MAX
+_LONG = _REJECTED.SerializeToString()
+_PROTOBUF = "application/x-protobuf"
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "encoding"),
+    [
+        (b"OK", "text/plain", ""),
+        (b'{"partialSuccess":{"rejectedDataPoints":"3"}}', "application/json", ""),
+        (b"<html>not protobuf</html>", _PROTOBUF, ""),
+        (_LONG[:30], _PROTOBUF, ""),
+        (_LONG, _PROTOBUF, ""),
+        (gzip.compress(bytes(64 << 20)), _PROTOBUF, "gzip"),
+    ],
+    ids=["text", "json", "html", "cut off", "too long", "bomb"],
+)
+async def test_foreign_answers_change_nothing(
+    body: bytes, content_type: str, encoding: str
+) -> None:
+    class Foreign(OtlpReceiver):
+        async def taken(self, request: web.Request) -> web.StreamResponse:
+            del request
+            headers = {"Content-Encoding": encoding} if encoding else None
+            return web.Response(body=body, content_type=content_type, headers=headers)
+
+    counts, logged = await deliver(Foreign(), [push("a"), push("b")])
+    assert (counts.sent, counts.rejected_data_points, logged) == (2, 0, [])
+
+
+async def test_an_answer_that_breaks_off_is_no_reason_to_send_again() -> None:
+    class Broken(OtlpReceiver):
+        async def taken(self, request: web.Request) -> web.StreamResponse:
+            answer = web.StreamResponse(headers={"Content-Type": _PROTOBUF})
+            answer.content_length = 100
+            await answer.prepare(request)
+            await answer.write(b"\x0a")
+            assert request.transport is not None
+            request.transport.abort()
+            return answer
+
+    counts, logged = await deliver(Broken(), [push("a")])
+    assert (counts.sent, logged) == (1, [])
+
+
+async def test_the_answer_of_a_silent_receiver_is_not_awaited_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_metrics, "TIMEOUT_S", 0.2)
+    ended = asyncio.Event()
+
+    class Silent(OtlpReceiver):
+        async def taken(self, request: web.Request) -> web.StreamResponse:
+            answer = web.StreamResponse(headers={"Content-Type": _PROTOBUF})
+            await answer.prepare(request)
+            await ended.wait()
+            return answer
+
+    receiver = Silent()
+    async with serving(receiver), sending(to(receiver.port)) as metrics:
+        metrics.offer(push("a"))
+        await until(lambda: metrics.counts.sent == 1)
+        ended.set()
+    assert len(receiver.paths) == 1
+
+
+# --- the variables of OpenTelemetry ---------------------------------------------------------------
+
+
 async def test_headers_and_certificates_come_from_the_variables_of_opentelemetry(
     tmp_path: Path,
 ) -> None:
@@ -155,11 +289,78 @@ async def test_headers_and_certificates_come_from_the_variables_of_opentelemetry
     assert "x-all" not in headers
 
 
+@pytest.mark.parametrize("prefix", ["OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_METRICS_"])
+@pytest.mark.parametrize("is_one_file", [False, True], ids=["two files", "one file"])
+async def test_a_receiver_gets_the_certificate_that_it_demands(
+    tmp_path: Path, prefix: str, *, is_one_file: bool
+) -> None:
+    authority = Authority(tmp_path)
+    client = authority.make("broker")
+    environment = {
+        f"{prefix}CERTIFICATE": str(authority.file),
+        f"{prefix}CLIENT_CERTIFICATE": str(client.certificate),
+    }
+    if is_one_file:
+        whole = client.key.read_bytes() + client.certificate.read_bytes()
+        client.certificate.write_bytes(whole)
+    else:
+        environment[f"{prefix}CLIENT_KEY"] = str(client.key)
+    receiver = Knowing()
+    async with (
+        serving(receiver, tls=demanding(authority)),
+        sending(to(receiver.port, environment, "https")) as metrics,
+    ):
+        metrics.offer(push("a"))
+        await until(lambda: metrics.counts.sent == 1)
+    assert receiver.names == ["broker"]
+
+
+async def test_metrics_wait_while_the_receiver_demands_a_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    receiver = Knowing()
+    environment = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.file)}
+    async with (
+        serving(receiver, tls=demanding(authority)),
+        sending(to(receiver.port, environment, "https")) as metrics,
+    ):
+        with capture_logs() as logged:
+            metrics.offer(push("a"))
+            await until(lambda: metrics._is_failing)
+    (line,) = logged
+    assert line["event"] == "client_metrics_wait"
+    assert (receiver.names, metrics.counts.sent, metrics.counts.dropped) == ([], 0, 0)
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    client = authority.make("old", file="broker")
+    environment = {
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": str(authority.file),
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(client.certificate),
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY": str(client.key),
+    }
+    receiver = Knowing()
+    async with (
+        serving(receiver, tls=demanding(authority)),
+        sending(to(receiver.port, environment, "https")) as metrics,
+    ):
+        metrics.offer(push("a"))
+        await until(lambda: metrics.counts.sent == 1)
+        replace(client.certificate, b"half of it")
+        metrics.offer(push("b"))
+        await until(lambda: metrics.counts.sent == 2)
+        authority.make("new", file="broker")
+        metrics.offer(push("c"))
+        await until(lambda: metrics.counts.sent == 3)
+    assert receiver.names == ["old", "old", "new"]
+
+
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
-        ({"OTEL_EXPORTER_OTLP_HEADERS": "token"}, "NAME=VALUE"),
-        ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere.pem"}, "/nowhere.pem"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "token"}, "OTLP_HEADERS has .*NAME=VALUE"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_HEADERS": "token"}, "METRICS_HEADERS has .*NAME=VALUE"),
+        ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere.pem"}, "=/nowhere.pem cannot be read: No su"),
     ],
 )
 def test_variables_that_cannot_be_used_are_refused(environment: dict[str, str], says: str) -> None:
