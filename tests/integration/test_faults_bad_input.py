@@ -346,7 +346,7 @@ def examples(api: apis.ApiSpec) -> list[tuple[int, Any]]:
     for version in range(api.served_min, api.max + 1):
 
         @settings(
-            max_examples=10,
+            max_examples=20,
             derandomize=True,
             database=None,
             deadline=None,
