@@ -29,7 +29,7 @@ from broker.network.peers import PeerConnections, PeerGone
 from broker.partition.committed import CommittedPartition
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.local_broker import LocalBroker
-from broker.tail.partition import TailNews, TailPartition
+from broker.tail.partition import TailDelta, TailPartition
 from broker.tail.session import TailSession, first_request
 from broker.tail.told_tail import decode_told_tail
 from broker.wire import apis
@@ -297,7 +297,7 @@ class TailLinks:
     ) -> None:
         """Take what the leader tells of these tails. Raises WireError."""
         slots: dict[str, ObjectRange] = {}
-        told_tails: list[tuple[TailPartition, TailNews]] = []
+        told_tails: list[tuple[TailPartition, TailDelta]] = []
         for topic in response.responses:
             assert topic.topic_id is not None, "this version has ids"
             for result in topic.partitions:
@@ -310,16 +310,16 @@ class TailLinks:
                     tail.end()
                     continue
                 told = decode_told_tail(result.records) if result.records else None
-                news = tail.take(
+                delta = tail.take(
                     result.high_watermark, result.last_stable_offset, result.log_start_offset, told
                 )
-                told_tails.append((tail, news))
-                if not news.is_first:
-                    slots |= {source.key: source for source in news.ranges[-LOADED_SLOTS_MAX:]}
+                told_tails.append((tail, delta))
+                if not delta.is_first:
+                    slots |= {source.key: source for source in delta.ranges[-LOADED_SLOTS_MAX:]}
         self._tell(list(slots.values())[-LOADED_SLOTS_MAX:], told_tails)
 
     def _tell(
-        self, slots: Collection[ObjectRange], told_tails: Sequence[tuple[TailPartition, TailNews]]
+        self, slots: Collection[ObjectRange], told_tails: Sequence[tuple[TailPartition, TailDelta]]
     ) -> None:
         """Read the slots, then wake the fetches that wait for them: they find them in memory."""
         if slots and len(self._loads) < LOADS_MAX:
@@ -327,15 +327,15 @@ class TailLinks:
             self._loads.add(load)
             load.add_done_callback(self._loads.discard)
             return
-        for tail, news in told_tails:
-            tail.tell(news)
+        for tail, delta in told_tails:
+            tail.tell(delta)
 
     async def _load_and_tell(
-        self, slots: Iterable[ObjectRange], told_tails: Iterable[tuple[TailPartition, TailNews]]
+        self, slots: Iterable[ObjectRange], told_tails: Iterable[tuple[TailPartition, TailDelta]]
     ) -> None:
         await asyncio.gather(*map(self._load, slots))
-        for tail, news in told_tails:
-            tail.tell(news)
+        for tail, delta in told_tails:
+            tail.tell(delta)
 
     async def _load(self, source: ObjectRange) -> None:
         with suppress(ObjectStoreError, StreamError):  # a fetch that reads it meets it again

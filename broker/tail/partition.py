@@ -24,7 +24,7 @@ from stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, ObjectRole, 
 TOLD_MAX_S: Final = 1.0
 
 
-class TailNews(NamedTuple):
+class TailDelta(NamedTuple):
     """What an answer of the leader brought.
 
     ranges: new ones, at the end; without any, what is new is committed. has_moved, is_stable:
@@ -117,13 +117,13 @@ class TailPartition:
         last_stable_offset: int,
         log_start_offset: int,
         told: ToldTail | None,
-    ) -> TailNews:
+    ) -> TailDelta:
         """Take an answer of the leader. Returns what to `tell` the fetches that wait. told: None if
         nothing follows `end_offset`, or if the answer had no room.
         """
         if told is None and high_watermark > self.end_offset:
             # Without room, it does not tell which transactions below these offsets are aborted.
-            return TailNews()
+            return TailDelta()
         is_first, before, was_stable = not self.is_known, self.end_offset, self.last_stable_offset
         ranges: Sequence[ObjectRange] = ()
         if told is not None:
@@ -133,27 +133,27 @@ class TailPartition:
         self.high_watermark = Offset(high_watermark)
         self.last_stable_offset = Offset(last_stable_offset)
         self.log_start_offset = Offset(log_start_offset)
-        return TailNews(
+        return TailDelta(
             is_first,
             ranges,
             has_moved=self.end_offset > before,
             is_stable=self.last_stable_offset > was_stable,
         )
 
-    def tell(self, news: TailNews) -> None:
-        """Wake the fetches that these news let go on."""
-        if news.is_first:
+    def tell(self, delta: TailDelta) -> None:
+        """Wake the fetches that this delta lets go on."""
+        if delta.is_first:
             self.wake()
             return
         self.wakes_count += 1
-        size_bytes = sum(source.range.size_bytes for source in news.ranges)
+        size_bytes = sum(source.range.size_bytes for source in delta.ranges)
         for wait in list(self._fetch_waits):
             if wait.reads_committed:
-                if news.is_stable:
+                if delta.is_stable:
                     wait.interrupt()
             elif size_bytes:
                 wait.progressed(size_bytes)
-            elif news.has_moved:
+            elif delta.has_moved:
                 wait.interrupt()
 
     def end(self) -> None:
