@@ -75,6 +75,9 @@ def test_every_page_works_on_brokers_and_controllers(cluster: MeteredCluster) ->
     assert at_controller.post(path, form).status == 303
     wait_until(lambda: "elected" in at_broker.get(path).words)
     for visitor in (at_broker, at_controller):
+        # The election is over, and each of them learns for itself that the partition is served.
+        wait_until(lambda visitor=visitor: PAGES["/topics"] in visitor.get("/topics").words)
+    for visitor in (at_broker, at_controller):
         pages = {path: visitor.get(path) for path in PAGES}
         assert {path: page.status for path, page in pages.items()} == dict.fromkeys(PAGES, 200)
         for path, page in pages.items():
