@@ -17,7 +17,8 @@ from broker.handlers.fetch_target import FetchTarget, aborted_of, end_offset_of
 from broker.handlers.node import Node
 from broker.partition.committed import CommittedPartition
 from broker.partition.partition import Partition
-from broker.tail.partition import TailView, is_told
+from broker.tail.links import is_told
+from broker.tail.partition import TailView
 from broker.wire.fetch import FetchPartitionResult
 from objectstore.errors import ObjectNotFound, ObjectStoreError
 from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange, StreamError

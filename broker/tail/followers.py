@@ -1,7 +1,7 @@
 """Know which brokers ask this one for tails, so that consumers in their racks can be sent to them.
 
-Invariant: a broker counts only while it asks, lives, and has not said that it leaves. So consumers
-are sent only to a broker that can answer them.
+Invariant: a broker is a follower only while it is alive, keeps asking, and has not left. So
+consumers are sent only to a broker that can answer them.
 Must not: do I/O.
 """
 

@@ -61,6 +61,8 @@ LOADS_MAX: Final = 32
 """Answers of leaders whose slots are being read."""
 LOADED_SLOTS_MAX: Final = 8
 """Of one answer. Consumers that are behind more of them read the others themselves."""
+TOLD_MAX_S: Final = 1.0
+"""How long a read waits for the first answer of a leader."""
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 5_000
 _UNREACHABLE: Final = (PeerGone, OSError, EOFError, WireError)
@@ -215,7 +217,7 @@ class TailLinks:
         return link
 
     async def _run(self, link: _Link) -> None:
-        """Ask until nobody needs it any more."""
+        """Ask as long as the link is needed."""
         backoff = Backoff(_RETRY_FIRST_MS, _RETRY_MAX_MS, self._rng)
         try:
             while self._is_needed(link):
@@ -273,7 +275,7 @@ class TailLinks:
             await asyncio.sleep(_RETRY_FIRST_MS / 1_000)
 
     async def _ask_first(self, link: _Link) -> None:
-        """Ask for the tails of which the leader has not told yet."""
+        """Ask for the tails that are not known yet."""
         try:
             while new := {key: tail for key, tail in link.tails.items() if not tail.is_known}:
                 response = await self._answer(self._first_peers, link, first_request(self._me, new))
@@ -352,3 +354,19 @@ class TailLinks:
         tails, link.tails = link.tails, {}
         for tail in tails.values():
             tail.end()
+
+
+async def is_told(tail: TailPartition) -> bool:
+    """Wait until the leader tells of the tail, at most TOLD_MAX_S. Return whether it did."""
+    if not tail.is_known and not tail.is_over:
+        told = asyncio.Event()
+        wait = FetchWait(1, told.set)
+        tail.add_fetch_wait(wait)
+        try:
+            async with asyncio.timeout(TOLD_MAX_S):
+                await told.wait()
+        except TimeoutError:
+            return False
+        finally:
+            tail.remove_fetch_wait(wait)
+    return tail.is_known and not tail.is_over

@@ -8,10 +8,9 @@ not have. The tail of another leader, or leader epoch, is another object.
 Must not: do I/O or know time.
 """
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
 from broker.partition.committed import CommittedPartition
@@ -20,8 +19,6 @@ from broker.tail.told_tail import ToldSlot, ToldTail
 from stream.format.keys import wal_key
 from stream.format.transaction_log import AbortedTransaction
 from stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
-
-TOLD_MAX_S: Final = 1.0
 
 
 class TailDelta(NamedTuple):
@@ -38,8 +35,8 @@ class TailDelta(NamedTuple):
 
 
 class TailView(NamedTuple):
-    """What one fetch may read, of one moment: the tail goes on meanwhile, and forgets what the
-    image then has.
+    """What one fetch may read, as of one moment. The tail changes meanwhile, and drops what the
+    image has by then.
 
     ranges: from the one that has the offset on; none if that is committed. end_offset: of what may
     be read. aborted: transactions that overlap it, whose markers the image may not have.
@@ -255,22 +252,6 @@ class TailPartition:
 
     def remove_fetch_wait(self, wait: FetchWait) -> None:
         self._fetch_waits.pop(wait, None)
-
-
-async def is_told(tail: TailPartition) -> bool:
-    """Wait until the leader tells of the tail, at most TOLD_MAX_S. Return whether it did."""
-    if not tail.is_known and not tail.is_over:
-        told = asyncio.Event()
-        wait = FetchWait(1, told.set)
-        tail.add_fetch_wait(wait)
-        try:
-            async with asyncio.timeout(TOLD_MAX_S):
-                await told.wait()
-        except TimeoutError:
-            return False
-        finally:
-            tail.remove_fetch_wait(wait)
-    return tail.is_known and not tail.is_over
 
 
 def _first_offset(item: AbortedTransaction) -> int:

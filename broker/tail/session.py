@@ -30,7 +30,7 @@ _FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 WAIT_MS: Final = 500
 _ANSWER_BYTES_MAX: Final = 1 << 20
-"""Of what is told of all partitions: 25,000 slots."""
+"""The limit of an answer, for all partitions: about 25,000 slots."""
 
 LEAVES_BYTES: Final = 0
 """The `max_bytes` of a broker that cannot serve consumers now. It gets no answer of use."""

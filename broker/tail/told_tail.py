@@ -17,7 +17,7 @@ from stream.format.transaction_log import AbortedTransaction
 from stream.wal.slots import SlotRange
 
 SLOTS_MAX: Final = 64
-"""Slots that one answer names of one partition. The next answer goes on behind them."""
+"""The most slots that an answer names for a partition. The next answer continues after them."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 

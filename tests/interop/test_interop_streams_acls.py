@@ -201,7 +201,7 @@ def check_applications(
             wait_for(lambda name=f"{protocol}-all": totals.is_purged(name))
             wait_for(lambda name=kept: is_purge_refused(log, name))
             assert not totals.is_purged(kept)
-        # What waits goes on without a restart.
+        # The waiting application continues without a restart.
         create(totals.broker, acls(WAITING, [needed(WAITING)["internal-create"]]))
         wait_for(lambda: WAITING in totals.complete())
 

@@ -123,7 +123,7 @@ def test_aborted_transactions_count_from_their_markers_on() -> None:
     ), "older ones are forgotten, and the last marker is not durable"
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- answers of leaders ---------------------------------------------------------------------------
 
 
 def test_an_answer_ends_with_the_last_slot_that_it_names() -> None:
@@ -205,7 +205,7 @@ def test_committed_reads_need_all_aborted_transactions() -> None:
     assert view.aborted_within(Offset(10), Offset(40)) == [first, second], "of the moment it began"
     assert view.aborted_within(Offset(19), Offset(31)) == []
     tail.take(90, 90, 0, told(90, slot(8, 80, 90), since=80))
-    assert not tail.tells(Offset(40), committed=True), "a marker in [40, 80) was told by nobody"
+    assert not tail.tells(Offset(40), committed=True), "a marker in [40, 80) is unknown"
     assert tail.tells(Offset(40), committed=False)
     assert tail.tells(Offset(80), committed=True)
 
