@@ -20,18 +20,33 @@ def join_body(body: Body) -> bytes:
         return bytes(body)
     if len(body) == 1 and isinstance(body[0], bytes):
         return body[0]
-    return b"".join(body)
+    return b"".join(map(_plain, body))
 
 
 def buffers_of(body: Body) -> Sequence[Buffer]:
-    """Return the body as buffers, without a copy."""
-    return (cast("Buffer", body),) if isinstance(body, bytes | bytearray | memoryview) else body
+    """Return the body as buffers of single bytes. Only views with gaps are copied."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return (_plain(cast("Buffer", body)),)
+    return list(map(_plain, body))
 
 
 def body_bytes(body: Body) -> int:
-    """Return the length of the body in bytes without joining it. Memoryviews must be views of
-    bytes.
-    """
+    """Return the length of the body in bytes without joining it."""
     if isinstance(body, bytes | bytearray | memoryview):
-        return len(body)
-    return sum(map(len, body))
+        return _size_bytes(cast("Buffer", body))
+    return sum(map(_size_bytes, body))
+
+
+def _size_bytes(buffer: Buffer) -> int:
+    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+
+
+def _plain(buffer: Buffer) -> Buffer:
+    """Return the bytes of a buffer, one per element. Buffers of pyarrow have signed elements, and
+    those of numpy any type, shape and stride.
+    """
+    if not isinstance(buffer, memoryview):
+        return buffer
+    if not buffer.c_contiguous or not buffer.nbytes:
+        return buffer.tobytes()
+    return buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")

@@ -15,10 +15,10 @@ import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from base.buffers import Buffer
-from objectstore.body import body_bytes, join_body
+from objectstore.body import body_bytes, buffers_of, join_body
 from objectstore.errors import ObjectNotFound, PreconditionFailed, RangeNotSatisfiable
 from objectstore.keys import check_key
 from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
@@ -54,10 +54,9 @@ class _Stored:
                 if isinstance(chunk, bytes) and start <= at and at + len(chunk) <= end
                 else memoryview(chunk)
             )
-            size = view.nbytes if isinstance(view, memoryview) else len(view)
-            if at + size > start:
+            if at + len(view) > start:
                 parts.append(view[max(0, start - at) : end - at])
-            at += size
+            at += len(view)
             if at >= end:
                 break
         return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
@@ -154,9 +153,7 @@ class MemoryStore:
     def _write(self, key: str, body: Body) -> str:
         size_bytes = body_bytes(body)
         joined = isinstance(body, bytes | bytearray | memoryview) or size_bytes <= JOIN_BYTES_MAX
-        chunks: Sequence[Buffer] = (
-            [join_body(body)] if joined else list(cast("Sequence[Buffer]", body))
-        )
+        chunks = [join_body(body)] if joined else buffers_of(body)
         self._write_count += 1
         etag = f'"{self._write_count:x}"'
         if key not in self._objects:

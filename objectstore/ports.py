@@ -14,8 +14,9 @@ from typing import Protocol
 from base.buffers import Buffer
 
 Body = Buffer | Sequence[Buffer]
-"""The content of an object. The backend concatenates a sequence at most once. The caller must not
-change a buffer afterwards, even after the call has returned: the memory store keeps it.
+"""The content of an object. A memoryview may have any element type, shape and stride; its bytes in
+C order are stored. The backend concatenates a sequence at most once. The caller must not change a
+buffer afterwards, even after the call has returned: the memory store keeps it.
 """
 
 LIST_PAGE_COUNT = 1_000

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from objectstore.config import S3Config
@@ -72,6 +74,45 @@ async def test_a_body_may_be_chunks_of_any_buffer(store: ObjectStore, write: str
     else:
         await store.put_if_match("k", body, await store.put("k", b"old"))
     assert await store.get("k") == b"abcdef"
+
+
+LARGE_BYTES = 320 * 1024
+"""More than any store handles as a small body, and no multiple of the blocks of direct writes."""
+
+_numbers = np.arange(LARGE_BYTES // 4 + 3, dtype=np.int32)
+VIEWS = {
+    "pyarrow": memoryview(pa.py_buffer(_numbers)),
+    "signed bytes": memoryview(_numbers.tobytes()).cast("b"),
+    "integers": memoryview(_numbers),
+    "big-endian integers": memoryview(_numbers.astype(">i4")),
+    "two dimensions": memoryview(_numbers[:-3].reshape(8, -1)),
+    "columns first": memoryview(np.asfortranarray(_numbers[:-3].reshape(8, -1))),
+    "every second byte": memoryview(_numbers.tobytes())[::2],
+    "backwards": memoryview(_numbers.tobytes())[::-1],
+    "structures": memoryview(np.zeros(LARGE_BYTES // 12, dtype=[("a", "i4"), ("b", "f8")])),
+    "no dimension": memoryview(np.array(7)),
+    "no rows": memoryview(np.zeros((0, 4), np.int8)),
+    "not aligned": memoryview(_numbers.tobytes())[1:],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+async def test_a_body_may_be_a_view_of_any_type_shape_and_stride(
+    store: ObjectStore, name: str
+) -> None:
+    view, filler = VIEWS[name], bytes(LARGE_BYTES)
+    for body, content in (
+        (view, view.tobytes()),
+        ([view, b"x", view], view.tobytes() + b"x" + view.tobytes()),
+        ([filler, view], filler + view.tobytes()),
+    ):
+        etag = await store.put("k", body)
+        assert await store.get("k") == content
+        assert (await store.head("k")).size_bytes == len(content)
+        await store.put_if_match("k", body, etag)
+        assert await store.get("k") == content
+    await store.put_if_absent("new", view)
+    assert await store.get("new") == view.tobytes()
 
 
 @pytest.mark.parametrize("body", [b"", [], bytearray(), memoryview(b"")])
