@@ -82,7 +82,7 @@ def _ask(address: str, topics: list[wire.DescribableLogDirTopic]) -> _Sizes:
     with WireClient(address) as client:
         answer = client.ask(
             apis.DESCRIBE_LOG_DIRS,
-            wire.DescribeLogDirsRequest(topics),
+            wire.DescribeLogDirsRequest(topics, details=True),
             wire.encode_request,
             wire.decode_response,
         )

@@ -6,10 +6,11 @@ tools that print log dirs. Every partition is listed by one broker, its leader, 
 brokers counts no byte twice. Right after a change of leaders two brokers may both list a partition,
 or neither, because each answers from its own metadata.
 
-Sizes are those of `broker.partition.usage`; shared bytes are said apart, because the partitions
-that share them count them too. There is no volume that could be full, so total and
-usable bytes are -1, which is unknown to Kafka's clients. There is no future replica and no lag.
-Partitions that are not led here are left out without an error, as in Kafka.
+Sizes are those of `broker.partition.usage`. Clients that set the tagged field `details` also get
+the number of objects, the bytes in WAL objects, and the bytes that other partitions count too. No
+volume can be full, so total and usable bytes are -1, which Kafka's clients take for unknown. There
+is no future replica and no lag. Partitions that are not led here are left out without an error, as
+in Kafka.
 
 Source: KIP-113, KIP-827 (total and usable bytes); Kafka `ReplicaManager.describeLogDirs`.
 """
@@ -25,7 +26,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
-from broker.partition.usage import usage_of
+from broker.partition.usage import PartitionUsage, usage_of
 from broker.wire.gen.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
@@ -49,12 +50,13 @@ async def handle_describe_log_dirs(node: Node, ctx: RequestContext) -> Response:
     check_cluster(node, ctx, Operation.DESCRIBE)
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     measured_count = 0
-    shared = await _shared_ranges(node)
+    shared = await _shared_ranges(node) if request.details else SharedRanges()
     for name, key in _led(node, _wanted(request.topics)):
-        found = _measure(node, key, shared)
-        if found is not None:
-            topics.setdefault(name, []).append(found)
-            measured_count += 1 + found.object_count
+        usage = _measure(node, key, shared)
+        if usage is not None:
+            part = _described(key.partition, usage, details=request.details)
+            topics.setdefault(name, []).append(part)
+            measured_count += 1 + usage.object_count
         if measured_count >= _ENTRIES_PER_SLICE_COUNT:
             measured_count = 0
             await asyncio.sleep(0)
@@ -97,24 +99,24 @@ def _led(node: Node, wanted: _Wanted | None) -> list[tuple[str, PartitionKey]]:
     return sorted(led, key=lambda found: (found[0], found[1].partition))
 
 
-def _measure(
-    node: Node, key: PartitionKey, shared: SharedRanges
-) -> DescribeLogDirsPartition | None:
+def _measure(node: Node, key: PartitionKey, shared: SharedRanges) -> PartitionUsage | None:
     """Return the sizes of one partition; None if it was deleted meanwhile."""
     record = node.image.topics.partition(key)
     stream = None if record is None else node.image.streams.get(record.data_stream_id)
     if stream is None:
         return None
-    usage = usage_of(
+    return usage_of(
         stream.entries,
         node.image.objects,
         node.storage.uncommitted_bytes_of(stream.stream_id, stream.end_offset),
         shared.shared_bytes(stream, node.image.streams),
     )
-    return DescribeLogDirsPartition(
-        partition_index=key.partition,
-        partition_size=usage.size_bytes,
-        object_count=usage.object_count,
-        wal_bytes=usage.wal_bytes,
-        shared_bytes=usage.shared_bytes,
-    )
+
+
+def _described(index: int, usage: PartitionUsage, *, details: bool) -> DescribeLogDirsPartition:
+    described = DescribeLogDirsPartition(partition_index=index, partition_size=usage.size_bytes)
+    if details:
+        described.object_count = usage.object_count
+        described.wal_bytes = usage.wal_bytes
+        described.shared_bytes = usage.shared_bytes
+    return described

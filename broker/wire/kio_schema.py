@@ -61,9 +61,7 @@ _KINDS: Final = {
 }
 _TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
 OWN_TAGS_FROM: Final = 10_000
-"""Kafka numbers tagged fields from 0 on. Penstock's own tags begin here; brokers and tools skip
-unknown ones.
-"""
+"""Kafka numbers tagged fields from 0 on. Penstock's own tags begin here."""
 
 _ZERO: Final = {
     Kind.BOOL: "False",
@@ -128,6 +126,9 @@ _OWN_FIELDS: Final = {
     ("WriteTxnMarkers", "request", "WritableTxnMarker"): (
         _own("serial", 0, Kind.INT64, "-1", first=1, last=2),
     ),
+    ("DescribeLogDirs", "request", "DescribeLogDirsRequest"): (
+        _own("details", 0, Kind.BOOL, "False", first=2, last=4),
+    ),
     ("DescribeLogDirs", "response", "DescribeLogDirsPartition"): (
         _own("object_count", 0, Kind.INT64, "-1", first=2, last=4),
         _own("wal_bytes", 1, Kind.INT64, "-1", first=2, last=4),
@@ -147,7 +148,9 @@ _OWN_FIELDS: Final = {
         _own("error_message", 1, Kind.STRING, '""', first=6, last=11),
     ),
 }
-"""By API, direction and struct: tagged fields that Kafka's schema does not have."""
+"""By API, direction and struct: tagged fields that Kafka's schema lacks. A response contains them
+only if the request asks for them by a tag, because not all clients skip unknown tags.
+"""
 
 
 def load_message(api: ApiSpec, direction: str) -> list[Struct]:

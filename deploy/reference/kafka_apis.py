@@ -57,7 +57,16 @@ _ABSENT_HEAD: Final = """
 Produce is announced from version 0 because older versions of librdkafka stop compressing otherwise (KAFKA-18659).
 Brokers serve it from version 3.
 
-Some APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip: 10000 in Produce (the source of a [mirror](../how-to/mirror-clusters.md)), 10000 in the markers of WriteTxnMarkers (the serial), and 10000 to 10002 in the partitions of DescribeLogDirs (the number of objects, the bytes that are in WAL objects, and the bytes that a fork, a snapshot, a deleted topic or deleted records count too).
+Some APIs have tagged fields of Penstock.
+Clients of Kafka do not send them and get none, because a broker adds them to a response only if the request asks for them by such a field.
+
+| API | fields |
+|---|---|
+| Produce | 10000 in the request: the source of a [mirror](../how-to/mirror-clusters.md) |
+| ListOffsets | 10000 in a partition of the request asks for the point of a fork; 10000 and 10001 in the response: the point, or why there is none |
+| Metadata | 10000 in the request asks for snapshots and deleted topics; 10000 in a topic of the response: one of them |
+| WriteTxnMarkers | 10000 in a marker of the request: its serial |
+| DescribeLogDirs | 10000 in the request asks for details; 10000 to 10002 in a partition of the response: the number of objects, the bytes in WAL objects, and the bytes that a fork, a snapshot, a deleted topic or deleted records count too |
 
 Consumer groups exist under both protocols: `group.protocol=classic`, and `group.protocol=consumer` (KIP-848) with the assignors `uniform` and `range` on the broker.
 A live group changes its protocol when the first member of the consumer protocol joins or the last one leaves, and the classic members go on; `group.consumer.migration.policy` limits that.

@@ -19,6 +19,7 @@ FLEXIBLE_FROM: Final = 2
 _pack_h: Final = struct.Struct(">h").pack
 _pack_i: Final = struct.Struct(">i").pack
 _pack_iqqo: Final = struct.Struct(">iqq?").pack
+_pack_o: Final = struct.Struct(">?").pack
 _pack_q: Final = struct.Struct(">q").pack
 _pack_qq: Final = struct.Struct(">qq").pack
 _layout_iqqo: Final = struct.Struct(">iqq?")
@@ -47,14 +48,22 @@ def _write_DescribableLogDirTopic(w: Writer, m: DescribableLogDirTopic, v: int, 
 
 class DescribeLogDirsRequest(Struct, gc=False):
     topics: Sequence[DescribableLogDirTopic] | None = []
+    details: bool = False
 
 
 def _read_DescribeLogDirsRequest(r: Reader, v: int, f: bool) -> DescribeLogDirsRequest:
     n = r.nullable_count(f, 2)
     topics = None if n < 0 else [_read_DescribableLogDirTopic(r, v, f) for _ in range(n)]
+    details = False
     if f:
-        r.skip_tags()
-    return DescribeLogDirsRequest(topics)
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000 and v >= 2:
+                details = r.boolean()
+            else:
+                r.pos = stop
+            r.end_tag(stop)
+    return DescribeLogDirsRequest(topics, details)
 
 
 def _write_DescribeLogDirsRequest(w: Writer, m: DescribeLogDirsRequest, v: int, f: bool) -> None:
@@ -66,7 +75,15 @@ def _write_DescribeLogDirsRequest(w: Writer, m: DescribeLogDirsRequest, v: int, 
         for x in xs:
             _write_DescribableLogDirTopic(w, x, v, f)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if v >= 2 and m.details != False:
+            b = Writer()
+            b += _pack_o(m.details)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 def decode_request(r: Reader, version: int) -> DescribeLogDirsRequest:

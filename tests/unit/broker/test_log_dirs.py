@@ -47,12 +47,13 @@ async def pair(world):
         await broker.close()
 
 
-async def described(broker, topics=None, version=4):
+async def described(broker, topics=None, version=4, details=False):
     """The only log dir in the answer of the broker."""
     request = wire.DescribeLogDirsRequest(
         None
         if topics is None
-        else [wire.DescribableLogDirTopic(name, parts) for name, parts in topics]
+        else [wire.DescribableLogDirTopic(name, parts) for name, parts in topics],
+        details=details,
     )
     context = broker.context(apis.DESCRIBE_LOG_DIRS, version, request)
     answer = broker.answer(
@@ -67,7 +68,7 @@ async def described(broker, topics=None, version=4):
 
 async def sizes(broker, topics=None, version=4):
     """(size, objects, WAL bytes) by topic and partition."""
-    log_dir = await described(broker, topics, version)
+    log_dir = await described(broker, topics, version, details=True)
     parts = [(topic.name, part) for topic in log_dir.topics for part in topic.partitions]
     assert all((part.offset_lag, part.is_future_key) == (0, False) for _, part in parts)
     return {
@@ -125,6 +126,19 @@ async def test_every_version_has_the_sizes(world, pair, version):
     await pair[0].produce("t", records)
     own = (0, len(records)) if version >= 2 else (-1, -1)
     assert await sizes(pair[0], version=version) == {("t", 0): (len(records), *own)}
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+async def test_details_are_only_for_clients_that_ask(world, pair, version):
+    """Not every client of Kafka skips tagged fields that it does not know."""
+    world.topic("t")
+    world.lead("t", pair[0])
+    await pair[0].opened("t")
+    await pair[0].produce("t", batch(b"a"))
+    (topic,) = (await described(pair[0], version=version)).topics
+    (part,) = topic.partitions
+    assert part.partition_size > 0
+    assert (part.object_count, part.wal_bytes, part.shared_bytes) == (-1, -1, -1)
 
 
 async def test_ranges_before_the_log_start_do_not_count(world, pair):
