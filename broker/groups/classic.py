@@ -428,15 +428,25 @@ class ClassicGroup:
         )
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now_ms: int
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now_ms: int,
+        *,
+        transactional: bool = False,
     ) -> ErrorCode:
-        """Check whether this caller may commit offsets. A standalone consumer (generation -1) may,
-        while the group has no members.
+        """Check whether this caller may commit offsets. A standalone consumer (generation -1) may
+        while the group has no members, under any member id: clients of KIP-848 send their own.
+
+        transactional: as in Kafka, a member may during a rebalance, and extends no session; and a
+        producer older than KIP-447, which sends no member, may at any time.
         """
-        if generation < 0 and member_id == "" and self.state is GroupState.EMPTY:
+        is_anonymous = member_id == "" and instance_id is None
+        if generation < 0 and (self.state is GroupState.EMPTY or (transactional and is_anonymous)):
             return ErrorCode.NONE
         error = self.check_member(member_id, instance_id, generation)
-        if error is not ErrorCode.NONE:
+        if error is not ErrorCode.NONE or transactional:
             return error
         self._touch(self.members[member_id], now_ms)
         return (

@@ -117,9 +117,11 @@ class ClassicGroups:
             self._apply(group, effects)
         return errors
 
-    def check_commit(self, group: Group, member: tuple[str, str | None, int]) -> ErrorCode:
+    def check_commit(
+        self, group: Group, member: tuple[str, str | None, int], *, transactional: bool
+    ) -> ErrorCode:
         """Return whether the member may commit offsets. member: id, instance id, generation."""
-        error = group.classic.check_commit(*member, self._now_ms())
+        error = group.classic.check_commit(*member, self._now_ms(), transactional=transactional)
         self._set_timer(group)
         return error
 

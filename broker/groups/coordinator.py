@@ -338,12 +338,8 @@ class GroupCoordinator:
         the request has one (9 and later).
         """
         member = (member_id, instance_id, generation)
-        group = self._admit(
-            group_id, member, offsets, create=generation < 0, knows_epochs=knows_epochs
-        )
+        group = self._admit(group_id, member, offsets, knows_epochs=knows_epochs)
         if isinstance(group, ErrorCode):
-            if group is ErrorCode.GROUP_ID_NOT_FOUND and not knows_epochs:
-                group = ErrorCode.ILLEGAL_GENERATION
             return dict.fromkeys(offsets, group)
         results, accepted = _check_metadata(offsets)
         if accepted:
@@ -366,12 +362,9 @@ class GroupCoordinator:
         member: id, instance id and generation. Clients before KIP-447 omit them, and are not
         checked.
         """
-        is_anonymous = member == ("", None, -1)
-        group = self._admit(
-            group_id, member, offsets, create=is_anonymous, is_checked=not is_anonymous
-        )
+        group = self._admit(group_id, member, offsets, transactional=True)
         if isinstance(group, ErrorCode):
-            if group in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH}:
+            if group is ErrorCode.STALE_MEMBER_EPOCH:
                 group = ErrorCode.ILLEGAL_GENERATION
             return dict.fromkeys(offsets, group)
         results, accepted = _check_metadata(offsets)
@@ -386,25 +379,32 @@ class GroupCoordinator:
         member: tuple[str, str | None, int],
         offsets: Collection[TopicPartition],
         *,
-        create: bool,
-        is_checked: bool = True,
+        transactional: bool = False,
         knows_epochs: bool = True,
     ) -> Group | ErrorCode:
-        """Check whether this member may commit offsets of these partitions."""
-        group = self._find_with_offsets(group_id, create=create)
-        if isinstance(group, ErrorCode):
-            return group
+        """Check whether this member may commit offsets of these partitions. A commit without a
+        generation creates the group.
+        """
         member_id, _, generation = member
-        if group.consumer is not None:
-            error = group.consumer.check_commit(member_id, generation, knows_epochs=knows_epochs)
-        elif not is_checked:
+        group = self.find(group_id, create=generation < 0)
+        if isinstance(group, ErrorCode):
+            is_unexpected = group is ErrorCode.GROUP_ID_NOT_FOUND and (
+                transactional or not knows_epochs
+            )
+            return ErrorCode.ILLEGAL_GENERATION if is_unexpected else group
+        if group.share is not None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group.consumer is None and group.streams is None:
+            error = self._classics.check_commit(group, member, transactional=transactional)
+        elif transactional and member == ("", None, -1):
             error = ErrorCode.NONE
-        elif group.streams is not None:
+        elif group.consumer is not None:
+            error = group.consumer.check_commit(member_id, generation, knows_epochs=knows_epochs)
+        else:
+            assert group.streams is not None
             error = group.streams.check_commit(
                 member_id, generation, offsets, knows_epochs=knows_epochs
             )
-        else:
-            error = self._classics.check_commit(group, member)
         if error is ErrorCode.NONE and len(group.offsets) + len(offsets) > OFFSETS_MAX:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return group if error is ErrorCode.NONE else error

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaError
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupType,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from base.ids import NodeId
@@ -222,6 +229,29 @@ async def test_admin_clients_see_the_group(cluster: Cluster) -> None:
         polled.consumers[0].close()
         admin.delete_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
         assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_consumer_commits_what_it_assigns_to_itself(cluster: Cluster) -> None:
+    """It sends the member id that it made, and no epoch: alone, and in a transaction."""
+
+    def run() -> None:
+        consumer = member(cluster.bootstrap, enable_auto_commit=False)
+        consumer.assign([TopicPartition(TOPIC, index) for index in range(2)])
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
+        producer = Producer(
+            {"bootstrap.servers": cluster.bootstrap, "transactional.id": "standalone"}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction(
+            [TopicPartition(TOPIC, 1, 5)], consumer.consumer_group_metadata(), TIMEOUT_S
+        )
+        producer.commit_transaction(TIMEOUT_S)
+        found = consumer.committed([TopicPartition(TOPIC, index) for index in range(2)], TIMEOUT_S)
+        assert [partition.offset for partition in found] == [3, 5]
+        consumer.close()
 
     await asyncio.to_thread(run)
 

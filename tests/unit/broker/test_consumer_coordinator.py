@@ -272,7 +272,9 @@ async def test_commits_are_checked_against_the_member_epoch() -> None:
         (("a", None, 1), ErrorCode.NONE),
         (("a", None, 7), ErrorCode.ILLEGAL_GENERATION),
         (("b", None, 1), ErrorCode.UNKNOWN_MEMBER_ID),
-        (("", None, -1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (("b", None, -1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (("", "i", -1), ErrorCode.UNKNOWN_MEMBER_ID),
+        (("", None, -1), ErrorCode.NONE),
     ],
 )
 async def test_commits_of_transactions_are_checked(

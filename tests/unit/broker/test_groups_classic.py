@@ -2,6 +2,8 @@
 checked after each event.
 """
 
+from functools import partial
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -279,16 +281,43 @@ def test_full_group_refuses_newcomers() -> None:
     assert joins(group.join(join_request(), 9, 0))[9].error is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
+STANDALONE = [
+    ("", None, -1),
+    ("own id", None, -1),
+    ("own id", "i", -1),
+    ("", "i", -1),
+    ("x", None, -2),
+]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("caller", STANDALONE)
+def test_standalone_consumers_commit_while_the_group_is_empty(
+    caller: tuple[str, str | None, int], transactional: bool
+) -> None:
+    group = make_group()
+    check = partial(group.check_commit, now_ms=0, transactional=transactional)
+    assert check(*caller) is ErrorCode.NONE
+    first, second = stable_pair(group)
+    is_before_kip_447 = transactional and caller == ("", None, -1)
+    refused = ErrorCode.NONE if is_before_kip_447 else ErrorCode.UNKNOWN_MEMBER_ID
+    assert check(*caller) is refused
+    for member_id in (first, second):
+        group.leave(member_id, None, 0)
+    assert check(*caller) is ErrorCode.NONE
+    assert check("own id", None, 0) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_commit_rules() -> None:
     group = make_group()
-    assert group.check_commit("", None, -1, 0) is ErrorCode.NONE
     first, second = stable_pair(group)
-    assert group.check_commit("", None, -1, 0) is ErrorCode.UNKNOWN_MEMBER_ID
     assert group.check_commit(first, None, group.generation, 0) is ErrorCode.NONE
     assert group.check_commit(first, None, group.generation - 1, 0) is ErrorCode.ILLEGAL_GENERATION
     group.join(join_request(second, metadata=b"new"), 6, 0)
     group.join(join_request(first), 7, 0)
-    assert group.check_commit(first, None, group.generation, 0) is ErrorCode.REBALANCE_IN_PROGRESS
+    commit = partial(group.check_commit, first, None, group.generation, 0)
+    assert commit() is ErrorCode.REBALANCE_IN_PROGRESS
+    assert commit(transactional=True) is ErrorCode.NONE
 
 
 def test_unload_answers_everybody_who_waits() -> None:
