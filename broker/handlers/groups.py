@@ -15,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from base.acls import Operation, ResourceType
+from broker.errors import kafka_error
 from broker.groups.descriptions import GroupDescription
 from broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
 from broker.groups.offsets import GroupOffsets, TopicPartition
@@ -110,11 +111,12 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
 async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
     """SyncGroup (14). Followers wait until the leader's assignment is durable."""
     request = decoded(ctx, sync_group.decode_request)
-    if ctx.api_version < _FIRST_WITH_PROTOCOL or (
-        request.protocol_type is not None and request.protocol_name is not None
+    if ctx.api_version >= _FIRST_WITH_PROTOCOL and (
+        request.protocol_type is None or request.protocol_name is None
     ):
-        # Kafka refuses a request without them first.
-        check_group(node, ctx, Operation.READ, request.group_id)
+        # Kafka refuses such a request before it checks rights.
+        raise kafka_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    check_group(node, ctx, Operation.READ, request.group_id)
     await node.groups.ready(request.group_id)
     result = await node.groups.sync(
         request.group_id,
