@@ -18,7 +18,7 @@ from base.ids import NodeId
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode
 from broker.handlers.advertised import live_nodes
-from broker.handlers.authorization import allows_topic, operations
+from broker.handlers.authorization import find_denied_topics, operations
 from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
 from broker.handlers.metadata import partition_metadata
@@ -32,11 +32,10 @@ from broker.wire.gen.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
     ResponseCursor,
-    TopicRequest,
     decode_request,
 )
 from controller.metadata.topic_names import is_topic_name
-from controller.metadata.topics import PartitionMetadata, TopicState
+from controller.metadata.topics import PartitionMetadata
 
 PARTITIONS_MAX: Final = 2_000
 """Partitions of one answer: Kafka's `max.request.partition.size.limit`."""
@@ -47,42 +46,62 @@ TOPICS_MAX: Final = 2_000
 
 async def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, decode_request)
-    names = await _names(node, request)
-    if names is None:
+    if not await _is_cursor_valid(request):
         answer = DescribeTopicPartitionsResponse(
             topics=await listed(
                 _refused(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics
             )
         )
         return encode_response(ctx, answer)
-    wants_all = not request.topics
-    allowed: list[str] = []
-    denied: list[str] = []
-    async for name in sliced(names[:TOPICS_MAX]):
-        is_allowed = allows_topic(node, ctx, Operation.DESCRIBE, name, logs=not wants_all)
-        (allowed if is_allowed else denied).append(name)
-    answer = await _page(node, ctx, allowed, request)
+    if not request.topics:
+        names = await _described_names(node, ctx, request)
+        answer = await _page(node, ctx, names[:TOPICS_MAX], request)
+    else:
+        names = await _smallest(_first(request), (topic.name for topic in request.topics))
+        shown = names[:TOPICS_MAX]
+        denied = await find_denied_topics(node, ctx, Operation.DESCRIBE, shown)
+        answer = await _page(node, ctx, (name for name in shown if name not in denied), request)
+        refused = (_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in sorted(denied))
+        answer.topics = [*answer.topics, *await listed(refused)]
     if answer.next_cursor is None and len(names) > TOPICS_MAX:
         answer.next_cursor = ResponseCursor(names[TOPICS_MAX], 0)
-    if not wants_all:
-        refused = (_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for name in denied)
-        answer.topics = [*answer.topics, *await listed(refused)]
     return encode_response(ctx, answer)
 
 
-async def _names(node: Node, request: DescribeTopicPartitionsRequest) -> list[str] | None:
-    """Return the names of the topics from the cursor on, sorted, and one more than an answer has;
-    None if the cursor is not valid. No topics in the request stand for all topics.
-    """
+def _first(request: DescribeTopicPartitionsRequest) -> str:
+    return "" if request.cursor is None else request.cursor.topic_name
+
+
+async def _is_cursor_valid(request: DescribeTopicPartitionsRequest) -> bool:
+    """Return whether there is no cursor, or one that names a topic of the request."""
     cursor = request.cursor
-    first = "" if cursor is None else cursor.topic_name
-    topics: Sequence[TopicRequest | TopicState] = request.topics or list(node.image.topics)
-    names = await smallest((topic.name for topic in topics if topic.name >= first), TOPICS_MAX + 1)
-    if cursor is not None and (
-        cursor.partition_index < 0 or (request.topics and names[:1] != [first])
-    ):
-        return None
-    return names
+    if cursor is None:
+        return True
+    if cursor.partition_index < 0:
+        return False
+    names = {topic.name async for topic in sliced(request.topics)}
+    return not names or cursor.topic_name in names
+
+
+async def _smallest(first: str, names: Iterable[str]) -> list[str]:
+    """Return the names from the first one on, sorted, and one more than an answer has."""
+    return await smallest((name for name in names if name >= first), TOPICS_MAX + 1)
+
+
+async def _described_names(
+    node: Node, ctx: RequestContext, request: DescribeTopicPartitionsRequest
+) -> list[str]:
+    """Return the names of the topics that the client may describe, from the cursor on, sorted, and
+    one more than an answer has.
+    """
+    first, described = _first(request), list[str]()
+    while True:
+        names = await _smallest(first, [topic.name for topic in node.image.topics])
+        hidden = await find_denied_topics(node, ctx, Operation.DESCRIBE, names, logs=False)
+        described += [name for name in names if name not in hidden]
+        if len(names) <= TOPICS_MAX or len(described) > TOPICS_MAX:
+            return described[: TOPICS_MAX + 1]
+        first = f"{names[-1]}\0"  # the next possible name
 
 
 async def _page(

@@ -12,8 +12,9 @@ from uuid import UUID
 
 from base.acls import Operation
 from broker.errors import ErrorCode
-from broker.handlers.authorization import allows_topic
+from broker.handlers.authorization import allows_group, allows_topic
 from broker.handlers.node import Node
+from broker.handlers.slices import sliced
 from broker.network.request import RequestContext
 from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
 from broker.wire.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
@@ -36,7 +37,7 @@ async def describe_frozen_topics(
     image = node.image
     if not requested:
         found = [
-            await _info(node, topic)
+            await _info(node, ctx, topic)
             for topic in list(image.frozen_topics)
             if allows_topic(node, ctx, Operation.DESCRIBE, topic.name, logs=False)
         ]
@@ -54,7 +55,7 @@ async def describe_frozen_topics(
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             answers.append(MetadataResponseTopic(code, item.name, item.topic_id))
             continue
-        answer = None if topic is None else await _info(node, topic)
+        answer = None if topic is None else await _info(node, ctx, topic)
         answers.append(_unknown(item) if answer is None else answer)
     return answers
 
@@ -114,8 +115,12 @@ def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
     return answers
 
 
-async def _info(node: Node, topic: FrozenTopic) -> MetadataResponseTopic | None:
-    """Describe one topic; None if it was removed meanwhile."""
+async def _info(
+    node: Node, ctx: RequestContext, topic: FrozenTopic
+) -> MetadataResponseTopic | None:
+    """Describe one topic; None if it was removed meanwhile. Configs and groups are left out that
+    the client may not describe.
+    """
     partitions: list[FrozenPartition] = []
     counted = 0
     for partition in topic.partitions:
@@ -135,17 +140,19 @@ async def _info(node: Node, topic: FrozenTopic) -> MetadataResponseTopic | None:
             counted = 0
             await asyncio.sleep(0)
     await asyncio.sleep(0)
+    shows_configs = allows_topic(node, ctx, Operation.DESCRIBE_CONFIGS, topic.name, logs=False)
     info = FrozenTopicInfo(
         topic.name,
         topic.snapshot,
         topic.topic_id,
         topic.since_ms,
         topic.keep_ms,
-        dict(topic.configs),
+        dict(topic.configs) if shows_configs else {},
         partitions,
         {
             group.group: {at: int(offset) for at, offset in group.offsets}
-            for group in topic.group_offsets
+            async for group in sliced(topic.group_offsets)
+            if allows_group(node, ctx, Operation.DESCRIBE, group.group, logs=False)
         },
     )
     return MetadataResponseTopic(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from base.acls import ResourceType
+from base.acls import Operation, PatternType, Permission, ResourceType
 from broker.errors import ErrorCode
 from broker.handlers.describe_topic_partitions import PARTITIONS_MAX, TOPICS_MAX
 from broker.security.acls import ALL_OPERATIONS
@@ -16,6 +16,7 @@ from broker.wire.gen.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
+from controller.metadata.records import AclEntry
 from tests.support.handlers import Fixture, broker_record
 
 Place = tuple[str, int]
@@ -145,3 +146,32 @@ async def test_a_page_has_a_limit_of_topics_that_do_not_exist(fixture: Fixture) 
     answer = await ask(fixture, names[-1:], cursor=following)
     assert [topic.name for topic in answer.topics] == names[-1:]
     assert answer.next_cursor is None
+
+
+@pytest.mark.parametrize("cursor", [None, ("h0001", 0), ("ta", 0)], ids=str)
+async def test_cursors_name_no_topic_that_the_client_may_not_describe(
+    fixture: Fixture, cursor: Place | None
+) -> None:
+    """Pages with more hidden topics than one has."""
+    for number in range(TOPICS_MAX + 1):
+        fixture.topic(f"h{number:04}", partitions=1)
+        fixture.topic(f"u{number:04}", partitions=1)
+    acl = (PatternType.LITERAL, "tb", "User:ANONYMOUS", "*", Operation.DESCRIBE, Permission.ALLOW)
+    fixture.authorize(AclEntry(ResourceType.TOPIC, *acl))
+    assert shown(await ask(fixture, [], 2_000, cursor)) == ({"tb": [0, 1]}, None)
+
+
+async def test_a_full_page_of_described_topics_has_a_cursor_among_hidden_ones(
+    fixture: Fixture,
+) -> None:
+    for number in range(TOPICS_MAX + 2):
+        fixture.topic(f"h{number:04}", partitions=0)
+        fixture.topic(f"m{number:04}", partitions=0)
+    acl = (PatternType.PREFIXED, "m", "User:ANONYMOUS", "*", Operation.READ, Permission.ALLOW)
+    fixture.authorize(AclEntry(ResourceType.TOPIC, *acl))
+    names, cursor = shown(await ask(fixture, []))
+    assert (len(names), cursor) == (TOPICS_MAX, (f"m{TOPICS_MAX:04}", 0))
+    assert shown(await ask(fixture, [], 2_000, cursor)) == (
+        {f"m{number:04}": [] for number in (TOPICS_MAX, TOPICS_MAX + 1)},
+        None,
+    )
