@@ -26,7 +26,7 @@ from base.acls import Operation, ResourceType
 from base.ids import NodeEpoch, NodeId
 from broker.config import BrokerConfig
 from broker.coordination.internal_topics import INTERNAL_TOPICS
-from broker.errors import ErrorCode, code_of, code_of_status
+from broker.errors import ErrorCode
 from broker.handlers import advertised
 from broker.handlers.authorization import (
     NOT_REQUESTED,
@@ -38,12 +38,13 @@ from broker.handlers.authorization import (
 )
 from broker.handlers.frozen_topics import describe_frozen_topics
 from broker.handlers.long_requests import decoded
-from broker.handlers.mutation_quota import quota_client
 from broker.handlers.node import Node
 from broker.handlers.slices import SLICE_COUNT, each_once, sliced
+from broker.handlers.topic_creation import create_topics
 from broker.network.request import LongAnswer, RequestContext, Response
 from broker.partition.leaders import Gone, announced_leader
 from broker.wire import apis, framing
+from broker.wire.error_codes import known_code
 from broker.wire.gen.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -55,7 +56,6 @@ from broker.wire.gen.metadata import (
 )
 from broker.wire.metadata import EncodedMetadata, EncodedTopic, encode_metadata, encode_partition
 from controller.api import messages
-from controller.api.errors import ControllerError
 from controller.metadata.image import MetadataImage
 from controller.metadata.topic_names import is_topic_name
 from controller.metadata.topics import PartitionMetadata, TopicState
@@ -204,16 +204,15 @@ async def _create(node: Node, ctx: RequestContext, names: list[str]) -> dict[str
         )
         for name in names
     ]
-    try:
-        created = await node.client.create_topics(
-            messages.CreateTopics(topics=topics, client=quota_client(ctx)),
-            timeout_s=config.topic_create_timeout_ms / 1_000,
-        )
-    except (ControllerError, TimeoutError) as error:
-        code = code_of(error)
-        return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE if code.retriable else code)
-    errors = {topic.name: code_of_status(topic.status) for topic in created.topics}
-    return {name: code for name, code in errors.items() if code not in _NOT_TOLD}
+    created = await create_topics(
+        node, ctx, topics, mutes=False, timeout_s=config.topic_create_timeout_ms / 1_000
+    )
+    errors = {name: known_code(result.error_code) for name, result in created.items()}
+    return {
+        name: ErrorCode.LEADER_NOT_AVAILABLE if code.retriable else code
+        for name, code in errors.items()
+        if code not in _NOT_TOLD
+    }
 
 
 class _Answer:

@@ -2,6 +2,7 @@
 
 A heartbeat does not wait for them: it is answered with the status MISSING_INTERNAL_TOPICS, and a
 later one finds the topics. For two heartbeat intervals after a failure, the status has its reason.
+Only Kafka's topic configs are allowed.
 Source: Kafka `KafkaApis.handleStreamsGroupHeartbeat`; KIP-1071.
 """
 
@@ -13,11 +14,12 @@ import structlog
 
 from base.acls import Operation
 from broker.groups.streams.model import MissingTopic, Status, StreamsHeartbeatResult
-from broker.handlers.authorization import allows_cluster, find_denied_topics, note_change
+from broker.handlers.authorization import allows_cluster, find_denied_topics
 from broker.handlers.node import Node
-from broker.handlers.topics import create_in_chunks
+from broker.handlers.topic_creation import create_topics
 from broker.network.request import RequestContext
 from controller.api import messages
+from controller.metadata.topic_configs import is_own
 
 log = structlog.get_logger(__name__)
 
@@ -57,21 +59,30 @@ async def _create(
 ) -> None:
     creations = node.streams_topics
     try:
-        results = await create_in_chunks(
+        results = await create_topics(
             node,
             ctx,
-            [_new_topic(node, topic) for topic in wanted],
-            validate_only=False,
+            [_new_topic(node, topic) for topic in wanted if _own_config(topic) is None],
             timeout_s=node.config.topic_create_timeout_ms / 1_000,
         )
     finally:
         creations.release(topic.name for topic in wanted)
-    for name, result in results.items():
-        if result.error_code:
-            creations.failed(name, result.error_message or "", kept_s)
-    created = [name for name, result in results.items() if not result.error_code]
-    note_change(node, ctx, "topics_created", created)
-    log.info("streams_topics_created", count=len(created), failed=len(results) - len(created))
+    reasons = {
+        name: result.error_message or "" for name, result in results.items() if result.error_code
+    }
+    for topic in wanted:
+        if (config := _own_config(topic)) is not None:
+            reasons[topic.name] = f"Unknown topic config name: {config}"
+    for name, reason in reasons.items():
+        creations.failed(name, reason, kept_s)
+    log.info("streams_topics_created", count=len(wanted) - len(reasons), failed=len(reasons))
+
+
+def _own_config(topic: MissingTopic) -> str | None:
+    """Return a config of the topic that Kafka does not have, if there is one: members of streams
+    groups choose configs, and Penstock's own ones could make the topic more than an internal one.
+    """
+    return next((name for name, _ in topic.configs if is_own(name)), None)
 
 
 def _new_topic(node: Node, topic: MissingTopic) -> messages.NewTopic:

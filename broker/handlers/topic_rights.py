@@ -1,67 +1,121 @@
 """Decide which topics a client may create and delete, and what the answers show.
 
-A topic needs Create on the cluster or on its name. One that begins with the records of another one
-(a fork, a snapshot, an undeleted topic) also needs Read on that one. Frozen topics have the ACLs of
-the topic whose log they have (`broker.handlers.authorization`).
+A topic needs Create on the cluster or on its name. Forks, snapshots and mirrors also need Read on
+their source. Restoring a deleted topic needs Delete or Alter on the old name, and Read if it comes
+back under another one. Frozen topics have the ACLs of the topic whose log they have.
 Source: Kafka `ControllerApis.createTopics`, `ControllerApis.deleteTopics`; KIP-525.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from base.acls import Operation
 from broker.errors import ErrorCode
-from broker.handlers.authorization import allows_cluster, allows_topic, find_denied_topics
+from broker.handlers.authorization import (
+    allows_cluster,
+    allows_topic,
+    find_denied_topics,
+    of_log,
+)
 from broker.handlers.node import Node
 from broker.handlers.slices import sliced
 from broker.network.request import RequestContext
 from broker.wire.gen import create_topics, delete_topics
-from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
+from controller.api import messages
+from controller.metadata.topic_configs import FORK_SOURCE, MIRROR_SOURCE, UNDELETE
 
 _UNKNOWN: Final = -1
 _INVALID: Final = int(ErrorCode.INVALID_REQUEST)
+_READ: Final = ((Operation.READ,),)
+_RESTORE: Final = ((Operation.DELETE, Operation.ALTER),)
 
 
-async def not_creatable(
-    node: Node,
-    ctx: RequestContext,
-    topics: Sequence[create_topics.CreatableTopic],
-    counts: Mapping[str, int],
-) -> AbstractSet[str]:
-    """Return the topics that the client may not create. counts: how often each is requested; those
-    that are requested twice are refused anyway.
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """A topic whose records another one has. name: of a topic as in its ACLs. rights: each of these
+    is needed, in one of its alternatives.
     """
+
+    kind: str
+    name: str
+    rights: tuple[tuple[Operation, ...], ...] = _READ
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+async def denied_creations(
+    node: Node, ctx: RequestContext, topics: Collection[messages.NewTopic]
+) -> AbstractSet[str]:
+    """Return the topics that the client may not create."""
     if node.authorizer is None:
         return frozenset()
-    names = {topic.name for topic in topics if counts[topic.name] == 1}
     denied: set[str] = set()
     if not allows_cluster(node, ctx, Operation.CREATE, logs=False):
+        names = (topic.name for topic in topics)
         denied |= await find_denied_topics(node, ctx, Operation.CREATE, names)
     async for topic in sliced(topics):
-        sources = _sources(node, topic) if topic.name in names and topic.name not in denied else ()
-        if any(not allows_topic(node, ctx, Operation.READ, name) for name in sources):
+        if topic.name not in denied and not all(
+            _allows_source(node, ctx, source) for source in sources_of(node, topic)
+        ):
             denied.add(topic.name)
     return denied
 
 
-def _sources(node: Node, topic: create_topics.CreatableTopic) -> Iterator[str]:
-    """Yield the names of the topics whose records the new topic would have."""
-    for config in topic.configs:
-        if config.name == FORK_SOURCE and config.value:
-            yield config.value
-        elif config.name == UNDELETE and config.value:
-            yield _deleted_name(node, config.value)
+def _allows_source(node: Node, ctx: RequestContext, source: TopicSource) -> bool:
+    return all(
+        any(allows_topic(node, ctx, operation, source.name, logs=False) for operation in others)
+        or allows_topic(node, ctx, first, source.name)
+        for first, *others in source.rights
+    )
+
+
+def sources_of(node: Node, topic: messages.NewTopic) -> Iterator[TopicSource]:
+    """Yield the topics whose records the new topic has, or is to get."""
+    options = topic.configs
+    if not options:
+        return
+    if forked := options.get(FORK_SOURCE):
+        yield TopicSource("fork of", forked)
+    if deleted := options.get(UNDELETE):
+        name = _deleted_name(node, deleted)
+        # Under another name, its records have other ACLs.
+        needed = _RESTORE if of_log(name) == topic.name else _RESTORE + _READ
+        yield TopicSource("undeleted", name, needed)
+    mirrored = _mirrored_name(node, options.get(MIRROR_SOURCE) or "")
+    if mirrored is not None:
+        yield TopicSource("mirror of", mirrored)
 
 
 def _deleted_name(node: Node, wanted: str) -> str:
-    """Return the name that a deleted topic had. wanted: its id, or this name."""
+    """Return the full name of a deleted topic. wanted: its id, or the name that it had."""
+    topic_id = _id_of(wanted)
+    if topic_id is None:
+        return wanted
+    found = node.image.frozen_topics.deleted_by_id(topic_id)
+    if found is not None:
+        return found.full_name
+    # This broker may not have applied its deletion yet.
+    live = node.image.topics.by_id(topic_id)
+    return wanted if live is None else live.name
+
+
+def _mirrored_name(node: Node, source: str) -> str | None:
+    """Return the name of the source of a mirror, CLUSTER_ID/TOPIC_ID, if it is in this cluster."""
+    cluster_id, _, text = source.strip().partition("/")
+    topic_id = _id_of(text) if cluster_id == node.cluster_id else None
+    found = None if topic_id is None else node.image.topics.by_id(topic_id)
+    return None if found is None else found.name
+
+
+def _id_of(text: str) -> UUID | None:
     try:
-        found = node.image.frozen_topics.deleted_by_id(UUID(wanted))
+        return UUID(text)
     except ValueError:
-        found = None
-    return wanted if found is None else found.name
+        return None
 
 
 async def hide_configs(

@@ -9,7 +9,7 @@ Source: Kafka's ControllerApis; KIP-525 (answers with configs), KIP-516 (topic i
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -18,7 +18,7 @@ import msgspec
 from base.acls import Operation
 from base.ids import NodeId
 from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from broker.handlers import configs, forks, snapshot_groups
+from broker.handlers import forks, snapshot_groups, topic_creation
 from broker.handlers.authorization import find_denied_topics, note_change
 from broker.handlers.dispatch import encode_response
 from broker.handlers.long_requests import decoded
@@ -26,7 +26,8 @@ from broker.handlers.mutation_quota import note_throttle, quota_client
 from broker.handlers.node import Node
 from broker.handlers.partition_turns import chunks
 from broker.handlers.slices import counted, listed, sliced
-from broker.handlers.topic_rights import hide_configs, not_creatable, refuse_undeletable
+from broker.handlers.topic_creation import DENIED, TOO_MANY, is_frozen
+from broker.handlers.topic_rights import denied_creations, hide_configs, refuse_undeletable
 from broker.network.request import RequestContext, Response
 from broker.schemas.rules import is_schema_config
 from broker.wire.gen import create_partitions, create_topics, delete_topics
@@ -34,16 +35,11 @@ from broker.wire.topic_key import NO_TOPIC_ID
 from controller.api import messages
 from controller.api.errors import ControllerError
 from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE, canonical
+from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from controller.metadata.topic_names import topic_name_problem
-from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _FORK_ATTEMPTS_MAX: Final = 5
-_TOO_MANY: Final = (
-    f"more than {messages.PARTITIONS_PER_REQUEST_MAX} partitions in one request: make several"
-    " requests"
-)
 _MOVED: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNSET: Final = -1
 _Created = create_topics.CreatableTopicResult
@@ -62,20 +58,24 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     counts = await counted(topic.name for topic in request.topics)
     results: dict[str, _Created] = {}
     wanted: list[messages.NewTopic] = []
-    denied = await not_creatable(node, ctx, request.topics, counts)
+    requested = {
+        topic.name: _new_topic(node, topic)
+        async for topic in sliced(request.topics)
+        if counts[topic.name] == 1  # the others are refused
+    }
+    # Planning a fork reads its source, so the rights are checked before, as well.
+    denied = await denied_creations(node, ctx, requested.values())
     async for topic in sliced(request.topics):
-        assignment = _assignment(topic.assignments)
         problem = (
-            (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+            DENIED
             if topic.name in denied
-            else _problem(topic, assignment, counts[topic.name])
-            or await _schema_problem(node, topic)
+            else _problem(topic, requested.get(topic.name)) or await _schema_problem(node, topic)
         )
         if problem is not None:
             code, message = problem
             results[topic.name] = _Created(topic.name, error_code=code, error_message=message)
             continue
-        wanted.append(_new_topic(node, topic, assignment))
+        wanted.append(requested[topic.name])
     timeout_s = _timeout_s(node, request.timeout_ms)
     deadline = asyncio.get_running_loop().time() + timeout_s
     for _ in range(_FORK_ATTEMPTS_MAX if wanted else 0):
@@ -87,40 +87,38 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
             else:
                 ready.append(item)
         if ready:
-            results |= await create_in_chunks(
+            results |= await topic_creation.create_topics(
                 node, ctx, ready, validate_only=request.validate_only, timeout_s=timeout_s
             )
         # Log compaction may move the border of a batch between the two steps of a fork.
         wanted = await listed(topic for topic in wanted if results[topic.name].error_code == _MOVED)
         if not wanted:
             break
-    if not request.validate_only:
-        note_change(node, ctx, "topics_created", await _succeeded(results))
     await hide_configs(node, ctx, results)
     answers = await listed(results[name] for name in counts)
     return encode_response(ctx, create_topics.CreateTopicsResponse(topics=answers))
 
 
 async def _succeeded(
-    results: Mapping[str, _Created] | Mapping[str, create_partitions.CreatePartitionsTopicResult],
+    results: Mapping[str, create_partitions.CreatePartitionsTopicResult],
 ) -> list[str]:
     return await listed(name for name, result in results.items() if not result.error_code)
 
 
 def _problem(
-    topic: create_topics.CreatableTopic, assignment: list[list[NodeId]] | None, count: int
+    topic: create_topics.CreatableTopic, requested: messages.NewTopic | None
 ) -> tuple[ErrorCode, str] | None:
-    """Return why a topic, which the request names so many times, is refused; None: it is not."""
-    if count > 1:
+    """Return why a topic is refused; None: it is not. requested: None if its name is repeated."""
+    if requested is None:
         return ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
-    if not _is_frozen(topic.name) and (problem := topic_name_problem(topic.name)):
+    if not is_frozen(topic.name) and (problem := topic_name_problem(topic.name)):
         return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
-    if assignment is not None and (
+    if requested.assignment is not None and (
         topic.num_partitions != _UNSET or topic.replication_factor != _UNSET
     ):
         message = "with replica assignments, num_partitions and replication_factor must be -1"
         return ErrorCode.INVALID_REQUEST, message
-    if topic.assignments and not assignment:
+    if topic.assignments and not requested.assignment:
         message = "assignments must cover partitions 0 to n-1, each once"
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, message
     empty = next((item.name for item in topic.configs if item.value is None), None)
@@ -155,33 +153,28 @@ def _assignment(
     return [by_index[index] for index in range(len(items))]
 
 
-def _new_topic(
-    node: Node, topic: create_topics.CreatableTopic, assignment: list[list[NodeId]] | None
-) -> messages.NewTopic:
-    if any(item.name == UNDELETE for item in topic.configs):
-        return messages.NewTopic(
-            name=topic.name,
-            partitions=topic.num_partitions,
-            replication_factor=topic.replication_factor,
-            assignment=assignment,
-            configs={item.name: item.value for item in topic.configs},
+def _new_topic(node: Node, topic: create_topics.CreatableTopic) -> messages.NewTopic:
+    assignment = _assignment(topic.assignments)
+    options = {item.name: item.value for item in topic.configs}
+    partitions, replication_factor = topic.num_partitions, topic.replication_factor
+    if assignment is None and UNDELETE not in options:
+        source = options.get(FORK_SOURCE)
+        image = node.image
+        forked = (
+            image.topics.by_name(source) or image.frozen_topics.by_full_name(source)
+            if source
+            else None
         )
-    default_partitions = topic.num_partitions == _UNSET and assignment is None
-    source = next((item.value for item in topic.configs if item.name == FORK_SOURCE), None)
-    image = node.image
-    forked = (
-        image.topics.by_name(source) or image.frozen_topics.by_full_name(source) if source else None
-    )
-    default_count = node.config.num_partitions if forked is None else len(forked.partitions)
-    default_factor = topic.replication_factor == _UNSET and assignment is None
+        if partitions == _UNSET:
+            partitions = node.config.num_partitions if forked is None else len(forked.partitions)
+        if replication_factor == _UNSET:
+            replication_factor = node.config.default_replication_factor
     return messages.NewTopic(
         name=topic.name,
-        partitions=default_count if default_partitions else topic.num_partitions,
-        replication_factor=node.config.default_replication_factor
-        if default_factor
-        else topic.replication_factor,
+        partitions=partitions,
+        replication_factor=replication_factor,
         assignment=assignment,
-        configs={item.name: item.value for item in topic.configs},
+        configs=options,
     )
 
 
@@ -202,7 +195,7 @@ async def _with_forks(
         planned.append(found)
         if request is not None and found.fork is None:
             asked[at] = request
-    frozen = {request.source for at, request in asked.items() if _is_frozen(topics[at].name)}
+    frozen = {request.source for at, request in asked.items() if is_frozen(topics[at].name)}
     committed: snapshot_groups.Committed = {}
     try:
         if frozen:
@@ -215,7 +208,7 @@ async def _with_forks(
         if isinstance(fork, KafkaError):
             planned[at] = _refused(topics[at], fork)
         elif isinstance(plan, messages.NewTopic):
-            offsets = committed.get(request.source, []) if _is_frozen(plan.name) else []
+            offsets = committed.get(request.source, []) if is_frozen(plan.name) else []
             planned[at] = msgspec.structs.replace(plan, fork=fork, group_offsets=offsets)
     return planned
 
@@ -230,7 +223,7 @@ def _fork_asked(
     request = forks.take_fork_request(configs)
     if request is None:
         return topic, None
-    if _is_frozen(topic.name):
+    if is_frozen(topic.name):
         forks.check_at_end(request, "a snapshot is of now")
         forks.check_without_kept(request)
     fork = forks.fork_of_snapshot(node, request)
@@ -246,7 +239,7 @@ def _all_or_no_snapshots(
 ) -> list[messages.NewTopic | _Created]:
     """Refuse all topics of snapshots if one of them is refused."""
     refused = next(
-        (item for item in planned if isinstance(item, _Created) and _is_frozen(item.name)),
+        (item for item in planned if isinstance(item, _Created) and is_frozen(item.name)),
         None,
     )
     if refused is None:
@@ -254,108 +247,10 @@ def _all_or_no_snapshots(
     message = f"not created, because {refused.name!r} is not: {refused.error_message}"
     return [
         item
-        if isinstance(item, _Created) or not _is_frozen(topic.name)
+        if isinstance(item, _Created) or not is_frozen(topic.name)
         else _Created(topic.name, error_code=refused.error_code, error_message=message)
         for topic, item in zip(topics, planned, strict=True)
     ]
-
-
-async def create_in_chunks(
-    node: Node,
-    ctx: RequestContext,
-    wanted: list[messages.NewTopic],
-    *,
-    validate_only: bool,
-    timeout_s: float,
-) -> dict[str, _Created]:
-    """Create the topics in chunks, so that the controller serves others in between."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    results: dict[str, _Created] = {}
-    partition_count = 0
-    async for chunk in sliced(_topic_chunks(wanted)):
-        chunk_count = sum(map(_partition_count, chunk))
-        partition_count += chunk_count
-        if results and partition_count > messages.PARTITIONS_PER_REQUEST_MAX:
-            results |= {topic.name: _too_many(topic) for topic in chunk}
-            continue
-        request = messages.CreateTopics(
-            topics=chunk, validate_only=validate_only, client=quota_client(ctx)
-        )
-        try:
-            async with node.partition_turns.turn(chunk_count, deadline) as left_s:
-                created = await node.client.create_topics(request, timeout_s=left_s)
-        except (ControllerError, TimeoutError) as error:
-            code, detail = code_of(error), str(error)
-            results |= {
-                topic.name: _Created(topic.name, error_code=code, error_message=detail)
-                for topic in chunk
-            }
-            continue
-        note_throttle(ctx, created)
-        requested = {topic.name: topic for topic in chunk}
-        async for topic in sliced(created.topics):
-            results[topic.name] = _created(node, topic, requested[topic.name])
-    return results
-
-
-def _topic_chunks(wanted: Sequence[messages.NewTopic]) -> Iterator[list[messages.NewTopic]]:
-    """Yield the topics in chunks. All topics of snapshots are in the first one, because all or none
-    of them are created.
-    """
-    frozen = [topic for topic in wanted if _is_frozen(topic.name)]
-    if frozen:
-        yield frozen
-    yield from chunks((topic for topic in wanted if not _is_frozen(topic.name)), _partition_count)
-
-
-def _partition_count(topic: messages.NewTopic) -> int:
-    return max(1, topic.partitions if topic.assignment is None else len(topic.assignment))
-
-
-def _too_many(topic: messages.NewTopic) -> _Created:
-    return _Created(topic.name, error_code=ErrorCode.POLICY_VIOLATION, error_message=_TOO_MANY)
-
-
-def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
-    if topic.status is not messages.Status.OK:
-        return _Created(
-            topic.name,
-            error_code=code_of_status(topic.status),
-            error_message=topic.detail or None,
-            configs=None,
-        )
-    if UNDELETE in requested.configs:
-        overrides = _configs_of(node, topic)
-    else:
-        overrides = {
-            name: canonical(name, value)
-            for name, value in requested.configs.items()
-            if value is not None
-        }
-    return _Created(
-        topic.name,
-        topic_id=topic.topic_id,
-        error_message=None,
-        num_partitions=topic.partitions,
-        replication_factor=topic.replication_factor,
-        configs=[
-            create_topics.CreatableTopicConfigs(
-                entry.name, entry.value, entry.is_read_only, entry.source, entry.is_sensitive
-            )
-            for entry in configs.topic_entries(overrides)
-        ],
-    )
-
-
-def _configs_of(node: Node, topic: messages.CreatedTopic) -> dict[str, str]:
-    """Return the configs of a topic that came back, or that would (for validate_only)."""
-    found = None if topic.topic_id is None else node.image.frozen_topics.by_id(topic.topic_id)
-    return dict(node.image.configs.topic(topic.name) if found is None else found.configs)
-
-
-def _is_frozen(name: str) -> bool:
-    """Return whether a topic with this name is one of a snapshot, or a deleted one."""
-    return SNAPSHOT_SEPARATOR in name
 
 
 # --- delete ---------------------------------------------------------------------------------------
@@ -444,7 +339,7 @@ async def _delete(
     """Delete the topics in chunks, and set the errors in the results."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     async for ids in sliced(chunks(found, lambda topic_id: _known_count(node, topic_id))):
-        purged_ids = [topic_id for topic_id in ids if _is_frozen(found[topic_id].name or "")]
+        purged_ids = [topic_id for topic_id in ids if is_frozen(found[topic_id].name or "")]
         request = messages.DeleteTopics(
             topic_ids=ids, purged_ids=purged_ids, client=quota_client(ctx)
         )
@@ -555,5 +450,5 @@ def _too_many_added(
     topic: messages.NewPartitions,
 ) -> create_partitions.CreatePartitionsTopicResult:
     return create_partitions.CreatePartitionsTopicResult(
-        topic.name, ErrorCode.POLICY_VIOLATION, _TOO_MANY
+        topic.name, ErrorCode.POLICY_VIOLATION, TOO_MANY
     )

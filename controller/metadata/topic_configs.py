@@ -445,6 +445,11 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _A
 CONFIG_DEFAULTS = {config.name: config.default for config in _ALL}
 
 
+def is_own(name: str) -> bool:
+    """Return whether a config is one that Kafka does not have."""
+    return name.startswith("penstock.")
+
+
 def problem(name: str, value: str) -> str:
     """Why a topic cannot have this config; empty if it can. Unknown names come with the nearest
     known one.

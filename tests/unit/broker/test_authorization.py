@@ -142,11 +142,19 @@ async def test_snapshots_have_the_acls_of_their_topic(fixture: Fixture) -> None:
     assert hidden.error_code == DENIED
 
 
-async def test_undeletion_needs_read_on_the_deleted_topic(fixture: Fixture) -> None:
-    fixture.authorize(topic("new", Operation.CREATE))
-    assert await create(fixture, "new", penstock_undelete="old") is DENIED
+async def test_undeletion_needs_delete_or_alter_on_the_old_name(fixture: Fixture) -> None:
+    """Under another name also Read: there its records have other ACLs."""
+    fixture.authorize(cluster(Operation.CREATE))
+    assert await create(fixture, "old", penstock_undelete="old") is DENIED
     fixture.authorize(topic("old", Operation.READ))
+    assert await create(fixture, "old", penstock_undelete="old") is DENIED
+    assert await create(fixture, "new", penstock_undelete="old") is DENIED
+    fixture.authorize(topic("old", Operation.ALTER))
+    assert await create(fixture, "old", penstock_undelete="old") is ErrorCode.NONE
     assert await create(fixture, "new", penstock_undelete="old") is ErrorCode.NONE
+    fixture.authorize(topic("older", Operation.DELETE))
+    assert await create(fixture, "older", penstock_undelete="older") is ErrorCode.NONE
+    assert await create(fixture, "new", penstock_undelete="older") is DENIED
 
 
 async def test_a_deletion_by_id_does_not_tell_the_name(fixture: Fixture) -> None:

@@ -1,0 +1,175 @@
+"""Create topics for a client: every creation by a request goes through `create_topics`, which
+checks the rights of the client and writes the audit log.
+
+Invariant: after an answer this broker's Metadata shows the topics (read your writes).
+Must not: plan forks, or check the wire format (`broker.handlers.topics` does).
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from broker.errors import ErrorCode, code_of, code_of_status
+from broker.handlers import configs
+from broker.handlers.authorization import note_change
+from broker.handlers.mutation_quota import note_throttle, quota_client
+from broker.handlers.node import Node
+from broker.handlers.partition_turns import chunks
+from broker.handlers.slices import listed, sliced
+from broker.handlers.topic_rights import denied_creations, sources_of
+from broker.network.request import RequestContext
+from broker.wire.gen.create_topics import CreatableTopicConfigs, CreatableTopicResult
+from controller.api import messages
+from controller.api.errors import ControllerError
+from controller.metadata.topic_configs import UNDELETE, canonical
+from stream.format.manifest.model import SNAPSHOT_SEPARATOR
+
+DENIED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+TOO_MANY: Final = (
+    f"more than {messages.PARTITIONS_PER_REQUEST_MAX} partitions in one request: make several"
+    " requests"
+)
+_Created = CreatableTopicResult
+
+
+async def create_topics(
+    node: Node,
+    ctx: RequestContext,
+    wanted: Sequence[messages.NewTopic],
+    *,
+    validate_only: bool = False,
+    mutes: bool = True,
+    timeout_s: float,
+) -> dict[str, _Created]:
+    """Create the topics that the client may create. Return a result for each by name.
+
+    mutes: whether a client over its quota has to wait.
+    """
+    denied = await denied_creations(node, ctx, wanted)
+    code, message = DENIED
+    results = {
+        name: _Created(name, error_code=code, error_message=message, configs=None)
+        for name in denied
+    }
+    allowed = [topic for topic in wanted if topic.name not in denied] if denied else wanted
+    # Once a topic is undeleted, its id has the new name.
+    audited = {
+        topic.name: text async for topic in sliced(allowed) if (text := _sources_text(node, topic))
+    }
+    results |= await _create_in_chunks(
+        node, ctx, allowed, validate_only=validate_only, mutes=mutes, timeout_s=timeout_s
+    )
+    if not validate_only:
+        created = await listed(
+            audited.get(topic.name, topic.name)
+            for topic in allowed
+            if not results[topic.name].error_code
+        )
+        note_change(node, ctx, "topics_created", created)
+    return results
+
+
+def _sources_text(node: Node, topic: messages.NewTopic) -> str:
+    """Return the topic with its sources, as the audit log names it; empty if it has none."""
+    sources = ", ".join(map(str, sources_of(node, topic)))
+    return f"{topic.name} ({sources})" if sources else ""
+
+
+async def _create_in_chunks(
+    node: Node,
+    ctx: RequestContext,
+    wanted: Sequence[messages.NewTopic],
+    *,
+    validate_only: bool,
+    mutes: bool,
+    timeout_s: float,
+) -> dict[str, _Created]:
+    """Create the topics in chunks, so that the controller serves others in between."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    results: dict[str, _Created] = {}
+    partition_count = 0
+    async for chunk in sliced(_topic_chunks(wanted)):
+        chunk_count = sum(map(_partition_count, chunk))
+        partition_count += chunk_count
+        if results and partition_count > messages.PARTITIONS_PER_REQUEST_MAX:
+            results |= {topic.name: _too_many(topic) for topic in chunk}
+            continue
+        request = messages.CreateTopics(
+            topics=chunk, validate_only=validate_only, client=quota_client(ctx)
+        )
+        try:
+            async with node.partition_turns.turn(chunk_count, deadline) as left_s:
+                created = await node.client.create_topics(request, timeout_s=left_s)
+        except (ControllerError, TimeoutError) as error:
+            code, detail = code_of(error), str(error)
+            results |= {
+                topic.name: _Created(topic.name, error_code=code, error_message=detail)
+                for topic in chunk
+            }
+            continue
+        if mutes:
+            note_throttle(ctx, created)
+        requested = {topic.name: topic for topic in chunk}
+        async for topic in sliced(created.topics):
+            results[topic.name] = _created(node, topic, requested[topic.name])
+    return results
+
+
+def _topic_chunks(wanted: Sequence[messages.NewTopic]) -> Iterator[list[messages.NewTopic]]:
+    """Yield the topics in chunks. All topics of snapshots are in the first one, because all or none
+    of them are created.
+    """
+    frozen = [topic for topic in wanted if is_frozen(topic.name)]
+    if frozen:
+        yield frozen
+    yield from chunks((topic for topic in wanted if not is_frozen(topic.name)), _partition_count)
+
+
+def _partition_count(topic: messages.NewTopic) -> int:
+    return max(1, topic.partitions if topic.assignment is None else len(topic.assignment))
+
+
+def _too_many(topic: messages.NewTopic) -> _Created:
+    return _Created(topic.name, error_code=ErrorCode.POLICY_VIOLATION, error_message=TOO_MANY)
+
+
+def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
+    if topic.status is not messages.Status.OK:
+        return _Created(
+            topic.name,
+            error_code=code_of_status(topic.status),
+            error_message=topic.detail or None,
+            configs=None,
+        )
+    if UNDELETE in requested.configs:
+        overrides = _configs_of(node, topic)
+    else:
+        overrides = {
+            name: canonical(name, value)
+            for name, value in requested.configs.items()
+            if value is not None
+        }
+    return _Created(
+        topic.name,
+        topic_id=topic.topic_id,
+        error_message=None,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[
+            CreatableTopicConfigs(
+                entry.name, entry.value, entry.is_read_only, entry.source, entry.is_sensitive
+            )
+            for entry in configs.topic_entries(overrides)
+        ],
+    )
+
+
+def _configs_of(node: Node, topic: messages.CreatedTopic) -> dict[str, str]:
+    """Return the configs of a topic that came back, or that would (for validate_only)."""
+    found = None if topic.topic_id is None else node.image.frozen_topics.by_id(topic.topic_id)
+    return dict(node.image.configs.topic(topic.name) if found is None else found.configs)
+
+
+def is_frozen(name: str) -> bool:
+    """Return whether a topic with this name is one of a snapshot, or a deleted one."""
+    return SNAPSHOT_SEPARATOR in name
