@@ -17,11 +17,11 @@ from broker.handlers.fetch_target import FetchTarget, aborted_of, end_offset_of
 from broker.handlers.node import Node
 from broker.partition.committed import CommittedPartition
 from broker.partition.partition import Partition
-from broker.tail.links import is_told
+from broker.tail.links import SlotRead, await_report
 from broker.tail.partition import TailView
 from broker.wire.fetch import FetchPartitionResult
-from objectstore.errors import ObjectNotFound, ObjectStoreError
-from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange, StreamError
+from objectstore.errors import ObjectNotFound
+from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
 
 _log = structlog.get_logger(__name__)
 
@@ -96,10 +96,16 @@ class ColdReads:
                 # OFFSET_OUT_OF_RANGE would make it reset its position.
                 result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         except (ObjectCorrupt, ObjectMissing) as error:
-            # `stream.read.stream_reader` logs the damage, once per minute and object
-            result.error_code = code_of(error)
+            # `stream.read.stream_reader` logs the damage, once per minute and object. A leader may
+            # have the records in memory, or be able to read them.
+            is_led = partition is not None
+            result.error_code = code_of(error) if is_led else ErrorCode.NOT_LEADER_OR_FOLLOWER
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
-            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            result.error_code = (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER
+                if partition is None
+                else ErrorCode.KAFKA_STORAGE_ERROR
+            )
             _log.warning(
                 "cold_read_failed",
                 topic=target.topic_name,
@@ -141,23 +147,19 @@ class ColdReads:
             await self._take_elsewhere(target, records, found, None)
         if target.result.records:
             return
-        # The leader knows what follows. The next fetch waits for what it tells.
+        # The leader has what follows. The next fetch waits for its report.
         tail = self._node.tails.follow(found) if self._follows_tails else None
-        if tail is None or not await is_told(tail):
+        if tail is None or not await await_report(tail):
             target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     async def _read_tail(self, target: FetchTarget, view: TailView) -> None:
         offset = Offset(target.wanted.fetch_offset)
+        read = SlotRead(view.ranges, offset, view.end_offset, target.size_bytes)
         try:
-            records = await self._node.storage.read_tail(
-                view.ranges, offset, view.end_offset, target.size_bytes
-            )
+            records = await self._node.tails.read(view.leader, read)
         except ObjectNotFound:
             return  # uploaded and deleted meanwhile: the next fetch finds it in objects
-        except (StreamError, ObjectStoreError) as error:
-            # Damaged, or in a format that is unknown here. The leader has the records in memory.
-            _log.warning("tail_not_read", leader=view.leader, error=str(error))
-            self._node.tails.distrust(view.leader)
+        if records is None:
             target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return
         await self._take_elsewhere(target, records, None, view)

@@ -9,8 +9,9 @@ available or a partition has an error, otherwise at max_wait. A damaged object f
 fetches that begin in it; intact data before it is returned. A partition that another broker leads
 is read only for a client in the rack of this broker (KIP-392) or a debugging consumer, and only as
 far as this broker knows that it was acknowledged: what is in objects, and the tail that the leader
-tells of (`broker.tail`). Replicas get NOT_LEADER_OR_FOLLOWER, because there are none; live brokers
-that ask as such are told of the tail (`broker.handlers.tail_fetch`). The first partition with data
+reports (`broker.tail`). If it cannot be read, the client goes back to the leader, which serves it
+for a minute. Replicas get NOT_LEADER_OR_FOLLOWER, because there are none; live brokers that ask as
+such get a report of the tail (`broker.handlers.tail_fetch`). The first partition with data
 returns at least one whole batch (KIP-74); everything else stays within the limits. There is no
 polling: high watermarks wake parked fetches.
 Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all

@@ -315,7 +315,7 @@ class FetchCall:
         tail = self._node.tails.find(found) if self._is_near else None
         if tail is None and self._is_near and wanted.fetch_offset >= found.committed_end:
             tail = self._node.tails.follow(found)
-        if tail is not None and tail.tells(found.committed_end, committed=self._reads_committed):
+        if tail is not None and tail.covers(found.committed_end, committed=self._reads_committed):
             self._locate_tail(target, found, tail)
         elif wanted.fetch_offset < found.committed_end:
             self._locate_committed(target, found)
@@ -345,7 +345,7 @@ class FetchCall:
     def _locate_tail(
         self, target: FetchTarget, found: CommittedPartition, tail: TailPartition
     ) -> None:
-        """Read what the leader has told of, or wait for more."""
+        """Read what the leader has reported, or wait for more."""
         offset, result = target.wanted.fetch_offset, target.result
         end_offset = max(tail.high_watermark, found.committed_end)
         if not tail.log_start_offset <= offset <= end_offset:
@@ -392,13 +392,16 @@ class FetchCall:
         self, target: FetchTarget, partition: Partition, *, is_cold: bool = False
     ) -> bool:
         """Send a client of another rack to the broker there that should serve this read, if there
-        is one: it knows the tail of this partition, or the read is cold.
+        is one: it follows the tail of this partition, or the read is cold. A client that has come
+        back from there is served here.
         """
         rack, node = self._rack, self._node
         if not rack or rack == node.config.rack or not partition.accepts_records:
             return False
         nearer = broker_in_rack(node.image, rack, partition.topic_id, partition.index)
-        if nearer is None:
+        redirect = self._ctx.connection.id, partition.topic_id, partition.index
+        now = self._ctx.received_at
+        if nearer is None or node.tail_followers.redirects.has_returned(redirect, now):
             return False
         offset = Offset(target.wanted.fetch_offset)
         if not node.tail_followers.has(nearer) and not (
@@ -406,6 +409,7 @@ class FetchCall:
         ):
             return False
         target.result.preferred_read_replica = nearer
+        node.tail_followers.redirects.add(redirect, now)
         node.partitions.committed_reads.sent += 1
         return True
 

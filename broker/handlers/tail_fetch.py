@@ -1,4 +1,4 @@
-"""Answer the Fetch of another broker: where the tail of a partition is, not the records.
+"""Respond to the Fetch of another broker with the WAL slots of a tail, not with its records.
 
 It waits for records, checks epochs and leases, and keeps its session as any other Fetch does.
 Must not: read records.
@@ -15,7 +15,7 @@ from broker.handlers.fetch_target import FetchTarget
 from broker.handlers.node import Node
 from broker.network.request import RequestContext
 from broker.partition.partition import Partition
-from broker.tail.told_tail import SLOTS_MAX, encode_told_tail
+from broker.tail.reported_tail import SLOTS_MAX, encode_reported_tail
 from broker.wire.gen.fetch import FetchRequest
 
 
@@ -25,7 +25,7 @@ def is_of_follower(node: Node, ctx: RequestContext, request: FetchRequest) -> bo
         request.replica_state is not None
         and request.replica_state.replica_id >= 0
         and is_broker(node, ctx)
-        and node.tail_followers.hears(request)
+        and node.tail_followers.note_request(request)
     )
 
 
@@ -46,15 +46,15 @@ class TailFetch(FetchCall):
         if offset >= end_offset or self._budget_bytes <= 0:
             return
         log, node = partition.log, self._node
-        told = encode_told_tail(
+        report = encode_reported_tail(
             node.node_epoch,
             end_offset,
             node.storage.tail(log.data.stream_id, offset, SLOTS_MAX),
             log.transactions.aborted_since(log.data.committed_offset, end_offset),
         )
-        target.result.records = (told,)
-        self._size_bytes += len(told)
-        self._budget_bytes -= len(told)
+        target.result.records = (report,)
+        self._size_bytes += len(report)
+        self._budget_bytes -= len(report)
 
     def _count(self, targets: Iterable[FetchTarget]) -> int:
         """Count nothing: consumers get the records elsewhere. Returns the first error."""

@@ -1,4 +1,5 @@
-"""Know which brokers ask this one for tails, so that consumers in their racks can be sent to them.
+"""Track which brokers follow the tails of this one, so that consumers in their racks can be sent
+to them.
 
 Invariant: a broker is a follower only while it is alive, keeps asking, and has not left. So
 consumers are sent only to a broker that can answer them.
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from base.ids import NodeId
 from broker.partition.local_broker import LocalBroker
+from broker.tail.redirects import RedirectTable
 from broker.tail.session import LEAVES_BYTES
 from broker.wire.gen.fetch import FetchRequest
 from controller.metadata.delta import MetadataDelta
@@ -26,11 +28,12 @@ class TailFollowers:
     def __init__(self, node: LocalBroker) -> None:
         self._node = node
         self._clock = asyncio.get_running_loop().time
-        self._heard: dict[BrokerIncarnation, float] = {}
+        self.redirects = RedirectTable()
+        self._requested_at: dict[BrokerIncarnation, float] = {}
 
-    def hears(self, request: FetchRequest) -> bool:
-        """Return whether the request is of a live broker, which counts from now on unless it
-        leaves.
+    def note_request(self, request: FetchRequest) -> bool:
+        """Return whether a live broker sent the request. It counts as a follower from now on,
+        unless it leaves.
         """
         replica = request.replica_state
         if replica is None:
@@ -40,9 +43,9 @@ class TailFollowers:
             return False
         follower = BrokerIncarnation(state.node_id, state.node_epoch)
         if request.max_bytes == LEAVES_BYTES:
-            self._heard.pop(follower, None)
+            self._requested_at.pop(follower, None)
         else:
-            self._heard[follower] = self._clock()
+            self._requested_at[follower] = self._clock()
         return True
 
     def has(self, node_id: NodeId) -> bool:
@@ -51,15 +54,15 @@ class TailFollowers:
         if state is None:
             return False
         follower = BrokerIncarnation(node_id, state.node_epoch)
-        heard_at = self._heard.get(follower)
+        requested_at = self._requested_at.get(follower)
         return (
-            heard_at is not None
-            and self._clock() - heard_at < FOLLOWED_S
+            requested_at is not None
+            and self._clock() - requested_at < FOLLOWED_S
             and follower not in self._node.gone
         )
 
     def on_batch(self, delta: MetadataDelta, image: "MetadataImage") -> None:
         """Forget brokers that are dead."""
         if delta.everything or delta.node_ids:
-            for follower in [each for each in self._heard if not image.nodes.is_alive(each)]:
-                del self._heard[follower]
+            for follower in [each for each in self._requested_at if not image.nodes.is_alive(each)]:
+                del self._requested_at[follower]

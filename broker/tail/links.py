@@ -1,14 +1,15 @@
-"""Follow the tails of other brokers: ask them where it is, for the consumers in the rack of this
-one, and let them know that they may send those here.
+"""Follow the tails of other brokers for the consumers in the rack of this one.
 
-One Fetch at a time goes to each broker that is asked, with a `ReplicaState` as Kafka's followers
-send it. It waits there for new records, and the answer names their WAL slots. A new tail is asked
-for at once, over a second connection, because the first one may wait.
-Invariants: a tail is in the session only once its leader has told of it, so each is asked for over
-one of the connections. After an error the tails of the link are over: fetches that wait for them
-get NOT_LEADER_OR_FOLLOWER and go to the leader.
-Limits: two connections to each broker, with one request each; ANSWER_MAX_S for its answer;
-TAILS_MAX of each; LOADS_MAX; a tail that no consumer asked for is forgotten after UNUSED_S.
+Each leader gets one Fetch at a time, with a `ReplicaState` as Kafka's followers send it. It waits
+there for new records, and the response lists their WAL slots. New tails are requested at once over
+a second connection, because the first one may be waiting. The requests let the leader send
+consumers here.
+Invariants: a tail is in the session only after its first report, so each is requested over one of
+the connections. After an error the tails of the link end: waiting fetches get
+NOT_LEADER_OR_FOLLOWER and go to the leader. After a failed read of slots, the leader sends no
+consumers here before this broker has read these slots.
+Limits: two connections per broker with one request each; ANSWER_MAX_S per response; TAILS_MAX per
+leader; LOADS_MAX; UNREAD_MAX; a tail without readers is dropped after UNUSED_S.
 Must not: interpret records, or know consumers.
 Source: KIP-392, KIP-903; ADR 0107.
 """
@@ -23,21 +24,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from base.backoff import Backoff
-from base.ids import NodeId
+from base.buffers import Buffer
+from base.ids import NodeId, Offset, StreamId
 from broker.config import RACK_AWARE
 from broker.network.peers import PeerConnections, PeerGone
 from broker.partition.committed import CommittedPartition
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.local_broker import LocalBroker
 from broker.tail.partition import TailDelta, TailPartition
+from broker.tail.reported_tail import decode_reported_tail
 from broker.tail.session import TailSession, first_request
-from broker.tail.told_tail import decode_told_tail
 from broker.wire import apis
 from broker.wire.errors import WireError
 from broker.wire.gen.fetch import FetchRequest, FetchResponse
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.topics import PartitionKey
-from objectstore.errors import ObjectStoreError
+from objectstore.errors import ObjectNotFound, ObjectStoreError
 from stream.errors import StreamError
 from stream.ports import BrokerIncarnation, ObjectRange
 
@@ -48,21 +50,25 @@ log = structlog.get_logger(__name__)
 
 FETCH_VERSION: Final = 17
 GREET_S: Final = 2.0
-"""How often a broker in another rack hears of this one, while no consumer needs its tails. Less
+"""The interval of requests to a broker in another rack while no consumer needs its tails: less
 than half of `broker.tail.followers.FOLLOWED_S`.
 """
 ANSWER_MAX_S: Final = 5.0
 UNUSED_S: Final = 60.0
 TAILS_MAX: Final = 10_000
 """Partitions of one leader: as many as one Fetch may name."""
-DISTRUST_S: Final = 30.0
-"""How long this broker stays away from a leader whose slots it could not read."""
+BACKOFF_S: Final = 30.0
+"""How long this broker waits before it tries again to read slots that it could not read."""
+SLOT_READ_MAX_S: Final = 5.0
+"""A read of slots that takes longer has failed: the leader has the records in memory."""
+UNREAD_MAX: Final = 16
+"""Failed reads per leader that are tried again."""
 LOADS_MAX: Final = 32
 """Answers of leaders whose slots are being read."""
 LOADED_SLOTS_MAX: Final = 8
 """Of one answer. Consumers that are behind more of them read the others themselves."""
-TOLD_MAX_S: Final = 1.0
-"""How long a read waits for the first answer of a leader."""
+REPORT_MAX_S: Final = 1.0
+"""How long a read waits for the first report of a leader."""
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 5_000
 _UNREACHABLE: Final = (PeerGone, OSError, EOFError, WireError)
@@ -78,13 +84,27 @@ class _Link:
     is_reached: bool = False
     has_failed: bool = False
     """Since it was reached. A broker registers a moment before it accepts connections."""
-    silent_until: float = 0.0
-    """When this broker trusts the leader again, in seconds of the event loop."""
+    backs_off_until: float = 0.0
+    """In seconds of the event loop."""
+    unread: dict[StreamId, "SlotRead"] = field(default_factory=dict[StreamId, "SlotRead"])
+    """Reads that failed. The backoff lasts until all of them have been repeated."""
     has_news: asyncio.Event = field(default_factory=asyncio.Event)
-    """A tail joins the session, or the link is not trusted any more."""
+    """A tail joins the session, or the link backs off."""
     task: "asyncio.Task[None] | None" = None
     first: "asyncio.Task[None] | None" = None
-    """Asks for new tails."""
+    """Requests new tails."""
+
+    def backs_off(self, now: float) -> bool:
+        return bool(self.unread) or now < self.backs_off_until
+
+
+class SlotRead(NamedTuple):
+    """The arguments of one `Storage.read_tail`."""
+
+    ranges: Sequence[ObjectRange]
+    offset: Offset
+    end_offset: Offset
+    max_bytes: int
 
 
 class TailCounts(NamedTuple):
@@ -132,7 +152,7 @@ class TailLinks:
         )
 
     def find(self, found: CommittedPartition) -> TailPartition | None:
-        """Return the tail of this partition if its leader tells of it."""
+        """Return the tail of this partition if its leader reports it."""
         link = self._links.get(found.leader.node_id)
         tail = None if link is None else link.tails.get(found.key)
         if tail is None or tail.leader != found.leader or tail.leader_epoch != found.leader_epoch:
@@ -150,7 +170,7 @@ class TailLinks:
             return tail
         link = self._link(found.leader.node_id)
         if len(link.tails) >= TAILS_MAX:
-            self.distrust(found.leader.node_id)
+            self.back_off(found.leader.node_id, None)
         if self._is_down(link):
             return None
         replaced = link.tails.pop(found.key, None)
@@ -162,15 +182,35 @@ class TailLinks:
         return tail
 
     def _is_down(self, link: _Link) -> bool:
-        return link.has_failed or self._clock() < link.silent_until
+        return link.has_failed or link.backs_off(self._clock())
 
-    def distrust(self, leader: NodeId) -> None:
-        """Stay away from this leader for a while: what it tells cannot be read from the store
-        here, or there is too much of it.
+    async def read(self, leader: NodeId, read: SlotRead) -> list[Buffer] | None:
+        """Read slots of this leader. After a failure, return None and back off. Raises
+        ObjectNotFound if a slot was uploaded and deleted meanwhile.
+        """
+        try:
+            return await self._read(read)
+        except ObjectNotFound:
+            raise
+        except (StreamError, ObjectStoreError, TimeoutError) as error:
+            # Damaged, in an unknown format, or too slow. The leader has the records in memory.
+            log.warning("tail_not_read", leader=leader, error=str(error) or type(error).__name__)
+            self.back_off(leader, read)
+            return None
+
+    async def _read(self, read: SlotRead) -> list[Buffer]:
+        async with asyncio.timeout(SLOT_READ_MAX_S):
+            return await self._node.storage.read_tail(*read)
+
+    def back_off(self, leader: NodeId, unread: SlotRead | None) -> None:
+        """Follow this leader no more until `unread` can be read, at least for BACKOFF_S. None: it
+        has more tails than this broker follows.
         """
         link = self._links.get(leader)
         if link is not None:
-            link.silent_until = self._clock() + DISTRUST_S
+            link.backs_off_until = self._clock() + BACKOFF_S
+            if unread is not None and len(link.unread) < UNREAD_MAX:
+                link.unread[unread.ranges[0].range.stream_id] = unread
             self._end_tails(link)
             link.has_news.set()
 
@@ -222,8 +262,8 @@ class TailLinks:
         try:
             while self._is_needed(link):
                 try:
-                    if self._clock() < link.silent_until:
-                        await self._stay_away(link)
+                    if link.backs_off(self._clock()):
+                        await self._back_off(link)
                     else:
                         await self._ask(link)
                         await self._rest(link)
@@ -242,23 +282,43 @@ class TailLinks:
         for key, tail in list(link.tails.items()):
             if now - tail.used_at > UNUSED_S and not tail.is_waited_for:
                 del link.tails[key]
-        return bool(link.tails) or link.node_id in self._far_nodes(self._node.image)
+        return (
+            bool(link.tails)
+            or link.backs_off(now)
+            or link.node_id in self._far_nodes(self._node.image)
+        )
 
-    async def _stay_away(self, link: _Link) -> None:
-        """Let the leader send no consumers here, until it is trusted again. Raises what
-        `_UNREACHABLE` has.
+    async def _back_off(self, link: _Link) -> None:
+        """Let the leader send no consumers here, wait, and repeat the reads that failed. Raises
+        `_UNREACHABLE`.
         """
         request = link.session.request({}, leaves=True)
         link.session.answered(await self._answer(self._peers, link, request))
-        await asyncio.sleep(link.silent_until - self._clock())
+        await asyncio.sleep(link.backs_off_until - self._clock())
+        for stream_id, read in list(link.unread.items()):
+            if await self._is_readable(stream_id, read):
+                link.unread.pop(stream_id, None)
+            else:
+                link.backs_off_until = self._clock() + BACKOFF_S
+
+    async def _is_readable(self, stream_id: StreamId, read: SlotRead) -> bool:
+        """Return whether this broker can read these slots, or needs them no more."""
+        if self._node.storage.committed_end(stream_id) >= read.end_offset:
+            return True
+        try:
+            await self._read(read)
+        except ObjectNotFound:
+            return True  # uploaded and deleted meanwhile
+        except (StreamError, ObjectStoreError, TimeoutError):
+            return False
+        return True
 
     async def _rest(self, link: _Link) -> None:
-        """Wait for the first tail of the session, or until the link is not trusted any more, at
-        most GREET_S.
-        """
+        """Wait for the first tail of the session, or until the link backs off, at most GREET_S."""
         link.has_news.clear()
-        is_trusted = self._clock() >= link.silent_until
-        if is_trusted and not any(tail.is_known for tail in link.tails.values()):
+        if not link.backs_off(self._clock()) and not any(
+            tail.is_known for tail in link.tails.values()
+        ):
             with suppress(TimeoutError):
                 async with asyncio.timeout(GREET_S):
                     await link.has_news.wait()
@@ -281,7 +341,7 @@ class TailLinks:
                 response = await self._answer(self._first_peers, link, first_request(self._me, new))
                 self._take(link, new, response)
                 if not any(tail.is_known or tail.is_over for tail in new.values()):
-                    raise WireError("a broker tells of none of the tails that it was asked for")
+                    raise WireError("a leader reports none of the tails that were requested")
         except _UNREACHABLE as error:
             self._broke(link, error)
         finally:
@@ -297,9 +357,9 @@ class TailLinks:
     def _take(
         self, link: _Link, asked: Mapping[PartitionKey, TailPartition], response: FetchResponse
     ) -> None:
-        """Take what the leader tells of these tails. Raises WireError."""
+        """Apply the reports of the leader. Raises WireError."""
         slots: dict[str, ObjectRange] = {}
-        told_tails: list[tuple[TailPartition, TailDelta]] = []
+        reports: list[tuple[TailPartition, TailDelta]] = []
         for topic in response.responses:
             assert topic.topic_id is not None, "this version has ids"
             for result in topic.partitions:
@@ -311,36 +371,39 @@ class TailLinks:
                     del link.tails[key]
                     tail.end()
                     continue
-                told = decode_told_tail(result.records) if result.records else None
+                report = decode_reported_tail(result.records) if result.records else None
                 delta = tail.take(
-                    result.high_watermark, result.last_stable_offset, result.log_start_offset, told
+                    result.high_watermark,
+                    result.last_stable_offset,
+                    result.log_start_offset,
+                    report,
                 )
-                told_tails.append((tail, delta))
+                reports.append((tail, delta))
                 if not delta.is_first:
                     slots |= {source.key: source for source in delta.ranges[-LOADED_SLOTS_MAX:]}
-        self._tell(list(slots.values())[-LOADED_SLOTS_MAX:], told_tails)
+        self._notify(list(slots.values())[-LOADED_SLOTS_MAX:], reports)
 
-    def _tell(
-        self, slots: Collection[ObjectRange], told_tails: Sequence[tuple[TailPartition, TailDelta]]
+    def _notify(
+        self, slots: Collection[ObjectRange], reports: Sequence[tuple[TailPartition, TailDelta]]
     ) -> None:
-        """Read the slots, then wake the fetches that wait for them: they find them in memory."""
+        """Read the slots, then wake the fetches that wait for them, which find them in memory."""
         if slots and len(self._loads) < LOADS_MAX:
-            load = asyncio.get_running_loop().create_task(self._load_and_tell(slots, told_tails))
+            load = asyncio.get_running_loop().create_task(self._load_and_notify(slots, reports))
             self._loads.add(load)
             load.add_done_callback(self._loads.discard)
             return
-        for tail, delta in told_tails:
-            tail.tell(delta)
+        for tail, delta in reports:
+            tail.notify(delta)
 
-    async def _load_and_tell(
-        self, slots: Iterable[ObjectRange], told_tails: Iterable[tuple[TailPartition, TailDelta]]
+    async def _load_and_notify(
+        self, slots: Iterable[ObjectRange], reports: Iterable[tuple[TailPartition, TailDelta]]
     ) -> None:
         await asyncio.gather(*map(self._load, slots))
-        for tail, delta in told_tails:
-            tail.tell(delta)
+        for tail, delta in reports:
+            tail.notify(delta)
 
     async def _load(self, source: ObjectRange) -> None:
-        with suppress(ObjectStoreError, StreamError):  # a fetch that reads it meets it again
+        with suppress(ObjectStoreError, StreamError):  # a fetch that reads it fails as well
             await self._node.storage.load_tail(source)
 
     def _broke(self, link: _Link, error: Exception) -> None:
@@ -356,15 +419,15 @@ class TailLinks:
             tail.end()
 
 
-async def is_told(tail: TailPartition) -> bool:
-    """Wait until the leader tells of the tail, at most TOLD_MAX_S. Return whether it did."""
+async def await_report(tail: TailPartition) -> bool:
+    """Wait for the first report of the leader, at most REPORT_MAX_S. Return whether it came."""
     if not tail.is_known and not tail.is_over:
-        told = asyncio.Event()
-        wait = FetchWait(1, told.set)
+        reported = asyncio.Event()
+        wait = FetchWait(1, reported.set)
         tail.add_fetch_wait(wait)
         try:
-            async with asyncio.timeout(TOLD_MAX_S):
-                await told.wait()
+            async with asyncio.timeout(REPORT_MAX_S):
+                await reported.wait()
         except TimeoutError:
             return False
         finally:

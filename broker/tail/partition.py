@@ -1,4 +1,4 @@
-"""The tail of one partition, as the broker that leads it told this one.
+"""The tail of one partition, as its leader reported it to this broker.
 
 Invariants: everything here was acknowledged by that leader. Ranges follow one another without a gap
 and end at `end_offset`; what lies between the committed end of this broker's image and the first of
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
 from broker.partition.committed import CommittedPartition
 from broker.partition.delayed_fetch import FetchWait
-from broker.tail.told_tail import ToldSlot, ToldTail
+from broker.tail.reported_tail import ReportedSlot, ReportedTail
 from stream.format.keys import wal_key
 from stream.format.transaction_log import AbortedTransaction
 from stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
@@ -82,9 +82,9 @@ class TailPartition:
         self.leader_epoch: StreamEpoch = found.leader_epoch
         self.stream_id: StreamId = found.data_stream_id
         self.is_known = False
-        """Whether the leader has told anything. Before, all offsets are those of the image."""
+        """Whether the leader has reported. Before that, all offsets are those of the image."""
         self.is_over = False
-        """Whether the leader refuses to tell more, or cannot be reached."""
+        """Whether the leader refuses further reports, or cannot be reached."""
         self.used_at = now
         """When a consumer last asked for it, in seconds of the event loop."""
         self.wakes_count = 0
@@ -106,26 +106,26 @@ class TailPartition:
     def is_waited_for(self) -> bool:
         return bool(self._fetch_waits)
 
-    # --- what the leader tells --------------------------------------------------------------------
+    # --- reports of the leader --------------------------------------------------------------------
 
     def take(
         self,
         high_watermark: int,
         last_stable_offset: int,
         log_start_offset: int,
-        told: ToldTail | None,
+        report: ReportedTail | None,
     ) -> TailDelta:
-        """Take an answer of the leader. Returns what to `tell` the fetches that wait. told: None if
-        nothing follows `end_offset`, or if the answer had no room.
+        """Apply a response of the leader. Returns what to `notify` waiting fetches of. report: None
+        if nothing follows `end_offset`, or if the answer had no room.
         """
-        if told is None and high_watermark > self.end_offset:
-            # Without room, it does not tell which transactions below these offsets are aborted.
+        if report is None and high_watermark > self.end_offset:
+            # Without room, the response does not list the aborted transactions below these offsets.
             return TailDelta()
         is_first, before, was_stable = not self.is_known, self.end_offset, self.last_stable_offset
         ranges: Sequence[ObjectRange] = ()
-        if told is not None:
-            ranges = self._take_slots(told)
-            self._take_aborted(told)
+        if report is not None:
+            ranges = self._take_slots(report)
+            self._take_aborted(report)
         self.is_known = True
         self.high_watermark = Offset(high_watermark)
         self.last_stable_offset = Offset(last_stable_offset)
@@ -137,7 +137,7 @@ class TailPartition:
             is_stable=self.last_stable_offset > was_stable,
         )
 
-    def tell(self, delta: TailDelta) -> None:
+    def notify(self, delta: TailDelta) -> None:
         """Wake the fetches that this delta lets go on."""
         if delta.is_first:
             self.wake()
@@ -154,7 +154,7 @@ class TailPartition:
                 wait.interrupt()
 
     def end(self) -> None:
-        """Wake all fetches: the leader tells no more."""
+        """Wake all fetches: no more reports come."""
         self.is_over = True
         self.wake()
 
@@ -174,11 +174,11 @@ class TailPartition:
         for marker in [offset for offset in self._aborted if offset < committed_end]:
             del self._aborted[marker]
 
-    def _take_slots(self, told: ToldTail) -> Sequence[ObjectRange]:
+    def _take_slots(self, report: ReportedTail) -> Sequence[ObjectRange]:
         """Return the ranges that follow what was known."""
         ranges = [
-            self._range(told.node_epoch, slot)
-            for slot in told.slots
+            self._range(report.node_epoch, slot)
+            for slot in report.slots
             if slot.end_offset > self.end_offset
         ]
         if not ranges or ranges[0].range.start_offset != self.end_offset:
@@ -187,19 +187,19 @@ class TailPartition:
             self._starts.clear()
         self._ranges += ranges
         self._starts += [source.range.start_offset for source in ranges]
-        self.end_offset = Offset(told.end_offset)
+        self.end_offset = Offset(report.end_offset)
         self._start_offset = self._starts[0] if self._starts else self.end_offset
         return ranges
 
-    def _take_aborted(self, told: ToldTail) -> None:
-        since = told.aborted_since()
+    def _take_aborted(self, report: ReportedTail) -> None:
+        since = report.aborted_since()
         if not self.is_known or since.offset > self.high_watermark:
-            # Transactions may have been aborted that were told neither before nor now.
+            # Transactions may have been aborted that neither report lists.
             self._aborted.clear()
             self._aborted_from = since.offset
         self._aborted |= {Offset(item.last_offset): item for item in since.transactions}
 
-    def _range(self, node_epoch: int, slot: ToldSlot) -> ObjectRange:
+    def _range(self, node_epoch: int, slot: ReportedSlot) -> ObjectRange:
         writer = BrokerIncarnation(self.leader.node_id, NodeEpoch(node_epoch))
         return ObjectRange(
             NO_OBJECT,
@@ -218,8 +218,8 @@ class TailPartition:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def tells(self, committed_end: Offset, *, committed: bool) -> bool:
-        """Return whether fetches can be answered by what the leader told; committed reads only if
+    def covers(self, committed_end: Offset, *, committed: bool) -> bool:
+        """Return whether the reports suffice to respond to fetches; for committed reads, only if
         every aborted transaction is known whose marker lies at or behind the committed end of the
         image.
         """

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -14,11 +15,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from broker.handlers.departed import LISTED_S
 from broker.node import Broker
 from broker.partition.partition import Partition
-from broker.tail import links, session
+from broker.tail import links, redirects, session
 from broker.wire import apis
+from broker.wire.codecs import CODECS
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen.fetch import FetchPartition, FetchRequest, FetchTopic
-from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
+from deploy.clients.wire import WireClient
+from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency, Selection
 from objectstore.memory import MemoryStore
 from stream.config import StreamConfig
 from tests.support.clients import (
@@ -72,7 +75,9 @@ class World:
         return consumer
 
     async def until_followed(self) -> None:
+        """Wait until the leader sends consumers to the broker in the rack."""
         leader, near = self.leader, self.near
+        await until(lambda: near.tails.counts().down == 0)
         await until(lambda: leader.tail_followers.has(near.node_id))
 
     async def produce(self, *values: bytes) -> None:
@@ -207,10 +212,10 @@ async def test_what_a_broker_does_not_know_yet_is_no_error(world: World) -> None
     rack, epoch = world.near.config.rack or "", world.led.leader_epoch
     assert await fetch(world, 0, epoch + 1, rack) == (0, -1, False), "its image is behind"
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return await fetch(world, 0, epoch, rack) == (0, 10, True)
 
-    await until(is_told)
+    await until(is_reported)
     assert await fetch(world, 10, epoch, rack) == (0, 10, False)
     for offset, asked_epoch, asked_rack in ((11, epoch, rack), (0, epoch, ""), (0, epoch, "x")):
         code, _, has_records = await fetch(world, offset, asked_epoch, asked_rack)
@@ -244,23 +249,119 @@ async def test_a_broker_is_killed_and_nothing_is_missing(world: World, who: str)
     await asyncio.to_thread(consumer.close)
 
 
-@pytest.mark.parametrize("fault", [Fault.DENIED, Fault.FLIPPED_BIT])
+UNREADABLE = {
+    "denied": FaultConfig(rules=(FaultRule(Fault.DENIED, 1.0, SLOTS),)),
+    "damaged": FaultConfig(rules=(FaultRule(Fault.TRUNCATED, 1.0, SLOTS),)),
+    "slow": FaultConfig(latencies=(Latency(2_000, 2_000, SLOTS),)),
+}
+
+
+@pytest.mark.parametrize("backoff_s", [0.05, 2.0])
+@pytest.mark.parametrize("fault", UNREADABLE)
 async def test_the_leader_serves_what_the_rack_cannot_read(
-    world: World, fault: Fault, monkeypatch: pytest.MonkeyPatch
+    world: World, fault: str, backoff_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the records in memory, whatever the store gives the broker in the rack."""
-    monkeypatch.setattr(links, "DISTRUST_S", 2.0)
+    """The leader has the records in memory. The broker in the rack serves consumers again after it
+    has read the slots.
+    """
+    monkeypatch.setattr(links, "BACKOFF_S", backoff_s)
+    monkeypatch.setattr(links, "SLOT_READ_MAX_S", 0.3)
+    consumer, store = world.consumer(), world.stores[world.near.node_id]
+    for first in (0, 30):  # the slots become unreadable twice
+        await world.produce(*values(first, 10))
+        assert await read(consumer, 10) == values(first, 10)
+        before = world.led.records_out
+        store.config = UNREADABLE[fault]
+        await world.produce(*values(first + 10, 10))
+        assert await read(consumer, 10) == values(first + 10, 10)
+        assert world.led.records_out == before + 10
+        store.config = FaultConfig()
+        await world.until_followed()
+        with monkeypatch.context() as patch:
+            patch.setattr(redirects, "REDIRECT_INTERVAL_S", 0.0)
+            await world.produce(*values(first + 20, 10))
+            assert await read(consumer, 10) == values(first + 20, 10)
+        assert world.led.records_out == before + 10, "the rack serves the consumer again"
+    await asyncio.to_thread(consumer.close)
+
+
+async def test_a_broker_that_cannot_read_slots_gets_no_consumers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short its backoff is."""
+    monkeypatch.setattr(links, "BACKOFF_S", 0.05)
+    leader, near = world.leader, world.near
+    store = world.stores[near.node_id]
     consumer = world.consumer()
     await world.produce(*values(0, 10))
     assert await read(consumer, 10) == values(0, 10)
-    store = world.stores[world.near.node_id]
-    store.config = FaultConfig(rules=(FaultRule(fault, 1.0, SLOTS),))
+    store.config = UNREADABLE["denied"]
     await world.produce(*values(10, 10))
     assert await read(consumer, 10) == values(10, 10)
-    assert world.led.records_out == 10
-    store.config = FaultConfig()
+    await until(lambda: not leader.tail_followers.has(near.node_id))
+    tries = store.injected[Fault.DENIED]
+    await until(lambda: store.injected[Fault.DENIED] >= tries + 3)
+    assert not leader.tail_followers.has(near.node_id)
+    await world.leader.storage.upload()  # the slots are not needed any more
     await world.until_followed()
-    await world.produce(*values(20, 10))
-    assert await read(consumer, 10) == values(20, 10)
+    await asyncio.to_thread(consumer.close)
+
+
+@pytest.mark.parametrize("fault", [Fault.DENIED, Fault.TRUNCATED])
+async def test_the_leader_serves_objects_that_the_rack_cannot_read(
+    world: World, fault: Fault
+) -> None:
+    await world.produce(*values(0, 10))
+    await world.leader.storage.upload()
+    everything = Selection(frozenset({"get", "get_range", "get_tail"}))
+    world.stores[world.near.node_id].config = FaultConfig(
+        rules=(FaultRule(fault, 1.0, everything),)
+    )
+    consumer = world.consumer()
+    assert await read(consumer, 10) == values(0, 10)
     assert world.led.records_out == 10
     await asyncio.to_thread(consumer.close)
+
+
+async def test_the_leader_redirects_each_consumer_once(world: World) -> None:
+    """Each connection and partition, within a minute; in all versions that have racks."""
+    bootstrap, leader = world.cluster.bootstrap, world.leader.node_id
+    await asyncio.to_thread(create_topic, bootstrap, "many", 6)
+    await asyncio.to_thread(produce, bootstrap, "many", values(0, 24), range(6))
+    topic = world.leader.image.topics.by_name("many")
+    assert topic is not None
+    first, second = [at for at in range(6) if world.cluster.leader_of("many", at) == leader][:2]
+    codec, rack = CODECS[apis.FETCH.key], world.near.config.rack or ""
+
+    def fetch(client: WireClient, version: int, at: int, session: tuple[int, int]) -> Any:
+        wanted = FetchPartition(at, fetch_offset=0, partition_max_bytes=1 << 20)
+        by_name = FetchTopic(topic="many", partitions=[wanted])
+        by_id = FetchTopic(topic.topic_id, partitions=[wanted])
+        request = FetchRequest(
+            max_wait_ms=100,
+            min_bytes=1,
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=[by_name if version < 13 else by_id],
+            rack_id=rack,
+        )
+        encode, decode = codec.encode_request, codec.decode_response
+        return client.ask(apis.FETCH, request, encode, decode, version=version)
+
+    def fetch_twice(version: int, epoch: int) -> None:
+        with WireClient(f"127.0.0.1:{world.leader.port}") as client:
+            for at in (first, second):
+                sent = fetch(client, version, at, (0, epoch))
+                (result,) = sent.responses[0].partitions
+                assert (result.preferred_read_replica, result.records) == (world.near.node_id, b"")
+                session = (sent.session_id, 1) if epoch == 0 else (0, epoch)
+                for _ in range(2):
+                    answer = fetch(client, version, at, session)
+                    (result,) = answer.responses[0].partitions
+                    assert result.preferred_read_replica == -1
+                    assert result.records
+                    session = (session[0], session[1] + 1) if epoch == 0 else session
+
+    for version in range(11, 18):
+        for epoch in (-1, 0):
+            await asyncio.to_thread(fetch_twice, version, epoch)

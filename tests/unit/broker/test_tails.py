@@ -1,4 +1,4 @@
-"""What a broker makes of what leaders tell of their tails, without sockets."""
+"""Apply the tails that leaders report, without sockets."""
 
 from collections.abc import AsyncIterator
 from inspect import isawaitable
@@ -19,10 +19,16 @@ from broker.partition.committed import CommittedPartition
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.transactions import AbortedTail, Transactions
 from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from broker.tail import redirects
 from broker.tail.links import FETCH_VERSION
 from broker.tail.partition import TailPartition
+from broker.tail.reported_tail import (
+    SLOTS_MAX,
+    ReportedTail,
+    decode_reported_tail,
+    encode_reported_tail,
+)
 from broker.tail.session import LEAVES_BYTES, TailSession
-from broker.tail.told_tail import SLOTS_MAX, ToldTail, decode_told_tail, encode_told_tail
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
 from broker.wire.errors import WireError
@@ -53,11 +59,11 @@ def slot(sequence: int, start: int, end: int) -> SlotRange:
     return SlotRange(WalSequence(sequence), 1_000, part(STREAM, start, end))
 
 
-def told(
+def report(
     end: int, *slots: SlotRange, since: int = 0, aborted: tuple[AbortedTransaction, ...] = ()
-) -> ToldTail:
-    return decode_told_tail(
-        encode_told_tail(
+) -> ReportedTail:
+    return decode_reported_tail(
+        encode_reported_tail(
             LEADER.node_epoch, Offset(end), list(slots), AbortedTail(Offset(since), aborted)
         )
     )
@@ -128,8 +134,8 @@ def test_aborted_transactions_count_from_their_markers_on() -> None:
 
 def test_an_answer_ends_with_the_last_slot_that_it_names() -> None:
     slots = [slot(number, number, number + 1) for number in range(SLOTS_MAX)]
-    assert told(500, *slots).end_offset == SLOTS_MAX
-    assert told(500, *slots[:-1]).end_offset == 500
+    assert report(500, *slots).end_offset == SLOTS_MAX
+    assert report(500, *slots[:-1]).end_offset == 500
 
 
 @pytest.mark.parametrize(
@@ -146,7 +152,7 @@ def test_an_answer_ends_with_the_last_slot_that_it_names() -> None:
 )
 def test_what_no_leader_tells_is_refused(data: bytes) -> None:
     with pytest.raises(WireError):
-        decode_told_tail(data)
+        decode_reported_tail(data)
 
 
 # --- a tail ---------------------------------------------------------------------------------------
@@ -154,12 +160,12 @@ def test_what_no_leader_tells_is_refused(data: bytes) -> None:
 
 def test_a_tail_names_the_slots_from_an_offset_on() -> None:
     tail = tail_at(10)
-    assert not tail.tells(Offset(10), committed=False)
-    tail.take(30, 30, 0, told(30, slot(3, 10, 20), slot(4, 20, 30)))
+    assert not tail.covers(Offset(10), committed=False)
+    tail.take(30, 30, 0, report(30, slot(3, 10, 20), slot(4, 20, 30)))
     assert starts(tail, 10) == [10, 20]
     assert starts(tail, 25) == [20]
     assert starts(tail, 30) == starts(tail, 9) == []
-    tail.take(40, 40, 0, told(40, slot(6, 30, 40)))
+    tail.take(40, 40, 0, report(40, slot(6, 30, 40)))
     assert starts(tail, 20) == [20, 30]
     view = tail.view(Offset(30), Offset(10), committed=False)
     assert view is not None
@@ -173,11 +179,11 @@ def test_a_tail_names_the_slots_from_an_offset_on() -> None:
 
 def test_what_was_committed_between_two_answers_is_not_in_the_tail() -> None:
     tail = tail_at(10)
-    tail.take(20, 20, 0, told(20, slot(3, 10, 20)))
-    tail.take(60, 60, 0, told(60, slot(9, 50, 60)))
+    tail.take(20, 20, 0, report(20, slot(3, 10, 20)))
+    tail.take(60, 60, 0, report(60, slot(9, 50, 60)))
     assert starts(tail, 10) == starts(tail, 20) == starts(tail, 49) == []
     assert starts(tail, 50) == [50]
-    tail.take(80, 80, 0, told(80))
+    tail.take(80, 80, 0, report(80))
     assert starts(tail, 50) == starts(tail, 79) == []
     view = tail.view(Offset(50), Offset(80), committed=False)
     assert view is not None
@@ -186,7 +192,7 @@ def test_what_was_committed_between_two_answers_is_not_in_the_tail() -> None:
 
 def test_committed_reads_end_with_what_is_decided() -> None:
     tail = tail_at(10)
-    tail.take(30, 15, 0, told(30, slot(3, 10, 30)))
+    tail.take(30, 15, 0, report(30, slot(3, 10, 30)))
     assert tail.readable_end(committed=True) == 15
     assert tail.readable_end(committed=False) == 30
 
@@ -194,20 +200,20 @@ def test_committed_reads_end_with_what_is_decided() -> None:
 def test_committed_reads_need_all_aborted_transactions() -> None:
     first, second = AbortedTransaction(1, 12, 18), AbortedTransaction(2, 31, 38)
     tail = tail_at(10)
-    tail.take(30, 30, 0, told(30, slot(3, 10, 30), since=10, aborted=(first,)))
-    assert tail.tells(Offset(10), committed=True)
-    assert not tail.tells(Offset(9), committed=True), "a marker at 9 may have been committed"
-    tail.take(40, 40, 0, told(40, slot(4, 30, 40), since=30, aborted=(second,)))
-    assert tail.tells(Offset(10), committed=True), "nothing was aborted between both answers"
+    tail.take(30, 30, 0, report(30, slot(3, 10, 30), since=10, aborted=(first,)))
+    assert tail.covers(Offset(10), committed=True)
+    assert not tail.covers(Offset(9), committed=True), "a marker at 9 may have been committed"
+    tail.take(40, 40, 0, report(40, slot(4, 30, 40), since=30, aborted=(second,)))
+    assert tail.covers(Offset(10), committed=True), "nothing was aborted between both answers"
     view = tail.view(Offset(10), Offset(10), committed=True)
     assert view is not None
     tail.forget_committed(Offset(40))
     assert view.aborted_within(Offset(10), Offset(40)) == [first, second], "of the moment it began"
     assert view.aborted_within(Offset(19), Offset(31)) == []
-    tail.take(90, 90, 0, told(90, slot(8, 80, 90), since=80))
-    assert not tail.tells(Offset(40), committed=True), "a marker in [40, 80) is unknown"
-    assert tail.tells(Offset(40), committed=False)
-    assert tail.tells(Offset(80), committed=True)
+    tail.take(90, 90, 0, report(90, slot(8, 80, 90), since=80))
+    assert not tail.covers(Offset(40), committed=True), "a marker in [40, 80) is unknown"
+    assert tail.covers(Offset(40), committed=False)
+    assert tail.covers(Offset(80), committed=True)
 
 
 def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> None:
@@ -216,10 +222,10 @@ def test_offsets_without_the_aborted_transactions_below_them_do_not_count() -> N
     tail = tail_at(10)
     tail.take(30, 30, 0, None)
     assert not tail.is_known
-    tail.take(20, 12, 0, told(20, slot(3, 10, 20), since=10))
+    tail.take(20, 12, 0, report(20, slot(3, 10, 20), since=10))
     tail.take(30, 30, 0, None)
     assert tail.readable_end(committed=True) == 12
-    tail.take(30, 30, 0, told(30, slot(4, 20, 30), since=10, aborted=(aborted,)))
+    tail.take(30, 30, 0, report(30, slot(4, 20, 30), since=10, aborted=(aborted,)))
     view = tail.view(Offset(12), Offset(10), committed=True)
     assert view is not None
     assert view.aborted_within(Offset(12), Offset(30)) == [aborted]
@@ -229,18 +235,18 @@ def test_fetches_wake_for_what_they_may_read() -> None:
     woken: list[str] = []
     tail = tail_at(10)
     tail.add_fetch_wait(FetchWait(1, lambda: woken.append("known")))
-    tail.tell(tail.take(10, 10, 0, None))
+    tail.notify(tail.take(10, 10, 0, None))
     assert woken == ["known"]
     tail.add_fetch_wait(FetchWait(150, lambda: woken.append("bytes")))
     tail.add_fetch_wait(FetchWait(1, lambda: woken.append("stable"), reads_committed=True))
-    tail.tell(tail.take(20, 10, 0, told(20, slot(3, 10, 20))))
+    tail.notify(tail.take(20, 10, 0, report(20, slot(3, 10, 20))))
     assert woken == ["known"]
-    tail.tell(tail.take(25, 10, 0, told(25, slot(4, 20, 25))))
+    tail.notify(tail.take(25, 10, 0, report(25, slot(4, 20, 25))))
     assert woken == ["known", "bytes"]
-    tail.tell(tail.take(26, 26, 0, told(26, slot(5, 25, 26))))
+    tail.notify(tail.take(26, 26, 0, report(26, slot(5, 25, 26))))
     assert woken == ["known", "bytes", "stable"]
     tail.add_fetch_wait(FetchWait(1_000, lambda: woken.append("committed")))
-    tail.tell(tail.take(40, 40, 0, told(40)))
+    tail.notify(tail.take(40, 40, 0, report(40)))
     assert woken[-1] == "committed", "what is new is in objects"
     tail.add_fetch_wait(FetchWait(1_000, lambda: woken.append("over")))
     tail.end()
@@ -292,6 +298,19 @@ def test_a_session_names_only_what_changed() -> None:
     assert exchange({}) == []
 
 
+def test_a_leader_forgets_old_redirects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redirects, "REDIRECTS_MAX", 3)
+    table = redirects.RedirectTable()
+    keys = [(number, KEY.topic_id, KEY.partition) for number in range(5)]
+    for number, key in enumerate(keys):
+        table.add(key, float(number))
+    assert [table.has_returned(key, 5.0) for key in keys] == [False, False, True, True, True]
+    end = 2.0 + redirects.REDIRECT_INTERVAL_S
+    assert [table.has_returned(key, end) for key in keys] == [False, False, False, True, True]
+    table.add(keys[2], end)
+    assert table.has_returned(keys[2], end + 1.0)
+
+
 # --- the end of the leader ------------------------------------------------------------------------
 
 
@@ -317,14 +336,14 @@ async def asked(broker: Any, tails: dict[PartitionKey, TailPartition], **changes
     return response.responses[0].partitions[0] if response.responses else None
 
 
-async def test_a_leader_tells_its_followers_where_the_tail_is(one: Any) -> None:
+async def test_a_leader_reports_the_tail_to_its_followers(one: Any) -> None:
     for value in (b"a", b"b"):
         await one.produce("t", batch(value))
     found = one.partitions.committed("t", 0)
     tail = TailPartition(found, 0.0)
     answer = await asked(one, {found.key: tail})
     assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
-    tail.take(2, 2, 0, decode_told_tail(answer.records))
+    tail.take(2, 2, 0, decode_reported_tail(answer.records))
     view = tail.view(Offset(1), found.committed_end, committed=True)
     assert view is not None
     read = await one.storage.read_tail(view.ranges, Offset(1), view.end_offset, 1 << 20)
@@ -336,9 +355,7 @@ async def test_a_leader_tells_its_followers_where_the_tail_is(one: Any) -> None:
 
 
 @pytest.mark.parametrize(("node_id", "epoch"), [(99, 1), (None, 99), (None, -1), (-1, -1)])
-async def test_who_is_no_live_broker_is_told_nothing(
-    one: Any, node_id: int | None, epoch: int
-) -> None:
+async def test_only_live_brokers_get_reports(one: Any, node_id: int | None, epoch: int) -> None:
     await one.produce("t", batch(b"a"))
     found = one.partitions.committed("t", 0)
     stranger = ReplicaState(one.node_id if node_id is None else node_id, epoch)

@@ -1,6 +1,6 @@
-"""What a leader tells another broker of the tail of a partition: where it is, not the records.
+"""Report the tail of a partition to another broker: its WAL slots, not the records.
 
-It takes the place of the records in the answer to a Fetch with a `ReplicaState` (KIP-903), as
+The report replaces the records in the response to a Fetch with a `ReplicaState` (KIP-903), as
 MessagePack. About 40 bytes for each slot stand for up to 8 MiB, which the other broker reads from
 the store.
 """
@@ -22,7 +22,7 @@ SLOTS_MAX: Final = 64
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class ToldSlot(msgspec.Struct, array_like=True, frozen=True):
+class ReportedSlot(msgspec.Struct, array_like=True, frozen=True):
     """One range in one slot of the leader's WAL. See `SlotRange`."""
 
     sequence: Count
@@ -34,7 +34,7 @@ class ToldSlot(msgspec.Struct, array_like=True, frozen=True):
     max_timestamp_ms: int
 
 
-class ToldTail(msgspec.Struct, array_like=True, frozen=True):
+class ReportedTail(msgspec.Struct, array_like=True, frozen=True):
     """The tail from the offset of the request to `end_offset`. What is missing before the first
     slot is committed.
 
@@ -44,7 +44,7 @@ class ToldTail(msgspec.Struct, array_like=True, frozen=True):
 
     node_epoch: Count
     end_offset: Count
-    slots: list[ToldSlot]
+    slots: list[ReportedSlot]
     aborted_from: Count
     aborted: list[tuple[Count, Count, Count]]
 
@@ -56,18 +56,18 @@ class ToldTail(msgspec.Struct, array_like=True, frozen=True):
         return AbortedTail(Offset(self.aborted_from), found)
 
 
-_decoder = msgspec.msgpack.Decoder(ToldTail)
+_decoder = msgspec.msgpack.Decoder(ReportedTail)
 
 
-def encode_told_tail(
+def encode_reported_tail(
     node_epoch: NodeEpoch,
     end_offset: Offset,
     slots: list[SlotRange],
     aborted: AbortedTail,
 ) -> bytes:
     """slots: at most `SLOTS_MAX`; end_offset: of the tail, where they are fewer."""
-    told = [
-        ToldSlot(
+    reported = [
+        ReportedSlot(
             slot.sequence,
             slot.object_size_bytes,
             slot.range.start_offset,
@@ -78,13 +78,13 @@ def encode_told_tail(
         )
         for slot in slots
     ]
-    if len(told) == SLOTS_MAX:
-        end_offset = Offset(told[-1].end_offset)
+    if len(reported) == SLOTS_MAX:
+        end_offset = Offset(reported[-1].end_offset)
     return msgspec.msgpack.encode(
-        ToldTail(
+        ReportedTail(
             node_epoch,
             end_offset,
-            told,
+            reported,
             aborted.offset,
             [
                 (item.producer_id, item.first_offset, item.last_offset)
@@ -94,9 +94,9 @@ def encode_told_tail(
     )
 
 
-def decode_told_tail(data: Buffer) -> ToldTail:
+def decode_reported_tail(data: Buffer) -> ReportedTail:
     """Raises WireError."""
     try:
         return _decoder.decode(data)
     except msgspec.MsgspecError as error:
-        raise WireError(f"a broker tells of a tail in a way that is unknown: {error}") from error
+        raise WireError(f"cannot decode the tail that a broker reports: {error}") from error
