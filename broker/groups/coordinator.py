@@ -70,7 +70,8 @@ log = structlog.get_logger(__name__)
 
 GROUPS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
-OFFSET_METADATA_BYTES_MAX = 4_096
+OFFSET_METADATA_CHARS_MAX = 4_096
+"""In UTF-16, as Java counts. Kafka's setting is called `offset.metadata.max.bytes`."""
 EXPIRY_INTERVAL_S = 600.0
 
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
@@ -227,8 +228,6 @@ class GroupCoordinator:
 
         is_read: see `CoordinatorShards.find`.
         """
-        if group_id == "" and create:
-            return ErrorCode.INVALID_GROUP_ID
         state = self._shards.find(group_id, is_read=is_read)
         if isinstance(state, ErrorCode):
             return state
@@ -254,6 +253,8 @@ class GroupCoordinator:
 
     def _find_for_classic(self, group_id: str) -> Group | ErrorCode:
         """Return the group, unless it cannot have members of the classic protocol."""
+        if group_id == "":
+            return ErrorCode.INVALID_GROUP_ID
         group = self._find_with_offsets(group_id, create=False)
         is_streams = isinstance(group, Group) and group.streams is not None
         return ErrorCode.GROUP_ID_NOT_FOUND if is_streams else group
@@ -267,6 +268,8 @@ class GroupCoordinator:
         """Join the group. Waits until the rebalance completes, at most for the members' rebalance
         timeout.
         """
+        if group_id == "":
+            return JoinResult(error=ErrorCode.INVALID_GROUP_ID, member_id=request.member_id)
         group = self.find(group_id, create=request.member_id == "")
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
@@ -332,7 +335,7 @@ class GroupCoordinator:
         knows_epochs: bool = True,
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets; they are durable if the result is NONE. Offsets with too long metadata
-        are refused individually.
+        are refused individually. As in Kafka, consumers without a group use the empty id.
 
         generation: the member epoch in a consumer or streams group. knows_epochs: the version of
         the request has one (9 and later).
@@ -362,6 +365,8 @@ class GroupCoordinator:
         member: id, instance id and generation. Clients before KIP-447 omit them, and are not
         checked.
         """
+        if group_id == "":
+            return dict.fromkeys(offsets, ErrorCode.INVALID_GROUP_ID)
         group = self._admit(group_id, member, offsets, transactional=True)
         if isinstance(group, ErrorCode):
             if group is ErrorCode.STALE_MEMBER_EPOCH:
@@ -606,6 +611,6 @@ def _check_metadata(
     accepted = {
         key: value
         for key, value in offsets.items()
-        if len(value.metadata.encode()) <= OFFSET_METADATA_BYTES_MAX
+        if len(value.metadata.encode("utf-16-le")) <= 2 * OFFSET_METADATA_CHARS_MAX
     }
     return dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE), accepted

@@ -41,14 +41,16 @@ class GroupJanitor:
         self._shares = shares
 
     async def delete_group(self, group: Group) -> ErrorCode:
-        """Delete the group; durable if the result is NONE. A group with members stays."""
-        if group.has_members or group.offsets.has_pending:
+        """Delete the group with its offsets, also those of open transactions; durable if the result
+        is NONE. A group with members stays.
+        """
+        if group.has_members:
             return ErrorCode.NON_EMPTY_GROUP
         if group.share is not None:
             code = await self._shares.delete_all_states(group)
             if code is not ErrorCode.NONE or group.has_members:
                 return ErrorCode.NON_EMPTY_GROUP if group.has_members else code
-        keys = [*group.offsets.committed, *self._commits_in_flight(group)]
+        keys = [*group.offsets.known(), *self._commits_in_flight(group)]
         return await self._home.append(
             group,
             _tombstones(group, keys, with_group=True),
@@ -89,10 +91,8 @@ class GroupJanitor:
         return results if outcome is ErrorCode.NONE else outcome
 
     def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
-        """Return the partitions that may get their first committed offset from a record in
-        flight.
-        """
-        group_id, committed = group.classic.group_id, group.offsets.committed
+        """Return the partitions that may get their first offset from a record in flight."""
+        group_id, known = group.classic.group_id, set(group.offsets.known())
         decoded = (
             [decode_key(key) for key in self._shards.in_flight(group.partition)]
             if group.appends_count
@@ -103,7 +103,7 @@ class GroupJanitor:
             for key in decoded
             if isinstance(key, OffsetKey) and key.group_id == group_id
         ]
-        return [key for key in found if key not in committed]
+        return [key for key in found if key not in known]
 
     def _drop_durably(
         self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool

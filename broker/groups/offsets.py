@@ -42,6 +42,11 @@ class GroupOffsets:
     def has_pending(self) -> bool:
         return bool(self._pending)
 
+    def known(self) -> list[TopicPartition]:
+        """Return the partitions with an offset, committed or pending."""
+        pending = (key for staged in self._pending for key in staged.offsets)
+        return list(dict.fromkeys([*self.committed, *pending]))
+
     def is_known(self, key: TopicPartition) -> bool:
         """Return True if the partition has an offset, committed or pending."""
         return key in self.committed or self.is_pending(key)

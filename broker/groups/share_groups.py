@@ -393,7 +393,9 @@ class ShareGroups:
         return results
 
     def initialized(self, group_id: str) -> Assignment | ErrorCode:
-        """Return the partitions with a state; none for what is no share group."""
+        """Return the partitions with a state; none for what is no share group. The empty id is
+        refused: Kafka answers with nothing, or with UNKNOWN_SERVER_ERROR if topics are named.
+        """
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
         group = self._home.find(group_id, create=False, is_read=True)

@@ -54,6 +54,9 @@ async def describe_groups(
         if not allows_group(node, ctx, Operation.DESCRIBE, group_id):
             groups.append(refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, None, group_id))
             continue
+        if not group_id:
+            groups.append(refused(ErrorCode.INVALID_GROUP_ID, None, group_id))
+            continue
         await node.groups.ready(group_id)
         group = await describe(group_id)
         if isinstance(group, ErrorCode):

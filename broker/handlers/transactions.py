@@ -95,17 +95,17 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
         return encode_response(
             ctx, init_producer_id.InitProducerIdResponse(error_code=denial, producer_epoch=NO_EPOCH)
         )
-    if request.transactional_id is None:
-        producer_id = await node.producer_ids.allocate()
-        return encode_response(
-            ctx, init_producer_id.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
-        )
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         return encode_response(
             ctx,
             init_producer_id.InitProducerIdResponse(
                 error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH
             ),
+        )
+    if request.transactional_id is None:
+        producer_id = await node.producer_ids.allocate()
+        return encode_response(
+            ctx, init_producer_id.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
         )
     expected = (
         None
@@ -388,10 +388,12 @@ async def _commit_offsets(
             offsets,
         )
 
-    if not isinstance(found, Partition) or not verification.needs_answer(
-        node, transactional_id, found, producer, adds=adds
+    if (
+        not isinstance(found, Partition)
+        or not request.group_id
+        or not verification.needs_answer(node, transactional_id, found, producer, adds=adds)
     ):
-        # The coordinator of the group or the log knows what to answer.
+        # The coordinator of the group or the log decides.
         return await commit(verification.required_guard(node, transactional_id, adds=adds))
     answer = await verification.answer(node, transactional_id, found, producer, adds=adds)
     if isinstance(answer, ErrorCode):

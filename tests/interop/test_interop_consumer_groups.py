@@ -552,6 +552,27 @@ def migration(talk: Conversation) -> Iterator[Step]:
     yield "gets all", talk.beat(group, "newer", **full)
 
 
+def upgrade_epochs(talk: Conversation) -> Iterator[Step]:
+    """A classic member that comes back with the consumer protocol and the same topics changes
+    nothing.
+    """
+    for generations in (1, 3):
+        for same, topics in ((True, ["pages"]), (True, ["pages", "clicks"]), (False, ["pages"])):
+            group = f"upgrade-epochs-{generations}-{same}-{len(topics)}"
+            talk.coordinate(group)
+            talk.join_classic(group, "")
+            for _ in range(generations):
+                joined = talk.join_classic(group, talk.classic)
+                talk.sync_classic(group, {"pages": [0, 1, 2, 3]})
+            yield f"{group} classic", joined["generation_id"]
+            member = talk.classic if same else f"{group}-new"
+            upgraded = talk.join(group, member, *topics)
+            yield f"{group} upgraded", (upgraded["error_code"], upgraded["member_epoch"])
+            described = talk.describe(group)
+            names = ("group_state", "group_epoch", "assignment_epoch")
+            yield f"{group} epochs", [described[name] for name in names]
+
+
 def _classic(answer: Any) -> Any:
     return [
         answer[name]
@@ -588,6 +609,7 @@ SCENARIOS: list[Callable[[Conversation], Iterator[Step]]] = [
     regexes,
     offsets,
     migration,
+    upgrade_epochs,
 ]
 
 

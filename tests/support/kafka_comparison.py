@@ -39,4 +39,4 @@ async def compare(
     ]
     assert len(found) == len(expected)
     for answer, wanted in zip(found, expected, strict=True):
-        assert answer == wanted
+        assert answer == wanted, f"of Kafka: {wanted}\nof Penstock: {answer}"

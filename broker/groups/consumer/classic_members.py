@@ -13,6 +13,7 @@ from uuid import UUID
 from broker.groups.classic import ClassicGroup
 from broker.groups.consumer.changes import GroupChanges
 from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.metadata_hash import metadata_hash_of
 from broker.groups.consumer.model import (
     NOTHING,
     Assignment,
@@ -40,11 +41,17 @@ def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) ->
     """Fill a new consumer group with the members of a classic one, which keep what they have.
     Raises MalformedEmbedded.
     """
+    subscriptions = {
+        member_id: decode_subscription(member.metadata_for(classic.protocol or ""))
+        for member_id, member in classic.members.items()
+    }
+    names = {topic for subscription in subscriptions.values() for topic in subscription.topics}
     changes = GroupChanges(group)
-    changes.put(ConsumerRecordKind.GROUP, GroupEpoch(classic.generation, 0))
+    epoch = GroupEpoch(classic.generation, metadata_hash_of(names, topics))
+    changes.put(ConsumerRecordKind.GROUP, epoch)
     changes.put(ConsumerRecordKind.TARGET_EPOCH, classic.generation)
-    for member in classic.members.values():
-        subscription = decode_subscription(member.metadata_for(classic.protocol or ""))
+    for member_id, member in classic.members.items():
+        subscription = subscriptions[member_id]
         assigned = _by_id(decode_assignment(member.assignment), topics)
         metadata = MemberMetadata(
             member.instance_id,
@@ -55,11 +62,12 @@ def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) ->
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             classic=_classic_metadata(member.session_timeout_ms, member.protocols),
         )
-        epoch = classic.generation
-        current = CurrentAssignment(epoch, epoch, MemberState.STABLE, assigned)
-        changes.put(ConsumerRecordKind.MEMBER, metadata, member.member_id)
-        changes.put(ConsumerRecordKind.TARGET, assigned, member.member_id)
-        changes.put(ConsumerRecordKind.CURRENT, current, member.member_id)
+        current = CurrentAssignment(
+            classic.generation, classic.generation, MemberState.STABLE, assigned
+        )
+        changes.put(ConsumerRecordKind.MEMBER, metadata, member_id)
+        changes.put(ConsumerRecordKind.TARGET, assigned, member_id)
+        changes.put(ConsumerRecordKind.CURRENT, current, member_id)
     return changes
 
 

@@ -466,6 +466,24 @@ async def test_the_migration_policy(
     coordinator.close()
 
 
+@pytest.mark.parametrize(
+    ("instance_id", "topics", "epoch"),
+    [("i", ("t",), 1), ("i", ("t", "u"), 2), ("j", ("t",), 2), (None, ("t",), 2)],
+)
+async def test_an_upgrade_begins_an_epoch_only_if_the_group_changes(
+    instance_id: str | None, topics: tuple[str, ...], epoch: int
+) -> None:
+    """A static member that comes back with the consumer protocol changes nothing but itself."""
+    coordinator = coordinator_on(MemoryLog())
+    await coordinator.ready("g")
+    joined = await coordinator.join("g", classic_join(instance_id="i"))
+    assert (joined.error, joined.generation) == (ErrorCode.NONE, 1)
+    upgrade = await join(coordinator, "new", instance_id=instance_id, subscribed_names=topics)
+    assert (upgrade.error, upgrade.member_epoch) == (ErrorCode.NONE, epoch)
+    assert group_of(coordinator).consumer.epoch == epoch
+    coordinator.close()
+
+
 async def test_an_upgrade_that_is_not_written_changes_nothing() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)

@@ -241,6 +241,35 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     coordinator.close()
 
 
+@pytest.mark.parametrize("is_transactional", [False, True])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a" * 4_096, ErrorCode.NONE),
+        ("a" * 4_097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ("\u00e9" * 4_096, ErrorCode.NONE),
+        ("\u20ac" * 4_096, ErrorCode.NONE),
+        ("\u20ac" * 4_097, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ("\U0001f600" * 2_048, ErrorCode.NONE),
+        ("\U0001f600" * 2_049, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+    ],
+)
+async def test_metadata_are_measured_in_characters_of_java(
+    text: str, code: ErrorCode, is_transactional: bool
+) -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    key, offset = ("t", 0), CommittedOffset(1, -1, text, 1)
+    found = (
+        await coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: offset})
+        if is_transactional
+        else await coordinator.commit_offsets("g", "", None, -1, {key: offset})
+    )
+    assert found == {key: code}
+    coordinator.close()
+
+
 async def test_too_long_metadata_is_refused_alone() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
@@ -323,7 +352,6 @@ async def test_offsets_of_a_transaction_count_once_its_marker_is_durable() -> No
         offsets = coordinator.fetch_offsets("g")
         assert not isinstance(offsets, ErrorCode)
         assert (offsets.committed, offsets.is_pending(key)) == ({key: before}, True)
-        assert await coordinator.delete_group("g") is ErrorCode.NON_EMPTY_GROUP
         coordinator.close()
         coordinator = coordinator_on(log)
         await loaded(coordinator)
@@ -341,6 +369,93 @@ async def test_offsets_of_a_transaction_count_once_its_marker_is_durable() -> No
         coordinator.close()
         coordinator = coordinator_on(log)
         await loaded(coordinator)
+    coordinator.close()
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+@pytest.mark.parametrize("is_in_flight", [False, True])
+@pytest.mark.parametrize("has_committed", [False, True])
+async def test_a_deleted_group_gets_no_offset_when_a_transaction_ends(
+    has_committed: bool, is_in_flight: bool, is_reloaded: bool
+) -> None:
+    """is_in_flight: the offset of the transaction is not durable yet when the group is deleted."""
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator)
+    partition = coordinator.partition_of("g")
+    assert partition is not None
+    key, other = ("t", 0), ("t", 1)
+    if has_committed:
+        committed_before = {
+            key: CommittedOffset(1, -1, "", 1),
+            other: CommittedOffset(2, -1, "", 1),
+        }
+        await coordinator.commit_offsets("g", "", None, -1, committed_before)
+    log.hold = is_in_flight
+    log.appended.clear()
+    staging = asyncio.create_task(
+        coordinator.commit_transactional_offsets(
+            "g", ANYBODY, PRODUCER, {key: CommittedOffset(9, -1, "", 1)}
+        )
+    )
+    await log.appended.wait()
+    if not is_in_flight:
+        await staging
+    log.appended.clear()
+    deleting = asyncio.create_task(coordinator.delete_group("g"))
+    await log.appended.wait()
+    log.hold = False
+    log.release()
+    assert await staging == {key: ErrorCode.NONE}
+    assert await deleting is ErrorCode.NONE
+    assert coordinator.describe_group("g").state is GroupState.DEAD
+    if is_reloaded:
+        coordinator.close()
+        coordinator = coordinator_on(log)
+        await loaded(coordinator)
+    log.append_marker(
+        partition,
+        7,
+        committed=True,
+        done=lambda _: coordinator.complete_transaction(partition, 7, True),
+    )
+    log.release()
+    for _ in range(2):
+        assert committed(coordinator.fetch_offsets("g")) == {}
+        assert coordinator.list_groups() == []
+        coordinator.close()
+        coordinator = coordinator_on(log)
+        await loaded(coordinator)
+    coordinator.close()
+
+
+async def test_the_empty_group_id_is_for_offsets_of_consumers_without_a_group() -> None:
+    log = MemoryLog()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator, "")
+    key, offset = ("t", 0), CommittedOffset(1, -1, "", 1)
+    invalid = ErrorCode.INVALID_GROUP_ID
+    assert (await coordinator.join("", joining())).error is invalid
+    request = SyncRequest("m", None, 1, "consumer", "range", {})
+    assert (await coordinator.sync("", request)).error is invalid
+    assert coordinator.heartbeat("", "m", None, 1) is invalid
+    assert coordinator.leave("", [("m", None)]) is invalid
+    assert await coordinator.delete_offsets("", [key]) is invalid
+    staged = await coordinator.commit_transactional_offsets("", ANYBODY, PRODUCER, {key: offset})
+    assert staged == {key: invalid}
+    assert coordinator.list_groups() == []
+    assert await coordinator.commit_offsets("", "", None, -1, {key: offset}) == {
+        key: ErrorCode.NONE
+    }
+    assert await coordinator.commit_offsets("", "m", None, 3, {key: offset}) == {
+        key: ErrorCode.UNKNOWN_MEMBER_ID
+    }
+    coordinator.close()
+    coordinator = coordinator_on(log)
+    await loaded(coordinator, "")
+    assert committed(coordinator.fetch_offsets("")) == {key: offset}
+    assert await coordinator.delete_group("") is ErrorCode.NONE
+    assert coordinator.list_groups() == []
     coordinator.close()
 
 

@@ -1,0 +1,106 @@
+"""A client that sends single requests in any version, for comparisons with Kafka in which answers
+are told apart by a label.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from broker.wire import apis
+from broker.wire.apis import ApiSpec
+from broker.wire.codecs import CODECS
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import find_coordinator, metadata, offset_fetch, produce
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+from stream.batch.records import Record, encode_batch
+from tests.support.clients import create_topic
+from tests.support.waiting import wait_until
+
+CLOSED = "closed"
+"""The answer of a broker that closes the connection."""
+_RETRIED = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class EdgeClient:
+    """One connection, and the next one where the broker closes it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._client = WireClient(address)
+        self.ids: dict[str, UUID] = {}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def ask(self, api: ApiSpec, request: Any, version: int | None = None) -> Any:
+        """Return the answer as dictionaries and lists without its throttle time."""
+        codec = CODECS[api.key]
+        try:
+            answer = self._client.ask(
+                api, request, codec.encode_request, codec.decode_response, version=version
+            )
+        except KafkaFailed:
+            self._client.close()
+            self._client = WireClient(self.address)
+            return CLOSED
+        found = msgspec.to_builtins(answer, builtin_types=(UUID, bytes))
+        found.pop("throttle_time_ms", None)
+        return found
+
+    def topic(self, name: str, **configs: str) -> None:
+        """Create a topic with one partition and wait for its leader."""
+        create_topic(self.address, name, 1, **configs)
+        request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)])
+
+        def is_led() -> bool:
+            (found,) = self.ask(apis.METADATA, request)["topics"]
+            self.ids[name] = found["topic_id"]
+            return not found["error_code"] and found["partitions"][0]["leader_id"] >= 0
+
+        wait_until(is_led)
+
+    def coordinate(self, *groups: str) -> None:
+        """Wait until the groups have a coordinator."""
+        for group in groups:
+            find = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
+            fetch = offset_fetch.OffsetFetchRequest(
+                groups=[offset_fetch.OffsetFetchRequestGroup(group, topics=[])]
+            )
+            wait_until(
+                lambda find=find, fetch=fetch: (
+                    not self.ask(apis.FIND_COORDINATOR, find)["coordinators"][0]["error_code"]
+                    and self.ask(apis.OFFSET_FETCH, fetch)["groups"][0]["error_code"]
+                    not in _RETRIED
+                )
+            )
+
+    def produce(
+        self,
+        topic: str,
+        timestamps: Sequence[int],
+        version: int = 13,
+        transactional_id: str | None = None,
+        **header: int,
+    ) -> Any:
+        """Send one batch with a record for each timestamp. Return the answer for the partition.
+
+        header: arguments of `encode_batch`.
+        """
+        records = [Record(at, when, None, b"v" * 100) for at, when in enumerate(timestamps)]
+        batch = memoryview(bytes(encode_batch(records, **header)))
+        data = produce.TopicProduceData(
+            self.ids[topic], topic, [produce.PartitionProduceData(0, batch)]
+        )
+        answer = self.ask(
+            apis.PRODUCE, produce.ProduceRequest(transactional_id, -1, 5_000, [data]), version
+        )
+        return answer if answer == CLOSED else answer["responses"][0]["partition_responses"][0]
