@@ -11,7 +11,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PACKAGES := base objectstore stream lake controller broker deploy penstock pyspark_penstock pytest_penstock
 SEEDS ?= 200
 MINUTES ?= 10
 JOBS ?= 2
@@ -91,12 +90,12 @@ docs: venv ## the docs site, into site/; fails on broken links and anchors
 .PHONY: reference
 reference: venv ## rewrite the pages of docs/reference that are generated from the code
 	$(BIN)/penstock config docs > docs/reference/configuration.md
-	$(BIN)/python -m deploy.node.metrics.docs > docs/reference/metrics.md
-	$(BIN)/python -m deploy.doctor.docs > docs/reference/doctor.md
-	$(BIN)/python -m deploy.reference.cli > docs/reference/cli.md
-	$(BIN)/python -m deploy.reference.errors > docs/reference/errors.md
-	$(BIN)/python -m deploy.reference.kafka_apis > docs/reference/kafka-apis.md
-	$(BIN)/python -m deploy.reference.metadata_records > docs/reference/metadata-records.md
+	$(BIN)/python -m penstock.deploy.node.metrics.docs > docs/reference/metrics.md
+	$(BIN)/python -m penstock.deploy.doctor.docs > docs/reference/doctor.md
+	$(BIN)/python -m penstock.deploy.reference.cli > docs/reference/cli.md
+	$(BIN)/python -m penstock.deploy.reference.errors > docs/reference/errors.md
+	$(BIN)/python -m penstock.deploy.reference.kafka_apis > docs/reference/kafka-apis.md
+	$(BIN)/python -m penstock.deploy.reference.metadata_records > docs/reference/metadata-records.md
 	$(BIN)/python -m tests.interop.commands > docs/reference/kafka-tools.md
 
 # Three targets at a time, long ones first: test-fast computes, and the others use half a core each, because they wait for processes.

@@ -13,10 +13,10 @@ from typing import Final
 
 import structlog
 
-from base.clock import MonotonicClock
-from base.log_levels import AUDIT
-from base.log_limit import LogLimit
-from base.printable import printable
+from penstock.base.clock import MonotonicClock
+from penstock.base.log_levels import AUDIT
+from penstock.base.log_limit import LogLimit
+from penstock.base.printable import printable
 
 log = structlog.get_logger(AUDIT)
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from base.ids import Millis
+from penstock.base.ids import Millis
 
 SUSPENSION_MIN_S = 12 * 3_600.0
 """A wall clock that goes ahead by more than this shows a suspension, or a wrong time that a session

@@ -14,7 +14,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 from typing import Final, NamedTuple, TypeVar
 
-from base.settings import SettingInvalid
+from penstock.base.settings import SettingInvalid
 
 PLAINTEXT: Final = "PLAINTEXT"
 TEMPLATES: Final = ("host", "port", "id", "pod", "ordinal")

@@ -10,14 +10,14 @@ import time
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from base.principal import USER, Principal
 from benchmarks.harness import Measure
-from broker.handlers.audit import AuditLog
-from broker.handlers.authorization import allows_topic
-from broker.handlers.authorizer import Authorizer
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from controller.metadata.records import AclEntry
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.principal import USER, Principal
+from penstock.broker.handlers.audit import AuditLog
+from penstock.broker.handlers.authorization import allows_topic
+from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.controller.metadata.records import AclEntry
 
 ACLS: Final = 10_000
 TOPICS: Final = 1_000

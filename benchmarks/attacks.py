@@ -25,9 +25,9 @@ from jwt.algorithms import RSAAlgorithm
 
 from benchmarks import attackers, clients, harness
 from benchmarks.harness import Measure
-from controller.metadata.topic_configs import VALUE_SCHEMA
-from deploy.local.certificates import Authority, write_private
-from deploy.node.lifeline import PARENT_VARIABLE
+from penstock.controller.metadata.topic_configs import VALUE_SCHEMA
+from penstock.deploy.local.certificates import Authority, write_private
+from penstock.deploy.node.lifeline import PARENT_VARIABLE
 
 _ATTACK_S: Final = 5
 _RATE_BYTES_PER_S: Final = 1e6
@@ -146,7 +146,7 @@ def _system() -> Iterator[_System]:
         }
         processes = [
             subprocess.Popen(
-                [sys.executable, "-P", "-m", "deploy.cli", role],
+                [sys.executable, "-P", "-m", "penstock.deploy.cli", role],
                 env={**os.environ, **shared, **variables},
                 stderr=subprocess.DEVNULL,
             )

@@ -44,7 +44,7 @@ from benchmarks import (
 )
 from benchmarks import start as starts
 from benchmarks.harness import Measure
-from objectstore.url import open_store
+from penstock.objectstore.url import open_store
 
 SECONDS: Final = float(os.environ.get("BENCH_SECONDS", "4"))
 REPEATS: Final = int(os.environ.get("BENCH_REPEATS", "3"))

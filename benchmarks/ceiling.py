@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from lake.arrow.columns import DEFAULT, arrow_schema, row_bytes
-from lake.spark.schema import source_schema
+from penstock.lake.arrow.columns import DEFAULT, arrow_schema, row_bytes
+from penstock.lake.spark.schema import source_schema
 
 _KEY_BYTES: Final = 15
 

@@ -22,10 +22,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.wire import apis
-from broker.wire.framing import decode_body, encode_request_frame, parse_response_header
-from broker.wire.gen import produce
-from stream.batch.records import Record, encode_batch
+from penstock.broker.wire import apis
+from penstock.broker.wire.framing import decode_body, encode_request_frame, parse_response_header
+from penstock.broker.wire.gen import produce
+from penstock.stream.batch.records import Record, encode_batch
 
 TOPIC = "bench"
 RECORD_BYTES = 1024

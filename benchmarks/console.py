@@ -17,8 +17,8 @@ from pathlib import Path
 from selenium.webdriver import Chrome
 
 from benchmarks.harness import Measure, median_of
-from deploy.local.contents import create_topics
-from deploy.local.handle import LocalCluster
+from penstock.deploy.local.contents import create_topics
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.browser import browser
 from tests.support.console import ConsoleProcess, Visitor
 from tests.support.waiting import wait_until

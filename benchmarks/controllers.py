@@ -18,8 +18,9 @@ from uuid import UUID
 import msgspec
 import uvloop
 
-from base.collector import tune_collector
-from base.ids import (
+from benchmarks import harness
+from penstock.base.collector import tune_collector
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -29,18 +30,17 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from benchmarks import harness
-from controller.api.client import ControllerClient
-from controller.api.messages import Status
-from controller.backup.layout import LogObject
-from controller.backup.log import BackupLog
-from controller.backup.snapshots import SnapshotStore, copy_image
-from controller.config import ControllerConfig
-from controller.main import ControllerServer
-from controller.managers.result import Result
-from controller.metadata.codec import encode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.messages import Status
+from penstock.controller.backup.layout import LogObject
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.snapshots import SnapshotStore, copy_image
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import ControllerServer
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.codec import encode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     ClusterRecord,
     KeyValueRecord,
     MetadataOffset,
@@ -54,13 +54,13 @@ from controller.metadata.records import (
     TopicRecord,
     WalRecord,
 )
-from controller.raft.messages import Base, Members
-from controller.writer.runtime import Runtime
-from deploy.node import logs
-from objectstore.memory import MemoryStore
-from objectstore.url import open_store
-from stream.format.keys import data_key
-from stream.ports import ObjectRole
+from penstock.controller.raft.messages import Base, Members
+from penstock.controller.writer.runtime import Runtime
+from penstock.deploy.node import logs
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.url import open_store
+from penstock.stream.format.keys import data_key
+from penstock.stream.ports import ObjectRole
 
 RECORD_BYTES: Final = 200
 IN_FLIGHT_COUNT: Final = 64
@@ -141,7 +141,7 @@ def start_s(store_url: str, directory: Path) -> float:
         sys.executable,
         "-P",
         "-m",
-        "deploy.cli",
+        "penstock.deploy.cli",
         "controller",
         "--store",
         store_url,

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import structlog
 
-from broker.coordination.log import (
+from penstock.broker.coordination.log import (
     Done,
     KeyValue,
     LogBatch,
@@ -23,12 +23,17 @@ from broker.coordination.log import (
     TransactionalProducer,
     _decode,
 )
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.model import GroupLimits
-from broker.groups.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
-from broker.wire.error_codes import ErrorCode
-from stream.batch.header import parse_header
-from stream.batch.records import Record, encode_batch
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.model import GroupLimits
+from penstock.broker.groups.records import (
+    CommittedOffset,
+    OffsetKey,
+    encode_offset_key,
+    encode_offset_value,
+)
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.records import Record, encode_batch
 
 COMMITS_COUNT = 200_000
 GROUPS_COUNT, PARTITIONS_COUNT = 10, 20

@@ -5,10 +5,10 @@ in the server's process.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from base.histogram import LatencyHistogram
-from broker.network.request_meter import RequestMeter
-from objectstore.metered import MeteredStore
-from objectstore.ports import Body
+from penstock.base.histogram import LatencyHistogram
+from penstock.broker.network.request_meter import RequestMeter
+from penstock.objectstore.metered import MeteredStore
+from penstock.objectstore.ports import Body
 
 
 def _nothing(*_: object, **__: object) -> None:

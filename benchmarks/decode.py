@@ -14,12 +14,12 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks.harness import Measure
-from lake.arrow.columns import DEFAULT
-from lake.arrow.decode import Decoder, Place
-from lake.fetch.limits import ReadConfig
-from stream.batch.compression import Compression, Inflater, decompress
-from stream.batch.header import HEADER_BYTES
-from stream.batch.records import Record, encode_batch
+from penstock.lake.arrow.columns import DEFAULT
+from penstock.lake.arrow.decode import Decoder, Place
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.stream.batch.compression import Compression, Inflater, decompress
+from penstock.stream.batch.header import HEADER_BYTES
+from penstock.stream.batch.records import Record, encode_batch
 
 ROUNDS: Final = int(os.environ.get("BENCH_DECODE_ROUNDS", "5"))
 REPEATS: Final = 8

@@ -9,15 +9,15 @@ from uuid import UUID
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from base.ids import Millis, NodeId, Offset
 from benchmarks import clients, harness
 from benchmarks.controllers import large_image
 from benchmarks.harness import Measure
-from controller.api.messages import CreateTopics, ForkedPartition, TopicFork
-from controller.api.messages import NewTopic as WantedTopic
-from controller.managers.topics import TopicDefaults, create_topics
-from controller.metadata.codec import decode_record, encode_record
-from controller.metadata.records import Record
+from penstock.base.ids import Millis, NodeId, Offset
+from penstock.controller.api.messages import CreateTopics, ForkedPartition, TopicFork
+from penstock.controller.api.messages import NewTopic as WantedTopic
+from penstock.controller.managers.topics import TopicDefaults, create_topics
+from penstock.controller.metadata.codec import decode_record, encode_record
+from penstock.controller.metadata.records import Record
 
 PARTITIONS: Final = 1_000
 OBJECTS: Final = 100_000

@@ -118,7 +118,15 @@ def moto() -> Iterator[str]:
     """Run a moto S3 server with a bucket; yield its store URL."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.local.moto_store", "--bucket", "bench", "--port", str(port)],
+        [
+            sys.executable,
+            "-m",
+            "penstock.deploy.local.moto_store",
+            "--bucket",
+            "bench",
+            "--port",
+            str(port),
+        ],
         stderr=subprocess.DEVNULL,
     )
     try:

@@ -9,15 +9,15 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from base.clock import wall_ms
 from benchmarks import coordinators, harness
 from benchmarks.controllers import large_image
 from benchmarks.harness import Measure
-from broker.config import BrokerConfig
-from broker.partition.partition import Partition
-from broker.retention_duty import RetentionDuty
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.records import ConfigRecord
+from penstock.base.clock import wall_ms
+from penstock.broker.config import BrokerConfig
+from penstock.broker.partition.partition import Partition
+from penstock.broker.retention_duty import RetentionDuty
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.records import ConfigRecord
 
 PARTITIONS: Final = 10_000
 OBJECTS: Final = 100_000

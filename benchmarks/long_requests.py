@@ -22,14 +22,14 @@ from typing import Final
 import structlog
 import uvloop
 
-from base.collector import tune_collector
 from benchmarks.harness import Measure
-from broker.coordination.internal_topics import INTERNAL_TOPICS, ensure_topic
-from broker.handlers.long_requests import SWITCH_INTERVAL_S
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from broker.wire import framing
-from broker.wire.codecs import CODECS
-from controller.api.messages import CreateTopics, NewTopic
+from penstock.base.collector import tune_collector
+from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS, ensure_topic
+from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.wire import framing
+from penstock.broker.wire.codecs import CODECS
+from penstock.controller.api.messages import CreateTopics, NewTopic
 from tests.support.cluster import Cluster
 from tests.support.long_request import LongRequest
 from tests.support.long_requests import LONG_REQUESTS

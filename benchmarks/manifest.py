@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from base.clock import wall_ms
-from base.ids import (
+from benchmarks.harness import Measure
+from penstock.base.clock import wall_ms
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -26,11 +27,10 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from benchmarks.harness import Measure
-from controller.config import ControllerConfig
-from controller.manifest.publisher import ManifestPublisher
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+from penstock.controller.config import ControllerConfig
+from penstock.controller.manifest.publisher import ManifestPublisher
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     ClusterRecord,
     NodeRecord,
     ObjectCommitted,
@@ -42,12 +42,12 @@ from controller.metadata.records import (
     TopicRecord,
     WalRecord,
 )
-from controller.writer.runtime import Runtime
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from objectstore.memory import MemoryStore
-from stream.format.keys import data_key, manifest_key
-from stream.ports import ObjectRole
+from penstock.controller.writer.runtime import Runtime
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.format.keys import data_key, manifest_key
+from penstock.stream.ports import ObjectRole
 
 OBJECTS = 100_000
 RECORDS_PER_OBJECT = 5_000

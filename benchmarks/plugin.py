@@ -26,7 +26,7 @@ def _run(directory: Path, text: str) -> float:
     plugin = (
         ()
         if any(point.name == "penstock" for point in entry_points(group="pytest11"))
-        else ("-p", "pytest_penstock.plugin")
+        else ("-p", "penstock.testing.plugin")
     )
     command = (sys.executable, "-m", "pytest", *plugin, "-q", "-p", "no:cacheprovider", "test_x.py")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
@@ -42,10 +42,10 @@ def _start_s() -> tuple[float, float]:
     """
     code = (
         "began = time.perf_counter()\n"
-        "from pytest_penstock.options import Options\n"
-        "from pytest_penstock.process import ClusterProcess\n"
+        "from penstock.testing.options import Options\n"
+        "from penstock.testing.process import ClusterProcess\n"
         "process = ClusterProcess(Options())\n"
-        "from pytest_penstock.client import KafkaClient\n"
+        "from penstock.testing.client import KafkaClient\n"
         "process.wait_ready(); wall = time.perf_counter() - began\n"
         "from benchmarks.start import tree_cpu_s; import os\n"
         "print(wall, tree_cpu_s(os.getpid()) - before); process.close()\n"

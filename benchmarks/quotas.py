@@ -11,16 +11,16 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from base.principal import ANONYMOUS
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
-from broker.handlers.limited import RequestLimits
-from broker.network.request import RequestContext
-from broker.quotas.clients import ClientQuotas
-from broker.quotas.rates import Window
-from broker.wire import apis
-from controller.metadata.quotas import QuotasImage
-from controller.metadata.records import QuotaRecord, QuotaTarget
+from penstock.base.principal import ANONYMOUS
+from penstock.broker.handlers.limited import RequestLimits
+from penstock.broker.network.request import RequestContext
+from penstock.broker.quotas.clients import ClientQuotas
+from penstock.broker.quotas.rates import Window
+from penstock.broker.wire import apis
+from penstock.controller.metadata.quotas import QuotasImage
+from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
 
 ROUNDS: Final = 50
 REQUESTS: Final = 2_000

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from broker.node import Broker
-from objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
-from objectstore.memory import MemoryStore
+from penstock.broker.node import Broker
+from penstock.objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
+from penstock.objectstore.memory import MemoryStore
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.waiting import until

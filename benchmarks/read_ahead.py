@@ -12,17 +12,17 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from base.buffers import Buffer
-from base.ids import Millis, NodeEpoch, NodeId, ObjectId, StreamId, WalSequence
-from objectstore.memory import MemoryStore
-from stream.batch.header import iter_headers, parse_header
-from stream.batch.records import Record, encode_batch
-from stream.cache.block_cache import BlockCache
-from stream.config import StreamConfig
-from stream.format.builder import RunEntry, StreamRun, build_object
-from stream.format.layout import NO_SEQUENCE
-from stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
-from stream.read.object_reader import ObjectReader
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Millis, NodeEpoch, NodeId, ObjectId, StreamId, WalSequence
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.header import iter_headers, parse_header
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.config import StreamConfig
+from penstock.stream.format.builder import RunEntry, StreamRun, build_object
+from penstock.stream.format.layout import NO_SEQUENCE
+from penstock.stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
+from penstock.stream.read.object_reader import ObjectReader
 
 _BATCHES_PER_MB: Final = 4
 _READ_BYTES: Final = 1 << 20

@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Literal
 
-from base.listeners import SecurityProtocol
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
-from deploy.clients.security import ClientSecurity
-from deploy.clients.wire import WireClient
-from deploy.local.certificates import Authority, write_private
+from penstock.base.listeners import SecurityProtocol
+from penstock.deploy.clients.security import ClientSecurity
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.local.certificates import Authority, write_private
 
 _LISTENER: Final = "SASL_SSL"
 _MECHANISM: Final = "SCRAM-SHA-256"

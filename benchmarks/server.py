@@ -24,21 +24,21 @@ from typing import Any
 import structlog
 import uvloop
 
-from base.buffers import Buffer
-from base.collector import tune_collector
 from benchmarks.counting import set_counting
-from broker.config import BrokerConfig
-from broker.handlers.long_requests import SWITCH_INTERVAL_S
-from broker.node import Broker
-from broker.security.config import SecurityConfig
-from controller.config import ControllerConfig
-from controller.main import ControllerServer
-from objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
-from objectstore.metered import MeteredStore
-from objectstore.ports import Body, ObjectStore, ObjectTail
-from objectstore.url import open_store
-from stream.config import StreamConfig
-from stream.format.keys import DATA_ROOT, WAL_ROOT
+from penstock.base.buffers import Buffer
+from penstock.base.collector import tune_collector
+from penstock.broker.config import BrokerConfig
+from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
+from penstock.broker.node import Broker
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import ControllerServer
+from penstock.objectstore.faults import FaultConfig, FaultyStore, Latency, Selection
+from penstock.objectstore.metered import MeteredStore
+from penstock.objectstore.ports import Body, ObjectStore, ObjectTail
+from penstock.objectstore.url import open_store
+from penstock.stream.config import StreamConfig
+from penstock.stream.format.keys import DATA_ROOT, WAL_ROOT
 
 PUTS = frozenset({"put", "put_if_absent", "put_if_match"})
 
@@ -170,9 +170,9 @@ async def serve(options: ServerOptions) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         shown = contextlib.AsyncExitStack()
         if options.metrics_port:
-            from broker.health import BrokerHealth, StoreProbe
-            from deploy.node.health import serve_at
-            from deploy.node.metrics.node import metrics_of
+            from penstock.broker.health import BrokerHealth, StoreProbe
+            from penstock.deploy.node.health import serve_at
+            from penstock.deploy.node.metrics.node import metrics_of
 
             health = BrokerHealth()
             health.started(broker, StoreProbe(store.close))

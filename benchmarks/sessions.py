@@ -9,9 +9,9 @@ from uuid import UUID
 
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
-from broker.wire import apis
-from broker.wire.gen import fetch, metadata
-from deploy.clients.wire import WireClient
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import fetch, metadata
+from penstock.deploy.clients.wire import WireClient
 
 PARTITIONS: Final = 1_000
 _SECONDS: Final = 6.0

@@ -15,11 +15,11 @@ from typing import Final, cast
 
 import uvloop
 
-from broker.network.tls_channel import TlsChannel
-from broker.network.wake_limit import WAKE_BYTES
-from broker.wire import apis
-from broker.wire.framing import decode_body, encode_response_frame, parse_header
-from broker.wire.gen import api_versions, init_producer_id, metadata, produce
+from penstock.broker.network.tls_channel import TlsChannel
+from penstock.broker.network.wake_limit import WAKE_BYTES
+from penstock.broker.wire import apis
+from penstock.broker.wire.framing import decode_body, encode_response_frame, parse_header
+from penstock.broker.wire.gen import api_versions, init_producer_id, metadata, produce
 
 TOPIC: Final = "bench"
 BUFFER_BYTES: Final = 4 << 20

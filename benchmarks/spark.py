@@ -35,13 +35,13 @@ from benchmarks.ceiling import CeilingSource
 from benchmarks.decode import Decoding
 from benchmarks.harness import Measure, quantile, record
 from benchmarks.manifest import planning
-from deploy.clients.kafka import Kafka
-from deploy.local.handle import LocalCluster
-from lake.arrow.cluster import StoreCluster
-from lake.fetch.limits import ReadConfig
-from lake.manifest.errors import UnknownPartition
-from lake.manifest.view import PartitionOffsets
 from penstock import scan
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.local.handle import LocalCluster
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.manifest.errors import UnknownPartition
+from penstock.lake.manifest.view import PartitionOffsets
 
 TOPIC: Final = "bench"
 PARTITIONS: Final = 4

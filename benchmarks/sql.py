@@ -19,9 +19,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.harness import Measure
-from deploy.demo.flights import Flight, read_flights
-from lake.sql.session import Session
 from penstock import Cluster, topics
+from penstock.deploy.demo.flights import Flight, read_flights
+from penstock.lake.sql.session import Session
 
 PAIRS: Final = int(os.environ.get("BENCH_REPEATS", "3"))
 JSON_BYTES: Final = int(os.environ.get("BENCH_SQL_BYTES", str(1_000_000_000)))
@@ -82,7 +82,15 @@ def _produce(cluster: Cluster, topic: str, flights: Iterator[Flight] | list[Flig
 
 def _exec_seconds(store: str) -> float:
     """Return the median seconds of the command; the first run, which may compile, is left out."""
-    command = (sys.executable, "-m", "deploy.cli", "sql", QUERY.format("flights"), "--store", store)
+    command = (
+        sys.executable,
+        "-m",
+        "penstock.deploy.cli",
+        "sql",
+        QUERY.format("flights"),
+        "--store",
+        store,
+    )
     seconds: list[float] = []
     for _ in range(PAIRS + 1):
         began = time.perf_counter()

@@ -13,9 +13,9 @@ import uvloop
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from benchmarks.sessions import topic_id_of
-from broker.wire import apis
-from broker.wire.gen import fetch
-from deploy.clients.wire import WireClient
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import fetch
+from penstock.deploy.clients.wire import WireClient
 
 PENDING: Final = 1_000_000
 _COUNT: Final = 20_000

@@ -15,20 +15,20 @@ from confluent_kafka import KafkaError, Message
 from benchmarks import clients, harness
 from benchmarks.harness import Measure
 from benchmarks.kafka import KafkaMissing, kafka
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode, known_code
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.error_codes import ErrorCode, known_code
+from penstock.broker.wire.gen import (
     add_partitions_to_txn,
     end_txn,
     find_coordinator,
     init_producer_id,
     produce,
 )
-from deploy.clients.wire import WireClient
-from stream.batch.header import TRANSACTIONAL_MASK
-from stream.batch.records import Record, encode_batch
+from penstock.deploy.clients.wire import WireClient
+from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from penstock.stream.batch.records import Record, encode_batch
 
 _PRODUCE: Final = replace(apis.PRODUCE, max=12)
 """The last version that names topics."""

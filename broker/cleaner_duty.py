@@ -15,16 +15,16 @@ from typing import Final
 
 import structlog
 
-from base.ids import Millis, Offset
-from broker.coordination.internal_topics import INTERNAL_TOPICS
-from broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
-from broker.partition.partition import Partition
-from broker.periodic import IntervalWait, check_periodically
-from controller.metadata.image import MetadataImage
-from stream.cleaning.cleaner import CleaningReport, CleaningTask
-from stream.errors import BatchTooLarge, NotContiguous, ObjectCorrupt
-from stream.format.checkpoint import CleanedPart
-from stream.ports import StreamMetadata
+from penstock.base.ids import Millis, Offset
+from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
+from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
+from penstock.broker.partition.partition import Partition
+from penstock.broker.periodic import IntervalWait, check_periodically
+from penstock.controller.metadata.image import MetadataImage
+from penstock.stream.cleaning.cleaner import CleaningReport, CleaningTask
+from penstock.stream.errors import BatchTooLarge, NotContiguous, ObjectCorrupt
+from penstock.stream.format.checkpoint import CleanedPart
+from penstock.stream.ports import StreamMetadata
 
 _log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from base.listeners import (
+from penstock.base.listeners import (
     Listener,
     check_known,
     expand,
@@ -18,14 +18,14 @@ from base.listeners import (
     parse_listeners,
     uses,
 )
-from base.settings import (
+from penstock.base.settings import (
     HIDDEN,
     Kind,
     Setting,
     SettingInvalid,
     check,
 )
-from broker.quotas.connections import ListenerLimits, parse_overrides
+from penstock.broker.quotas.connections import ListenerLimits, parse_overrides
 
 CHECK_OFF: Final = "off"
 CHECK_WARN: Final = "warn"

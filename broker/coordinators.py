@@ -9,36 +9,36 @@ import asyncio
 from functools import partial
 from uuid import uuid4
 
-from base.clock import steady
-from base.ids import NodeId
-from broker.coordination.internal_topics import (
+from penstock.base.clock import steady
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     SHARE_STATES_TOPIC,
     TRANSACTIONS_TOPIC,
 )
-from broker.coordination.log import TopicLog
-from broker.groups.configs import GroupConfig, group_configs
-from broker.groups.consumer.model import ConsumerLimits
-from broker.groups.consumer.topics import ImageTopics
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.model import GroupLimits
-from broker.groups.share.model import ShareLimits
-from broker.groups.streams.model import StreamsLimits
-from broker.handlers.node import Node
-from broker.handlers.pending_topics import PendingTopics
-from broker.handlers.txn_markers import LedMarkers, start_marker
-from broker.partition.leaders import announced_leader
-from broker.share.coordinator import ShareCoordinator
-from broker.share.partitions import SharePartitions
-from broker.share.settings import ShareGroupConfig
-from broker.share.store import RoutedShareStates
-from broker.share.window import WindowLimits
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.markers import MarkerSender
-from broker.transactions.model import TopicPartition, TransactionLimits
-from broker.transactions.peers import CoordinatorPeers, MarkerPeers
-from broker.transactions.records import record_version
-from broker.transactions.verifier import TransactionVerifier
+from penstock.broker.coordination.log import TopicLog
+from penstock.broker.groups.configs import GroupConfig, group_configs
+from penstock.broker.groups.consumer.model import ConsumerLimits
+from penstock.broker.groups.consumer.topics import ImageTopics
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.model import GroupLimits
+from penstock.broker.groups.share.model import ShareLimits
+from penstock.broker.groups.streams.model import StreamsLimits
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.pending_topics import PendingTopics
+from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
+from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.share.coordinator import ShareCoordinator
+from penstock.broker.share.partitions import SharePartitions
+from penstock.broker.share.settings import ShareGroupConfig
+from penstock.broker.share.store import RoutedShareStates
+from penstock.broker.share.window import WindowLimits
+from penstock.broker.transactions.coordinator import TransactionCoordinator
+from penstock.broker.transactions.markers import MarkerSender
+from penstock.broker.transactions.model import TopicPartition, TransactionLimits
+from penstock.broker.transactions.peers import CoordinatorPeers, MarkerPeers
+from penstock.broker.transactions.records import record_version
+from penstock.broker.transactions.verifier import TransactionVerifier
 
 
 class Coordinators:

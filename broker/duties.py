@@ -7,18 +7,18 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from broker.cleaner_duty import CleanerDuty
-from broker.handlers.node import Node
-from broker.load_report import LoadReporter
-from broker.retention_duty import RetentionDuty
-from controller.api.stream_metadata import ControllerStreamMetadata
-from objectstore.metered import StoreStats
-from objectstore.ports import ObjectStore
-from stream.cache.block_cache import BlockCache
-from stream.cleaning.cleaner import CleanerConfig, LogCleaner
-from stream.compaction.compactor import Compactor
-from stream.ports import BrokerIncarnation
-from stream.read.object_reader import ObjectReader
+from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.handlers.node import Node
+from penstock.broker.load_report import LoadReporter
+from penstock.broker.retention_duty import RetentionDuty
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.objectstore.metered import StoreStats
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.cleaning.cleaner import CleanerConfig, LogCleaner
+from penstock.stream.compaction.compactor import Compactor
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.read.object_reader import ObjectReader
 
 PROBE_PREFIX: Final = "probe/"
 COMPACTOR_CACHE_BYTES: Final = 1 << 20

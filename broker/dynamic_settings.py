@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from base.settings import Field, SettingInvalid, fields_of, parse, renamed, text_of
-from broker.config import BrokerConfig
-from broker.listener_settings import listener_field
-from broker.security.config import SecurityConfig
-from controller.metadata.kafka_config import KafkaConfig
-from controller.metadata.topic_configs import ConfigType
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.base.settings import Field, SettingInvalid, fields_of, parse, renamed, text_of
+from penstock.broker.config import BrokerConfig
+from penstock.broker.listener_settings import listener_field
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.metadata.kafka_config import KafkaConfig
+from penstock.controller.metadata.topic_configs import ConfigType
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 _Part = TypeVar("_Part", BrokerConfig, StreamConfig, CompactionConfig, SecurityConfig)
 

@@ -11,12 +11,12 @@ Source: org.apache.kafka.common.protocol.Errors; the table is `broker.wire.error
 
 from typing import ClassVar, Final
 
-from broker.wire.error_codes import ErrorCode
-from broker.wire.errors import WireError
-from controller.api.errors import ControllerError, RequestRefused
-from controller.api.messages import Status
-from objectstore.errors import ObjectStoreError
-from stream.errors import (
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.errors import WireError
+from penstock.controller.api.errors import ControllerError, RequestRefused
+from penstock.controller.api.messages import Status
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.errors import (
     BatchCorrupt,
     FormatUnknown,
     ObjectCorrupt,

@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from objectstore.errors import ObjectStoreError
-from objectstore.metered import StoreMeter
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.metered import StoreMeter
 
 if TYPE_CHECKING:
-    from broker.node import Broker
+    from penstock.broker.node import Broker
 
 STORE_INTERVAL_S: Final = 10.0
 STORE_TIMEOUT_S: Final = 3.0

@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from base.listeners import LISTENER_PREFIX, ListenerKey, split_key
-from base.settings import Field, fields_of
-from broker.config import BrokerConfig
-from broker.security.config import MECHANISMS, SecurityConfig
+from penstock.base.listeners import LISTENER_PREFIX, ListenerKey, split_key
+from penstock.base.settings import Field, fields_of
+from penstock.broker.config import BrokerConfig
+from penstock.broker.security.config import MECHANISMS, SecurityConfig
 
 _FORM: Final = (
     f"{LISTENER_PREFIX}NAME.SETTING, with the name of the listener in small letters, as in"

@@ -13,23 +13,23 @@ from typing import Final
 
 import structlog
 
-from base.turns import in_turns
-from broker.partition.load_meter import LoadMeter
-from broker.partition.manager import PartitionManager
-from broker.store_rates import StoreRates
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.load_messages import (
+from penstock.base.turns import in_turns
+from penstock.broker.partition.load_meter import LoadMeter
+from penstock.broker.partition.manager import PartitionManager
+from penstock.broker.store_rates import StoreRates
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.load_messages import (
     ERROR_CHARS_MAX,
     TROUBLES_PER_REPORT_MAX,
     DamagedObject,
     ReportLoad,
     Troubles,
 )
-from objectstore.errors import ObjectStoreError
-from objectstore.metered import StoreStats
-from stream.ports import BrokerIncarnation
-from stream.read.damage import DamageLog
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.metered import StoreStats
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.read.damage import DamageLog
 
 _log = structlog.get_logger(__name__)
 _TIMEOUT_S: Final = 5.0

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from base.collector import tune_collector
-from base.health import ServeHealth, no_health_endpoint
-from base.log import NamedOutput
-from base.stacks import dump_stacks_on_quit
-from broker.client_metrics.sender import MetricsSender
-from broker.config import BrokerConfig
-from broker.health import BrokerHealth, StoreProbe
-from broker.security.config import SecurityConfig
-from controller.api.tls import TlsFiles
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
-from stream.wal.tracing import Tracing
+from penstock.base.collector import tune_collector
+from penstock.base.health import ServeHealth, no_health_endpoint
+from penstock.base.log import NamedOutput
+from penstock.base.stacks import dump_stacks_on_quit
+from penstock.broker.client_metrics.sender import MetricsSender
+from penstock.broker.config import BrokerConfig
+from penstock.broker.health import BrokerHealth, StoreProbe
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.tls import TlsFiles
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
+from penstock.stream.wal.tracing import Tracing
 
 if TYPE_CHECKING:
-    from broker.node import Broker
-    from objectstore.ports import ObjectStore
+    from penstock.broker.node import Broker
+    from penstock.objectstore.ports import ObjectStore
 
 log = structlog.get_logger(__name__)
 
@@ -84,11 +84,11 @@ async def serve(
     tls: TlsFiles | None = None,
     metrics_sender: MetricsSender | None = None,
 ) -> int:
-    from broker.handlers.long_requests import SWITCH_INTERVAL_S
-    from objectstore.errors import ObjectStoreError
-    from objectstore.url import location, open_store
+    from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
+    from penstock.objectstore.errors import ObjectStoreError
+    from penstock.objectstore.url import location, open_store
 
-    import_module("broker.node")  # slow, so before the health endpoint is served
+    import_module("penstock.broker.node")  # slow, so before the health endpoint is served
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -137,14 +137,14 @@ async def _start(
     metrics_sender: MetricsSender | None,
 ) -> "Broker | int":
     """Return the broker, or the exit code if it cannot start."""
-    from broker.network.server import PortTaken
-    from broker.node import Broker
-    from broker.security.tls import SecurityFileInvalid
-    from broker.self_check import UnreachableAsAdvertised
-    from controller.api.errors import ControllerError, NodeRefused
-    from controller.api.follower import FollowerFenced
-    from objectstore.errors import ObjectStoreError
-    from stream.errors import StreamError
+    from penstock.broker.network.server import PortTaken
+    from penstock.broker.node import Broker
+    from penstock.broker.security.tls import SecurityFileInvalid
+    from penstock.broker.self_check import UnreachableAsAdvertised
+    from penstock.controller.api.errors import ControllerError, NodeRefused
+    from penstock.controller.api.follower import FollowerFenced
+    from penstock.objectstore.errors import ObjectStoreError
+    from penstock.stream.errors import StreamError
 
     try:
         return await Broker.start(
@@ -177,7 +177,7 @@ async def _run_until_stopped(
     broker: "Broker", store: "ObjectStore", health: BrokerHealth, stop_requested: asyncio.Event
 ) -> int:
     """Serve until a signal or a fence. Returns the exit code."""
-    from broker.duties import PROBE_PREFIX
+    from penstock.broker.duties import PROBE_PREFIX
 
     probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
     health.started(broker, probe)

@@ -23,60 +23,60 @@ from uuid import uuid4
 
 import structlog
 
-from base.audit import ChangeLog
-from base.clock import counting_suspensions, wall_ms
-from base.ids import (
+from penstock.base.audit import ChangeLog
+from penstock.base.clock import counting_suspensions, wall_ms
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     WalSequence,
 )
-from base.listeners import Listener
-from broker import self_check
-from broker.cleaner_duty import CleanerDuty
-from broker.client_metrics.collection import ClientMetrics
-from broker.client_metrics.sender import MetricsSender
-from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
-from broker.coordinators import Coordinators
-from broker.duties import PROBE_PREFIX, Duties
-from broker.dynamic_settings import BrokerSettings, changed_names, settle
-from broker.groups.consumer.topics import ImageTopics
-from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.audit import AuditLog
-from broker.handlers.authentication import AuthenticatingDispatcher
-from broker.handlers.authorizer import Authorizer
-from broker.handlers.departed import DepartedBrokers
-from broker.handlers.dispatch import RequestDispatcher
-from broker.handlers.fetch_sessions import FetchSessions
-from broker.handlers.partition_turns import PartitionTurns
-from broker.handlers.record_checks import record_checks
-from broker.handlers.same_fetches import SameFetches
-from broker.handlers.share_requests import release
-from broker.handlers.table import INLINE, make_handlers
-from broker.network.peer_watch import PeerWatch
-from broker.network.peers import PeerConnections
-from broker.network.server import Server
-from broker.partition.manager import PartitionManager
-from broker.quota_duty import QuotaDuty
-from broker.recovery_duty import RecoveryDuty
-from broker.retention_duty import RetentionDuty
-from broker.security.access import ClientAccess
-from broker.security.config import SecurityConfig
-from broker.security.delegation_tokens import DelegationTokens
-from broker.security.peers import PeerAccess
-from broker.share.coordinator import ShareCoordinator
-from broker.share.partitions import SharePartitions
-from broker.share.sessions import ShareSessions
-from broker.share.store import RoutedShareStates
-from broker.tail.followers import TailFollowers
-from broker.tail.links import TailLinks
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.verifier import TransactionVerifier
-from controller.api.client import ControllerClient, log_trouble
-from controller.api.errors import ControllerError
-from controller.api.follower import MetadataFollower
-from controller.api.messages import (
+from penstock.base.listeners import Listener
+from penstock.broker import self_check
+from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.client_metrics.collection import ClientMetrics
+from penstock.broker.client_metrics.sender import MetricsSender
+from penstock.broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
+from penstock.broker.coordinators import Coordinators
+from penstock.broker.duties import PROBE_PREFIX, Duties
+from penstock.broker.dynamic_settings import BrokerSettings, changed_names, settle
+from penstock.broker.groups.consumer.topics import ImageTopics
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.handlers.audit import AuditLog
+from penstock.broker.handlers.authentication import AuthenticatingDispatcher
+from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.departed import DepartedBrokers
+from penstock.broker.handlers.dispatch import RequestDispatcher
+from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.handlers.partition_turns import PartitionTurns
+from penstock.broker.handlers.record_checks import record_checks
+from penstock.broker.handlers.same_fetches import SameFetches
+from penstock.broker.handlers.share_requests import release
+from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.network.peer_watch import PeerWatch
+from penstock.broker.network.peers import PeerConnections
+from penstock.broker.network.server import Server
+from penstock.broker.partition.manager import PartitionManager
+from penstock.broker.quota_duty import QuotaDuty
+from penstock.broker.recovery_duty import RecoveryDuty
+from penstock.broker.retention_duty import RetentionDuty
+from penstock.broker.security.access import ClientAccess
+from penstock.broker.security.config import SecurityConfig
+from penstock.broker.security.delegation_tokens import DelegationTokens
+from penstock.broker.security.peers import PeerAccess
+from penstock.broker.share.coordinator import ShareCoordinator
+from penstock.broker.share.partitions import SharePartitions
+from penstock.broker.share.sessions import ShareSessions
+from penstock.broker.share.store import RoutedShareStates
+from penstock.broker.tail.followers import TailFollowers
+from penstock.broker.tail.links import TailLinks
+from penstock.broker.transactions.coordinator import TransactionCoordinator
+from penstock.broker.transactions.producer_ids import ProducerIds
+from penstock.broker.transactions.verifier import TransactionVerifier
+from penstock.controller.api.client import ControllerClient, log_trouble
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.messages import (
     BrokerRegistered,
     DrainBroker,
     MoveTiming,
@@ -84,26 +84,26 @@ from controller.api.messages import (
     ReportMoves,
     UnregisterBroker,
 )
-from controller.api.stream_metadata import ControllerStreamMetadata
-from controller.api.tls import TlsFiles
-from controller.api.version import product_version
-from controller.metadata.configs import BROKER_RESOURCE
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.features import SUPPORTED
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import NodeState
-from controller.metadata.records import DelegationTokenRecord, NodeListener
-from objectstore.metered import StoreStats
-from objectstore.ports import ObjectStore
-from objectstore.probe import probe_conditional_writes
-from stream.compaction.compactor import Compactor
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
-from stream.errors import StreamError
-from stream.ports import BrokerIncarnation
-from stream.recovery.recoverer import recover_wal
-from stream.storage import Storage
-from stream.wal.tracing import Tracing
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.controller.api.tls import TlsFiles
+from penstock.controller.api.version import product_version
+from penstock.controller.metadata.configs import BROKER_RESOURCE
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodeState
+from penstock.controller.metadata.records import DelegationTokenRecord, NodeListener
+from penstock.objectstore.metered import StoreStats
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.probe import probe_conditional_writes
+from penstock.stream.compaction.compactor import Compactor
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import StreamError
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.recovery.recoverer import recover_wal
+from penstock.stream.storage import Storage
+from penstock.stream.wal.tracing import Tracing
 
 log = structlog.get_logger(__name__)
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from broker.config import BrokerConfig
-from broker.network.hosts import resolve
-from broker.quotas.clients import ClientQuotas
-from broker.quotas.connections import Connections
-from broker.quotas.rates import Window
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.quotas import CONNECTION_CREATION_RATE, IP
+from penstock.broker.config import BrokerConfig
+from penstock.broker.network.hosts import resolve
+from penstock.broker.quotas.clients import ClientQuotas
+from penstock.broker.quotas.connections import Connections
+from penstock.broker.quotas.rates import Window
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.quotas import CONNECTION_CREATION_RATE, IP
 
 
 class QuotaDuty:

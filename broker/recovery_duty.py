@@ -16,13 +16,13 @@ from typing import Final
 
 import structlog
 
-from base.backoff import Backoff
-from base.ids import WalSequence
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.wal_losses import acceptance_key
-from stream.errors import WalDamaged
-from stream.ports import BrokerIncarnation
+from penstock.base.backoff import Backoff
+from penstock.base.ids import WalSequence
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.wal_losses import acceptance_key
+from penstock.stream.errors import WalDamaged
+from penstock.stream.ports import BrokerIncarnation
 
 log = structlog.get_logger(__name__)
 

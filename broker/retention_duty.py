@@ -14,11 +14,11 @@ from typing import Final
 
 import structlog
 
-from base.ids import Millis, ObjectId, Offset
-from broker.partition.partition import Partition
-from broker.partition.retention import Retention, retained_from
-from broker.periodic import IntervalWait, check_periodically
-from controller.metadata.image import MetadataImage
+from penstock.base.ids import Millis, ObjectId, Offset
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.retention import Retention, retained_from
+from penstock.broker.periodic import IntervalWait, check_periodically
+from penstock.controller.metadata.image import MetadataImage
 
 _log = structlog.get_logger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from base.listeners import Listener
-from broker.security.peers import OwnConnection
+from penstock.base.listeners import Listener
+from penstock.broker.security.peers import OwnConnection
 
 log = structlog.get_logger(__name__)
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from math import exp
 from typing import Final
 
-from broker.partition.load_meter import DECAY_S
-from controller.api.load_messages import StoreRequests
-from objectstore.metered import OperationStats, StoreStats
+from penstock.broker.partition.load_meter import DECAY_S
+from penstock.controller.api.load_messages import StoreRequests
+from penstock.objectstore.metered import OperationStats, StoreStats
 
 _PUTS: Final = ("put", "put_if_absent", "put_if_match")
 _GETS: Final = ("get", "get_range", "get_tail", "head")

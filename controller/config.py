@@ -11,11 +11,11 @@ from typing import Annotated
 
 import msgspec
 
-from base.listeners import Listener, parse_listeners
-from base.settings import Kind, Setting, SettingInvalid
-from base.settings import check as check_settings
-from controller.api.callers import ID, NameRules
-from controller.api.errors import InvalidConfig
+from penstock.base.listeners import Listener, parse_listeners
+from penstock.base.settings import Kind, Setting, SettingInvalid
+from penstock.base.settings import check as check_settings
+from penstock.controller.api.callers import ID, NameRules
+from penstock.controller.api.errors import InvalidConfig
 
 QUORUM_SIZES = (1, 3, 5)
 CONTROLLER_ID_MAX = (1 << 31) - 1

@@ -19,42 +19,42 @@ from random import Random
 import msgspec
 import structlog
 
-from base.clock import WallClock, wall_ms
-from base.collector import tune_collector
-from base.health import ServeHealth, no_health_endpoint
-from base.log import NamedOutput
-from base.stacks import dump_stacks_on_quit
-from controller.api.client import ControllerClient, log_trouble
-from controller.api.errors import NotLeader, QuorumClosed
-from controller.api.gate import Gate
-from controller.api.tls import TlsFiles
-from controller.backup.snapshots import (
+from penstock.base.clock import WallClock, wall_ms
+from penstock.base.collector import tune_collector
+from penstock.base.health import ServeHealth, no_health_endpoint
+from penstock.base.log import NamedOutput
+from penstock.base.stacks import dump_stacks_on_quit
+from penstock.controller.api.client import ControllerClient, log_trouble
+from penstock.controller.api.errors import NotLeader, QuorumClosed
+from penstock.controller.api.gate import Gate
+from penstock.controller.api.tls import TlsFiles
+from penstock.controller.backup.snapshots import (
     LoadedSnapshot,
     SnapshotStore,
     Snapshotter,
     copy_image,
 )
-from controller.config import ControllerConfig
-from controller.leader.active_controller import ActiveController, RecoveredState
-from controller.leader.dispatch import REQUESTS
-from controller.leader.move_traces import MoveListener
-from controller.leader.quorum_changes import QuorumChanges
-from controller.leader.server import OUTSIDE, ControllerService, Role
-from controller.leader.standby import Standby
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
-from controller.metadata.snapshot import ImageCopy
-from controller.raft import membership
-from controller.raft.core_config import CoreConfig
-from controller.raft.directory import DataDirectory, LocalDirectory
-from controller.raft.identity import Identity, new_id
-from controller.raft.joining import find_cluster, join
-from controller.raft.messages import Base, Endpoint, Members
-from controller.raft.replicated_log import RaftQuorum
-from controller.raft.transport import PeerTransport
-from controller.writer.runtime import Runtime
-from objectstore.metered import StoreMeter
-from objectstore.ports import ObjectStore
+from penstock.controller.config import ControllerConfig
+from penstock.controller.leader.active_controller import ActiveController, RecoveredState
+from penstock.controller.leader.dispatch import REQUESTS
+from penstock.controller.leader.move_traces import MoveListener
+from penstock.controller.leader.quorum_changes import QuorumChanges
+from penstock.controller.leader.server import OUTSIDE, ControllerService, Role
+from penstock.controller.leader.standby import Standby
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.raft import membership
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.directory import DataDirectory, LocalDirectory
+from penstock.controller.raft.identity import Identity, new_id
+from penstock.controller.raft.joining import find_cluster, join
+from penstock.controller.raft.messages import Base, Endpoint, Members
+from penstock.controller.raft.replicated_log import RaftQuorum
+from penstock.controller.raft.transport import PeerTransport
+from penstock.controller.writer.runtime import Runtime
+from penstock.objectstore.metered import StoreMeter
+from penstock.objectstore.ports import ObjectStore
 
 _log = structlog.get_logger(__name__)
 
@@ -514,7 +514,7 @@ def run(
     """Run the process and return its exit status. Logs go to stderr."""
     import uvloop
 
-    from objectstore.url import open_store
+    from penstock.objectstore.url import open_store
 
     structlog.configure(logger_factory=partial(NamedOutput, sys.stderr))
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO, cast
 
 import msgspec
 
-from base.printable import printable
+from penstock.base.printable import printable
 
 _Object = dict[str, Any]
 _SCALARS: Final = (str, int, float, bool, type(None))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar
 
-from base.printable import printable
+from penstock.base.printable import printable
 
 
 class DeployError(Exception):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from deploy.errors import UsageError
+from penstock.deploy.errors import UsageError
 
 
 class _Offset(msgspec.Struct):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deploy.clients.brokers import Brokers
+from penstock.deploy.clients.brokers import Brokers
 
 
 def ask_names(bootstrap: str, kind: str) -> list[str]:
@@ -26,7 +26,7 @@ def _partitions(bootstrap: str) -> list[str]:
 
 
 def _deleted_topics(bootstrap: str) -> list[str]:
-    from deploy.clients.frozen_topics import deleted_topics
+    from penstock.deploy.clients.frozen_topics import deleted_topics
 
     return list({topic.name for topic in deleted_topics(bootstrap)})
 
@@ -37,57 +37,57 @@ def _brokers(bootstrap: str) -> list[str]:
 
 
 def _groups(bootstrap: str) -> list[str]:
-    from deploy.groups.admin import listed_groups
+    from penstock.deploy.groups.admin import listed_groups
 
     with Brokers(bootstrap) as brokers:
         return [group.group for group in listed_groups(brokers)]
 
 
 def _snapshots(bootstrap: str) -> list[str]:
-    from deploy.clients.frozen_topics import frozen_topics
+    from penstock.deploy.clients.frozen_topics import frozen_topics
 
     return list({topic.snapshot for topic in frozen_topics(bootstrap) if topic.snapshot})
 
 
 def _client_metrics(bootstrap: str) -> list[str]:
-    from deploy.clients.configs import resources
+    from penstock.deploy.clients.configs import resources
 
     return [view.name for view in resources(bootstrap) if view.type == "client-metrics"]
 
 
 def _topic_configs(bootstrap: str) -> list[str]:
-    from controller.metadata.configs import TOPIC_RESOURCE
+    from penstock.controller.metadata.configs import TOPIC_RESOURCE
 
     topics = _topics(bootstrap)
     return _configs(bootstrap, TOPIC_RESOURCE, topics[:1])
 
 
 def _broker_configs(bootstrap: str) -> list[str]:
-    from controller.metadata.configs import BROKER_RESOURCE
+    from penstock.controller.metadata.configs import BROKER_RESOURCE
 
     return _configs(bootstrap, BROKER_RESOURCE, _brokers(bootstrap)[:1])
 
 
 def _group_configs(bootstrap: str) -> list[str]:
-    from controller.metadata.configs import GROUP_RESOURCE
+    from penstock.controller.metadata.configs import GROUP_RESOURCE
 
     return _configs(bootstrap, GROUP_RESOURCE, _groups(bootstrap)[:1] or ["any"])
 
 
 def _broker_loggers(bootstrap: str) -> list[str]:
-    from controller.metadata.configs import BROKER_LOGGER_RESOURCE
+    from penstock.controller.metadata.configs import BROKER_LOGGER_RESOURCE
 
     return _configs(bootstrap, BROKER_LOGGER_RESOURCE, _brokers(bootstrap)[:1])
 
 
 def _client_metrics_configs(bootstrap: str) -> list[str]:
-    from controller.metadata.configs import CLIENT_METRICS_RESOURCE
+    from penstock.controller.metadata.configs import CLIENT_METRICS_RESOURCE
 
     return _configs(bootstrap, CLIENT_METRICS_RESOURCE, ["any"])
 
 
 def _configs(bootstrap: str, kind: int, names: list[str]) -> list[str]:
-    from deploy.clients.configs import describe
+    from penstock.deploy.clients.configs import describe
 
     return [view.name for name in names for view in describe(bootstrap, (kind, name))]
 

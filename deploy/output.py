@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
-from base.printable import printable
+from penstock.base.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -46,11 +46,11 @@ def print_document(output: Format, value: object) -> None:
 
 def _encoded(output: Format, value: object) -> str:
     if output is Format.YAML:
-        from deploy.yaml_text import encode_yaml
+        from penstock.deploy.yaml_text import encode_yaml
 
         return encode_yaml(msgspec.to_builtins(value))
     if output is Format.CSV:
-        from deploy.csv_rows import encode_csv
+        from penstock.deploy.csv_rows import encode_csv
 
         return encode_csv(msgspec.to_builtins(value), escaped=sys.stdout.isatty())
     return json_text(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n"

@@ -7,14 +7,14 @@ Must not: print.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.wire.frozen_topics import FrozenTopicInfo
-from controller.metadata.internal_topics import INTERNAL_TOPICS
-from deploy.clients.forks import create_forks, delete_all
-from deploy.clients.frozen_topics import frozen_topics, full_name
-from deploy.clients.kafka import Kafka
-from deploy.errors import KafkaFailed, UsageError
-from deploy.output import iso_time
-from stream.format.manifest.model import in_snapshot
+from penstock.broker.wire.frozen_topics import FrozenTopicInfo
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
+from penstock.deploy.clients.forks import create_forks, delete_all
+from penstock.deploy.clients.frozen_topics import frozen_topics, full_name
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.output import iso_time
+from penstock.stream.format.manifest.model import in_snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from deploy.errors import UsageError
+from penstock.deploy.errors import UsageError
 
 
 class WantedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

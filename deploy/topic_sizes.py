@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from broker.wire import apis
-from broker.wire.gen import describe_log_dirs as wire
-from deploy.clients.kafka import TopicView
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
-from deploy.top.cost import Prices, get_usd, storage_usd_month
-from lake.fetch.limits import ReadConfig
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import describe_log_dirs as wire
+from penstock.deploy.clients.kafka import TopicView
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.top.cost import Prices, get_usd, storage_usd_month
+from penstock.lake.fetch.limits import ReadConfig
 
 _UNKNOWN: Final = -1
 _PART_BYTES: Final = ReadConfig().part_bytes_max

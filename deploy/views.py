@@ -7,12 +7,12 @@ scripts rely.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from base.ids import NodeId
-from controller.api.load_messages import BrokerLoad, BrokerSession, Load, StoreRequests
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import NodeState
-from controller.metadata.streams import StreamState
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.base.ids import NodeId
+from penstock.controller.api.load_messages import BrokerLoad, BrokerSession, Load, StoreRequests
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodeState
+from penstock.controller.metadata.streams import StreamState
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ quotes, the only style that has escapes.
 from importlib import import_module
 from typing import Any, Final
 
-from base.printable import printable
+from penstock.base.printable import printable
 
 _STRING: Final = "tag:yaml.org,2002:str"
 

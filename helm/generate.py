@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from deploy.node.config.schema import role_schema
+from penstock.deploy.node.config.schema import role_schema
 
 HERE: Final = Path(__file__).parent
 CHART: Final = HERE / "penstock"

@@ -6,8 +6,8 @@ Invariant: chunks are copied once, a lone `bytes` never. Must not do I/O.
 from collections.abc import Sequence
 from typing import cast
 
-from base.buffers import Buffer
-from objectstore.ports import Body
+from penstock.base.buffers import Buffer
+from penstock.objectstore.ports import Body
 
 
 def join_body(body: Body) -> bytes:

@@ -26,19 +26,19 @@ from itertools import islice
 from typing import Final, ParamSpec, TypeVar
 from zlib import crc32
 
-from base.buffers import Buffer
-from objectstore.body import buffers_of
-from objectstore.directory_walk import walk
-from objectstore.directory_write import write_all
-from objectstore.errors import (
+from penstock.base.buffers import Buffer
+from penstock.objectstore.body import buffers_of
+from penstock.objectstore.directory_walk import walk
+from penstock.objectstore.directory_write import write_all
+from penstock.objectstore.errors import (
     InvalidKey,
     ObjectNotFound,
     PreconditionFailed,
     RangeNotSatisfiable,
     Unavailable,
 )
-from objectstore.keys import check_key
-from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
+from penstock.objectstore.keys import check_key
+from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 RESERVED_FOLDER: Final = ".penstock"
 """Folder of temporary files and locks. It lies below the root, so that rename and link stay inside

@@ -16,8 +16,8 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from base.buffers import Buffer
-from objectstore.body import body_bytes
+from penstock.base.buffers import Buffer
+from penstock.objectstore.body import body_bytes
 
 DIRECT_BYTES_MIN: Final = 256 * 1024
 """Smaller bodies use the page cache: the bulk is one copy, and fsync writes it at once."""

@@ -15,9 +15,9 @@ from enum import Enum
 from random import Random
 from typing import Final, TypeVar
 
-from base.buffers import Buffer
-from objectstore.errors import AccessDenied, ConditionalConflict, Throttled, Unavailable
-from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
+from penstock.base.buffers import Buffer
+from penstock.objectstore.errors import AccessDenied, ConditionalConflict, Throttled, Unavailable
+from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 _T = TypeVar("_T")
 

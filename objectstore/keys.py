@@ -8,8 +8,8 @@ their UTF-8 bytes, so sorting `str` keys gives S3's list order.
 
 import re
 
-from objectstore.errors import InvalidKey
-from objectstore.ports import KEY_BYTES_MAX
+from penstock.objectstore.errors import InvalidKey
+from penstock.objectstore.ports import KEY_BYTES_MAX
 
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]|\A/|/\Z|//|(?:\A|/)\.\.?(?:/|\Z)")
 

@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from base.buffers import Buffer
-from objectstore.body import body_bytes, buffers_of, join_body
-from objectstore.errors import ObjectNotFound, PreconditionFailed, RangeNotSatisfiable
-from objectstore.keys import check_key
-from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
+from penstock.base.buffers import Buffer
+from penstock.objectstore.body import body_bytes, buffers_of, join_body
+from penstock.objectstore.errors import ObjectNotFound, PreconditionFailed, RangeNotSatisfiable
+from penstock.objectstore.keys import check_key
+from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 
 def wall_ms() -> int:

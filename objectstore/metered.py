@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from base.buffers import Buffer
-from base.histogram import Latencies, LatencyHistogram
-from objectstore.body import body_bytes
-from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectStore, ObjectTail
+from penstock.base.buffers import Buffer
+from penstock.base.histogram import Latencies, LatencyHistogram
+from penstock.objectstore.body import body_bytes
+from penstock.objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectStore, ObjectTail
 
 
 @dataclass(frozen=True, slots=True)

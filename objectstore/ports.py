@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from base.buffers import Buffer
+from penstock.base.buffers import Buffer
 
 Body = Buffer | Sequence[Buffer]
 """The content of an object. A memoryview may have any element type, shape and stride; its bytes in

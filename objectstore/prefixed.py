@@ -7,8 +7,8 @@ wrapped store.
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from base.buffers import Buffer
-from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
+from penstock.base.buffers import Buffer
+from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 
 class PrefixedStore:

@@ -13,13 +13,13 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final
 
-from objectstore.errors import (
+from penstock.objectstore.errors import (
     ConditionalConflict,
     ConditionalWritesIgnored,
     ObjectStoreError,
     PreconditionFailed,
 )
-from objectstore.ports import ObjectStore
+from penstock.objectstore.ports import ObjectStore
 
 RACES_COUNT: Final = 3
 RACERS_COUNT: Final = 8

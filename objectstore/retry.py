@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from base.backoff import Backoff
-from base.buffers import Buffer
-from base.log import get_logger
-from objectstore.body import join_body
-from objectstore.errors import (
+from penstock.base.backoff import Backoff
+from penstock.base.buffers import Buffer
+from penstock.base.log import get_logger
+from penstock.objectstore.body import join_body
+from penstock.objectstore.errors import (
     DeadlineExceeded,
     ObjectNotFound,
     ObjectStoreError,
     PreconditionFailed,
     Unavailable,
 )
-from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
+from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")

@@ -16,15 +16,21 @@ from typing import Any, Final, TypeVar, cast
 import obstore
 from obstore.store import S3Store as Client
 
-from base.buffers import Buffer
-from objectstore.body import join_body
-from objectstore.config import S3Config
-from objectstore.errors import InvalidKey, ObjectStoreError, RangeNotSatisfiable
-from objectstore.keys import check_key
-from objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
-from objectstore.s3_credentials import ca_bundle, credentials, region
-from objectstore.s3_errors import CLIENT_ERRORS, ignores_ranges, is_range_error, translate
-from objectstore.s3_exit import until_exit
+from penstock.base.buffers import Buffer
+from penstock.objectstore.body import join_body
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.errors import InvalidKey, ObjectStoreError, RangeNotSatisfiable
+from penstock.objectstore.keys import check_key
+from penstock.objectstore.ports import (
+    DELETE_BATCH_COUNT,
+    LIST_PAGE_COUNT,
+    Body,
+    ObjectInfo,
+    ObjectTail,
+)
+from penstock.objectstore.s3_credentials import ca_bundle, credentials, region
+from penstock.objectstore.s3_errors import CLIENT_ERRORS, ignores_ranges, is_range_error, translate
+from penstock.objectstore.s3_exit import until_exit
 
 _T = TypeVar("_T")
 

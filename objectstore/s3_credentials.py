@@ -13,8 +13,8 @@ from configparser import Error as ParserError
 from pathlib import Path
 from typing import Any, Final
 
-from objectstore.config import S3Config
-from objectstore.errors import InvalidStoreConfig
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.errors import InvalidStoreConfig
 
 _ROLES: Final = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
 _OF_PROGRAMS: Final = ("sso_session", "sso_start_url", "credential_process", "role_arn")

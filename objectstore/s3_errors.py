@@ -14,8 +14,8 @@ from typing import Final
 
 from obstore.exceptions import BaseError
 
-from objectstore.config import S3Config
-from objectstore.errors import (
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.errors import (
     AccessDenied,
     BucketNotFound,
     ConditionalConflict,

@@ -19,14 +19,14 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from objectstore.config import DirectoryConfig, MemoryConfig, S3Config, StoreConfig
-from objectstore.errors import InvalidKey, InvalidStoreUrl
-from objectstore.keys import check_key
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore, StoreMeter
-from objectstore.ports import ObjectStore
-from objectstore.prefixed import PrefixedStore
-from objectstore.retry import RetryingStore, RetryPolicy
+from penstock.objectstore.config import DirectoryConfig, MemoryConfig, S3Config, StoreConfig
+from penstock.objectstore.errors import InvalidKey, InvalidStoreUrl
+from penstock.objectstore.keys import check_key
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.metered import MeteredStore, StoreMeter
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.prefixed import PrefixedStore
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
 
 _SECRETS: Final = re.compile(
     r"((?:access_key|secret_key|session_token)=)[^&#]*|(//|%2F%2F)[^/@?]*@", re.IGNORECASE
@@ -95,10 +95,10 @@ def open_store(
     if isinstance(config, MemoryConfig):
         return _metered(MemoryStore(), meter)
     if isinstance(config, DirectoryConfig):
-        from objectstore.directory import DirectoryStore
+        from penstock.objectstore.directory import DirectoryStore
 
         return _metered(DirectoryStore(config.directory), meter)
-    from objectstore.s3 import S3Store
+    from penstock.objectstore.s3 import S3Store
 
     s3 = _metered(S3Store(_with_local_defaults(config, environ)), meter)
     retrying = RetryingStore(s3, RetryPolicy(deadline_ms=config.deadline_ms))

@@ -11,63 +11,63 @@ Example:
 
 Every name is imported on first use, so `import penstock` is fast and needs no extra. `scan` needs
 the extra `reader`, `sql` the extra `sql`, `penstock.spark` the extra `spark`, and
-`Cluster(store="moto")` the extra `local`. The other packages of this distribution are internal, and
-their names may change.
+`Cluster(store="moto")` the extra `local`. All other names below `penstock`
+are internal and may change.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from deploy.errors import ClusterFailed as ClusterFailed
-    from lake.arrow.topic_scan import Scan as Scan
-    from lake.arrow.topic_scan import scan as scan
-    from lake.fetch.errors import ObjectStaysGone as ObjectStaysGone
-    from lake.fetch.errors import ReadError as ReadError
-    from lake.fetch.limits import ReadConfig as ReadConfig
-    from lake.manifest.errors import EndInDoubt as EndInDoubt
-    from lake.manifest.errors import ManifestNotFound as ManifestNotFound
-    from lake.manifest.errors import OffsetsLost as OffsetsLost
-    from lake.manifest.errors import OffsetsMissing as OffsetsMissing
-    from lake.manifest.errors import SeveralClusters as SeveralClusters
-    from lake.manifest.errors import TopicReplaced as TopicReplaced
-    from lake.manifest.errors import UnknownPartition as UnknownPartition
-    from lake.sql.api import sql as sql
-    from lake.sql.errors import SqlError as SqlError
-    from lake.sql.errors import SqlStopped as SqlStopped
-    from lake.sql.result import SqlResult as SqlResult
-    from lake.table.values import ValueFormat as ValueFormat
-    from objectstore.errors import ObjectStoreError as ObjectStoreError
+    from penstock.deploy.errors import ClusterFailed as ClusterFailed
+    from penstock.lake.arrow.topic_scan import Scan as Scan
+    from penstock.lake.arrow.topic_scan import scan as scan
+    from penstock.lake.fetch.errors import ObjectStaysGone as ObjectStaysGone
+    from penstock.lake.fetch.errors import ReadError as ReadError
+    from penstock.lake.fetch.limits import ReadConfig as ReadConfig
+    from penstock.lake.manifest.errors import EndInDoubt as EndInDoubt
+    from penstock.lake.manifest.errors import ManifestNotFound as ManifestNotFound
+    from penstock.lake.manifest.errors import OffsetsLost as OffsetsLost
+    from penstock.lake.manifest.errors import OffsetsMissing as OffsetsMissing
+    from penstock.lake.manifest.errors import SeveralClusters as SeveralClusters
+    from penstock.lake.manifest.errors import TopicReplaced as TopicReplaced
+    from penstock.lake.manifest.errors import UnknownPartition as UnknownPartition
+    from penstock.lake.sql.api import sql as sql
+    from penstock.lake.sql.errors import SqlError as SqlError
+    from penstock.lake.sql.errors import SqlStopped as SqlStopped
+    from penstock.lake.sql.result import SqlResult as SqlResult
+    from penstock.lake.table.values import ValueFormat as ValueFormat
     from penstock.local_cluster import Cluster as Cluster
+    from penstock.objectstore.errors import ObjectStoreError as ObjectStoreError
+    from penstock.stream.errors import StreamError as StreamError
     from penstock.topic_list import Topic as Topic
     from penstock.topic_list import topics as topics
-    from stream.errors import StreamError as StreamError
 
     __version__: str
 
 _MODULES: Final = {
     "Cluster": "penstock.local_cluster",
-    "ClusterFailed": "deploy.errors",
-    "EndInDoubt": "lake.manifest.errors",
-    "ManifestNotFound": "lake.manifest.errors",
-    "ObjectStaysGone": "lake.fetch.errors",
-    "ObjectStoreError": "objectstore.errors",
-    "OffsetsLost": "lake.manifest.errors",
-    "OffsetsMissing": "lake.manifest.errors",
-    "ReadConfig": "lake.fetch.limits",
-    "ReadError": "lake.fetch.errors",
-    "Scan": "lake.arrow.topic_scan",
-    "SeveralClusters": "lake.manifest.errors",
-    "SqlError": "lake.sql.errors",
-    "SqlResult": "lake.sql.result",
-    "SqlStopped": "lake.sql.errors",
-    "StreamError": "stream.errors",
+    "ClusterFailed": "penstock.deploy.errors",
+    "EndInDoubt": "penstock.lake.manifest.errors",
+    "ManifestNotFound": "penstock.lake.manifest.errors",
+    "ObjectStaysGone": "penstock.lake.fetch.errors",
+    "ObjectStoreError": "penstock.objectstore.errors",
+    "OffsetsLost": "penstock.lake.manifest.errors",
+    "OffsetsMissing": "penstock.lake.manifest.errors",
+    "ReadConfig": "penstock.lake.fetch.limits",
+    "ReadError": "penstock.lake.fetch.errors",
+    "Scan": "penstock.lake.arrow.topic_scan",
+    "SeveralClusters": "penstock.lake.manifest.errors",
+    "SqlError": "penstock.lake.sql.errors",
+    "SqlResult": "penstock.lake.sql.result",
+    "SqlStopped": "penstock.lake.sql.errors",
+    "StreamError": "penstock.stream.errors",
     "Topic": "penstock.topic_list",
-    "TopicReplaced": "lake.manifest.errors",
-    "UnknownPartition": "lake.manifest.errors",
-    "ValueFormat": "lake.table.values",
-    "scan": "lake.arrow.topic_scan",
-    "sql": "lake.sql.api",
+    "TopicReplaced": "penstock.lake.manifest.errors",
+    "UnknownPartition": "penstock.lake.manifest.errors",
+    "ValueFormat": "penstock.lake.table.values",
+    "scan": "penstock.lake.arrow.topic_scan",
+    "sql": "penstock.lake.sql.api",
     "topics": "penstock.topic_list",
 }
 """The module that each public name comes from."""
@@ -118,9 +118,9 @@ if not TYPE_CHECKING:  # type checkers see only the names above
             package = (error.name or "").partition(".")[0]
             if package not in _EXTRAS:
                 raise
-            from base.extras import install_hint
+            from penstock.base.extras import install_hint
 
-            extra = "sql" if _MODULES[name].startswith("lake.sql") else _EXTRAS[package]
+            extra = "sql" if _MODULES[name].startswith("penstock.lake.sql") else _EXTRAS[package]
             raise ImportError(
                 f"penstock.{name} needs the package {package}: {install_hint(extra)}",
                 name=package,

@@ -1,6 +1,6 @@
 """Run the command `penstock` as `python -m penstock`."""
 
-from deploy.cli.__main__ import main
+from penstock.deploy.cli.__main__ import main
 
 if __name__ == "__main__":
     main()

@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Final, Self
 
-from deploy.errors import ClusterFailed, DeployError
-from deploy.local.dev_cluster import check
-from deploy.local.handle import LocalCluster
-from deploy.local.plan import ClusterOptions
+from penstock.deploy.errors import ClusterFailed, DeployError
+from penstock.deploy.local.dev_cluster import check
+from penstock.deploy.local.handle import LocalCluster
+from penstock.deploy.local.plan import ClusterOptions
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
 _MEMORY_BYTES_MIN: Final = 1 << 30

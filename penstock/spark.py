@@ -28,12 +28,12 @@ def register(spark: "SparkSession") -> None:
         1000
     """
     try:
-        from lake.spark import source
+        from penstock.lake.spark import source
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in {"numpy", "pyarrow", "pyspark"}:
             raise
-        from base.extras import install_hint
+        from penstock.base.extras import install_hint
 
         raise ImportError(
             f"penstock.spark needs the package {package}: {install_hint('spark')}", name=package

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from lake.arrow.cluster import StoreCluster
-from stream.format.manifest.model import split_name
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.stream.format.manifest.model import split_name
 
 
 class Topic(NamedTuple):

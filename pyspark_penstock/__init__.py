@@ -5,6 +5,6 @@ Spark looks for data sources by the names of modules, and finds this one if it i
 Must not contain anything else. Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 
-from lake.spark.source import PenstockSource as DefaultSource
+from penstock.lake.spark.source import PenstockSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Final
 
-from base.settings import Kind, Setting, check
-from stream.batch.compression import DECOMPRESSED_BYTES_MAX
+from penstock.base.settings import Kind, Setting, check
+from penstock.stream.batch.compression import DECOMPRESSED_BYTES_MAX
 
 MIB = 1 << 20
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB

@@ -2,7 +2,7 @@
 without any intervention.
 """
 
-from base.ids import Offset, StreamId, WalSequence
+from penstock.base.ids import Offset, StreamId, WalSequence
 
 
 class StreamError(Exception):

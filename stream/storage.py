@@ -15,20 +15,20 @@ from random import Random
 
 import structlog
 
-from base.buffers import Buffer
-from base.clock import WallClock
-from base.ids import (
+from penstock.base.buffers import Buffer
+from penstock.base.clock import WallClock
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamId,
     WalSequence,
 )
-from objectstore.errors import ObjectNotFound
-from objectstore.ports import ObjectStore
-from stream.cache.block_cache import BlockCache
-from stream.cache.log_cache import AppendEntry, CacheSegment, LogCache
-from stream.config import StreamConfig
-from stream.errors import (
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.cache.log_cache import AppendEntry, CacheSegment, LogCache
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import (
     NotContiguous,
     ObjectCorrupt,
     StreamError,
@@ -39,26 +39,26 @@ from stream.errors import (
     WalFenced,
     WalFull,
 )
-from stream.format.decoder import ObjectIndex
-from stream.format.keys import wal_key
-from stream.ports import (
+from penstock.stream.format.decoder import ObjectIndex
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import (
     BrokerIncarnation,
     CommittedBorder,
     ObjectRange,
     OpenStream,
     StreamMetadata,
 )
-from stream.read.damage import DamageLog
-from stream.read.object_reader import ObjectReader
-from stream.read.stream_reader import StreamReader
-from stream.stream import StreamHandle
-from stream.upload.closing import Closer, ClosingTimes
-from stream.upload.commits import CommitSequencer
-from stream.upload.uploader import UploadCounts, Uploader
-from stream.wal.append import AppendDone, WalAppend
-from stream.wal.slots import SlotRange, SlotTable
-from stream.wal.tracing import Tracing
-from stream.wal.wal import DurableBulk, Wal
+from penstock.stream.read.damage import DamageLog
+from penstock.stream.read.object_reader import ObjectReader
+from penstock.stream.read.stream_reader import StreamReader
+from penstock.stream.stream import StreamHandle
+from penstock.stream.upload.closing import Closer, ClosingTimes
+from penstock.stream.upload.commits import CommitSequencer
+from penstock.stream.upload.uploader import UploadCounts, Uploader
+from penstock.stream.wal.append import AppendDone, WalAppend
+from penstock.stream.wal.slots import SlotRange, SlotTable
+from penstock.stream.wal.tracing import Tracing
+from penstock.stream.wal.wal import DurableBulk, Wal
 
 __all__ = ["AppendEntry", "Storage", "StreamHandle"]
 

@@ -6,8 +6,8 @@ is refused. `next` is the end of what was appended, `confirmed` of what is durab
 Source: AutoMQ `S3Stream`.
 """
 
-from base.ids import Offset, StreamEpoch, StreamId
-from stream.ports import OpenedStream
+from penstock.base.ids import Offset, StreamEpoch, StreamId
+from penstock.stream.ports import OpenedStream
 
 
 class StreamHandle:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from base.clock import MonotonicClock
+from penstock.base.clock import MonotonicClock
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _KTHREADD_PID: Final = 2

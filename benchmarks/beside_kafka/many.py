@@ -131,9 +131,9 @@ def connections(system: System, count: int) -> Mapping[str, float]:
 
 
 def _api_versions() -> bytes:
-    from broker.wire import apis
-    from broker.wire.framing import encode_request_frame
-    from broker.wire.gen import api_versions
+    from penstock.broker.wire import apis
+    from penstock.broker.wire.framing import encode_request_frame
+    from penstock.broker.wire.gen import api_versions
 
     request = api_versions.ApiVersionsRequest("bench", "1")
     return bytes(

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.wire import apis
-from broker.wire.framing import encode_request_frame, parse_response_header
-from broker.wire.gen import fetch, produce
-from broker.wire.primitives import Reader
-from stream.batch.records import Record, encode_batch
+from penstock.broker.wire import apis
+from penstock.broker.wire.framing import encode_request_frame, parse_response_header
+from penstock.broker.wire.gen import fetch, produce
+from penstock.broker.wire.primitives import Reader
+from penstock.stream.batch.records import Record, encode_batch
 
 _FETCH: Final = replace(apis.FETCH, max=12)
 """The last version that names topics; the same holds for Produce 12."""

@@ -18,10 +18,10 @@ from typing import Final
 
 from benchmarks import harness, kafka
 from benchmarks.beside_kafka.node import Node
-from deploy.local import bytecode
-from deploy.local.plan import ClusterOptions, ProcessPlan, plan_cluster
-from deploy.local.ports import find_ports
-from deploy.node.lifeline import PARENT_VARIABLE
+from penstock.deploy.local import bytecode
+from penstock.deploy.local.plan import ClusterOptions, ProcessPlan, plan_cluster
+from penstock.deploy.local.ports import find_ports
+from penstock.deploy.node.lifeline import PARENT_VARIABLE
 
 KAFKA: Final = "kafka"
 MEMORY: Final = "memory"
@@ -204,7 +204,7 @@ def _penstock_in_memory(directory: Path, brokers: int) -> System:
         raise SystemMissing("brokers that share a store in memory are one process")
     port = _ports(1)[0]
     arguments = ("dev", "--store", MEMORY, "--brokers", "1", "--port", str(port))
-    command = (sys.executable, "-P", "-m", "deploy.cli", *arguments)
+    command = (sys.executable, "-P", "-m", "penstock.deploy.cli", *arguments)
     state = ("--state-file", str(directory / "state.json"))
     node = Node((*command, *state), directory / "penstock.log", _environment({}))
     return System(MEMORY, f"127.0.0.1:{port}", {0: node}, directory)

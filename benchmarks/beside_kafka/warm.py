@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from base.clock import MonotonicClock
+from penstock.base.clock import MonotonicClock
 
 WITHIN: Final = 0.05
 """Two windows in a row that differ by less are the end of the warm-up."""

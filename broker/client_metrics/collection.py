@@ -6,12 +6,16 @@ Invariant: the subscriptions are those of the metadata that this broker has.
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from broker.client_metrics.instances import ClientInstances
-from broker.client_metrics.sender import MetricsSender
-from broker.client_metrics.subscriptions import ClientIdentity, ClientSubscription, wanted_of
-from controller.metadata.configs import CLIENT_METRICS_RESOURCE
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
+from penstock.broker.client_metrics.instances import ClientInstances
+from penstock.broker.client_metrics.sender import MetricsSender
+from penstock.broker.client_metrics.subscriptions import (
+    ClientIdentity,
+    ClientSubscription,
+    wanted_of,
+)
+from penstock.controller.metadata.configs import CLIENT_METRICS_RESOURCE
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
 
 
 class ClientMetrics:

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from broker.client_metrics.subscriptions import ClientIdentity, ClientSubscription
-from broker.wire.error_codes import ErrorCode
-from stream.batch.compression import Compression
+from penstock.broker.client_metrics.subscriptions import ClientIdentity, ClientSubscription
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.compression import Compression
 
 CLIENTS_MAX: Final = 16_384
 """As in Kafka. Each takes about 1 KB."""

@@ -20,7 +20,7 @@ Protocol Buffers' encoding.
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from base.buffers import Buffer
+from penstock.base.buffers import Buffer
 
 FIELDS_MAX: Final = 32_768
 """Of MetricsData and of ResourceMetrics. They take up to 30 ms; Java pushes two or three for each

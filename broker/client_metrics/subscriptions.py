@@ -12,8 +12,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from base.regular_expressions import compiled
-from controller.metadata.client_metrics import (
+from penstock.base.regular_expressions import compiled
+from penstock.controller.metadata.client_metrics import (
     INTERVAL,
     INTERVAL_MS_DEFAULT,
     MATCH,

@@ -23,13 +23,13 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from broker.coordination.log import (
+from penstock.broker.coordination.log import (
     CoordinatorLog,
     Done,
     KeyValue,
     LogBatch,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

@@ -7,9 +7,9 @@ Source: Kafka AutoTopicCreationManager, `GroupConfig`,
 from collections.abc import Mapping
 from typing import Final
 
-from broker.partition.local_broker import LocalBroker
-from controller.api.messages import CreateTopics, NewTopic
-from controller.metadata.internal_topics import (
+from penstock.broker.partition.local_broker import LocalBroker
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.controller.metadata.internal_topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     SHARE_STATES_TOPIC,

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from base.ids import Offset
-from broker.partition.aborted import check_advanced
-from broker.partition.append import PartitionAppend
-from broker.partition.local_broker import LocalBroker
-from broker.partition.partition import Partition
-from broker.partition.verification import Guard
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker, decode_marker
-from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, iter_headers
-from stream.batch.records import Record, decode_records, encode_batch
+from penstock.base.ids import Offset
+from penstock.broker.partition.aborted import check_advanced
+from penstock.broker.partition.append import PartitionAppend
+from penstock.broker.partition.local_broker import LocalBroker
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.verification import Guard
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker, decode_marker
+from penstock.stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, iter_headers
+from penstock.stream.batch.records import Record, decode_records, encode_batch
 
 READ_BYTES: Final = 1 << 20
 """Size of one read while loading: about 10,000 records. `CoordinatorShards.read` yields to the

@@ -20,13 +20,13 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
-from broker.coordination.compaction import (
+from penstock.broker.coordination.compaction import (
     CompactionLimits,
     CoordinatorLogCompactor,
     LiveKeys,
     LogUsage,
 )
-from broker.coordination.log import (
+from penstock.broker.coordination.log import (
     CoordinatorLog,
     Done,
     KeyValue,
@@ -34,7 +34,7 @@ from broker.coordination.log import (
     MarkerParts,
     TransactionalProducer,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

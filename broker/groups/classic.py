@@ -14,7 +14,7 @@ KIP-814.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from broker.groups.model import (
+from penstock.broker.groups.model import (
     CompleteJoin,
     CompleteSync,
     Effect,
@@ -28,7 +28,7 @@ from broker.groups.model import (
     SyncResult,
     Token,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 class ClassicGroup:

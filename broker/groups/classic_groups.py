@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from broker.coordination.log import KeyValue
-from broker.groups.classic import ClassicGroup
-from broker.groups.journal import GroupHome
-from broker.groups.model import (
+from penstock.broker.coordination.log import KeyValue
+from penstock.broker.groups.classic import ClassicGroup
+from penstock.broker.groups.journal import GroupHome
+from penstock.broker.groups.model import (
     CompleteJoin,
     CompleteSync,
     Effect,
@@ -26,15 +26,15 @@ from broker.groups.model import (
     SyncResult,
     Token,
 )
-from broker.groups.records import (
+from penstock.broker.groups.records import (
     GroupKey,
     GroupSnapshot,
     decode_group_value,
     encode_group_key,
     encode_group_value,
 )
-from broker.groups.state import Group
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.state import Group
+from penstock.broker.wire.error_codes import ErrorCode
 
 Result = TypeVar("Result", JoinResult, SyncResult)
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.config import BrokerConfig
-from controller.metadata import group_configs as known
-from controller.metadata.configs import ConfigsImage
-from controller.metadata.group_configs import GROUP_CONFIGS
-from controller.metadata.image import MetadataImage
+from penstock.broker.config import BrokerConfig
+from penstock.controller.metadata import group_configs as known
+from penstock.controller.metadata.configs import ConfigsImage
+from penstock.controller.metadata.group_configs import GROUP_CONFIGS
+from penstock.controller.metadata.image import MetadataImage
 
 
 @dataclass(frozen=True, slots=True)

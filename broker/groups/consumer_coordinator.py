@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from base.regular_expressions import RegexInvalid
-from broker.coordination.log import KeyValue
-from broker.groups.classic import ClassicGroup
-from broker.groups.consumer.changes import GroupChanges
-from broker.groups.consumer.classic_members import (
+from penstock.base.regular_expressions import RegexInvalid
+from penstock.broker.coordination.log import KeyValue
+from penstock.broker.groups.classic import ClassicGroup
+from penstock.broker.groups.consumer.changes import GroupChanges
+from penstock.broker.groups.consumer.classic_members import (
     downgraded,
     heartbeat_classic,
     join_classic,
@@ -22,8 +22,8 @@ from broker.groups.consumer.classic_members import (
     sync_classic,
     upgraded,
 )
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.model import (
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.consumer.model import (
     JOIN_EPOCH,
     NOTHING,
     Assignment,
@@ -34,15 +34,15 @@ from broker.groups.consumer.model import (
     HeartbeatResult,
     TopicsView,
 )
-from broker.groups.consumer.records import (
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     encode_consumer_key,
 )
-from broker.groups.consumer.topics import DescribableTopics, ImageTopics
-from broker.groups.consumer.validation import check_heartbeat
-from broker.groups.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
-from broker.groups.journal import (
+from penstock.broker.groups.consumer.topics import DescribableTopics, ImageTopics
+from penstock.broker.groups.consumer.validation import check_heartbeat
+from penstock.broker.groups.embedded import CONSUMER_PROTOCOL, MalformedEmbedded
+from penstock.broker.groups.journal import (
     RETRY_S,
     GroupHome,
     GroupJournal,
@@ -52,7 +52,7 @@ from broker.groups.journal import (
     is_refused,
     when_durable,
 )
-from broker.groups.model import (
+from penstock.broker.groups.model import (
     GroupState,
     JoinRequest,
     JoinResult,
@@ -60,9 +60,14 @@ from broker.groups.model import (
     SyncRequest,
     SyncResult,
 )
-from broker.groups.records import GroupKey, GroupSnapshot, encode_group_key, encode_group_value
-from broker.groups.state import Group, consumer_tombstones
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.records import (
+    GroupKey,
+    GroupSnapshot,
+    encode_group_key,
+    encode_group_value,
+)
+from penstock.broker.groups.state import Group, consumer_tombstones
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,22 +20,22 @@ from typing import TypeVar
 
 import structlog
 
-from broker.coordination.compaction import CompactionLimits
-from broker.coordination.connection_order import ConnectionOrder
-from broker.coordination.log import (
+from penstock.broker.coordination.compaction import CompactionLimits
+from penstock.broker.coordination.connection_order import ConnectionOrder
+from penstock.broker.coordination.log import (
     CoordinatorLog,
     Done,
     KeyValue,
     TransactionalProducer,
 )
-from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
-from broker.groups.classic_groups import ClassicGroups
-from broker.groups.consumer.model import ConsumerLimits
-from broker.groups.consumer.topics import ImageTopics
-from broker.groups.consumer_coordinator import ConsumerCoordinator
-from broker.groups.descriptions import GroupDescription, describe, state_of
-from broker.groups.janitor import GroupJanitor
-from broker.groups.model import (
+from penstock.broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
+from penstock.broker.groups.classic_groups import ClassicGroups
+from penstock.broker.groups.consumer.model import ConsumerLimits
+from penstock.broker.groups.consumer.topics import ImageTopics
+from penstock.broker.groups.consumer_coordinator import ConsumerCoordinator
+from penstock.broker.groups.descriptions import GroupDescription, describe, state_of
+from penstock.broker.groups.janitor import GroupJanitor
+from penstock.broker.groups.model import (
     GroupLimits,
     GroupState,
     GroupType,
@@ -45,13 +45,13 @@ from broker.groups.model import (
     SyncRequest,
     SyncResult,
 )
-from broker.groups.offsets import GroupOffsets, TopicPartition
-from broker.groups.records import (
+from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
+from penstock.broker.groups.records import (
     CommittedOffset,
 )
-from broker.groups.share.model import ShareLimits
-from broker.groups.share_groups import ShareGroups
-from broker.groups.state import (
+from penstock.broker.groups.share.model import ShareLimits
+from penstock.broker.groups.share_groups import ShareGroups
+from penstock.broker.groups.state import (
     ConsumerRecords,
     Group,
     LiveGroups,
@@ -61,10 +61,10 @@ from broker.groups.state import (
     recorded_type,
     replay,
 )
-from broker.groups.streams.model import StreamsLimits
-from broker.groups.streams_groups import StreamsGroups
-from broker.share.state import ShareStateStore
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.streams.model import StreamsLimits
+from penstock.broker.groups.streams_groups import StreamsGroups
+from penstock.broker.share.state import ShareStateStore
+from penstock.broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from broker.groups.embedded import CONSUMER_PROTOCOL
-from broker.groups.model import GroupState, GroupType
-from broker.groups.state import Group
+from penstock.broker.groups.embedded import CONSUMER_PROTOCOL
+from penstock.broker.groups.model import GroupState, GroupType
+from penstock.broker.groups.state import Group
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.groups.model import Member
-from broker.wire.errors import WireError
-from broker.wire.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
+from penstock.broker.groups.model import Member
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.primitives import REQUEST_ELEMENTS_MAX, Reader, Writer
 
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of groups of consumers, as opposed to those of Kafka Connect."""

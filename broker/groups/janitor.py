@@ -8,14 +8,14 @@ Source: Kafka OffsetMetadataManager.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from broker.coordination.log import Done, KeyValue
-from broker.coordination.shards import CoordinatorShards
-from broker.groups.embedded import CONSUMER_PROTOCOL, subscribed_topics
-from broker.groups.offsets import TopicPartition
-from broker.groups.records import OffsetKey, decode_key, encode_offset_key
-from broker.groups.share_groups import ShareGroups
-from broker.groups.state import Group, OffsetsPartition, consumer_tombstones, tombstones
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.coordination.log import Done, KeyValue
+from penstock.broker.coordination.shards import CoordinatorShards
+from penstock.broker.groups.embedded import CONSUMER_PROTOCOL, subscribed_topics
+from penstock.broker.groups.offsets import TopicPartition
+from penstock.broker.groups.records import OffsetKey, decode_key, encode_offset_key
+from penstock.broker.groups.share_groups import ShareGroups
+from penstock.broker.groups.state import Group, OffsetsPartition, consumer_tombstones, tombstones
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 class JanitorHome(Protocol):

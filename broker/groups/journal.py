@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
-from broker.coordination.log import Done, KeyValue
-from broker.groups.consumer.changes import GroupChanges
-from broker.groups.consumer.model import HeartbeatResult
-from broker.groups.consumer.records import (
+from penstock.broker.coordination.log import Done, KeyValue
+from penstock.broker.groups.consumer.changes import GroupChanges
+from penstock.broker.groups.consumer.model import HeartbeatResult
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerValue,
     decode_consumer_key,
@@ -22,10 +22,10 @@ from broker.groups.consumer.records import (
     encode_consumer_key,
     encode_consumer_value,
 )
-from broker.groups.model import Member
-from broker.groups.records import GroupKey, encode_group_key
-from broker.groups.state import Group
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.model import Member
+from penstock.broker.groups.records import GroupKey, encode_group_key
+from penstock.broker.groups.state import Group
+from penstock.broker.wire.error_codes import ErrorCode
 
 RETRY_S: Final = 1.0
 """Pause before a timeout is tried again whose records could not be written."""

@@ -7,7 +7,7 @@ members), KIP-394 (member ids), KIP-814.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 Token = int
 """Identifies a parked request. The coordinator maps it to the waiting connection."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.groups.records import CommittedOffset
+from penstock.broker.groups.records import CommittedOffset
 
 TopicPartition: TypeAlias = tuple[str, int]
 

@@ -10,7 +10,7 @@ Source: Kafka `OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`.
 import struct
 from dataclasses import dataclass
 
-from broker.groups.model import Member, Protocol
+from penstock.broker.groups.model import Member, Protocol
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")

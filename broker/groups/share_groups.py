@@ -16,8 +16,8 @@ from uuid import UUID
 
 import structlog
 
-from broker.groups.consumer.changes import GroupChanges
-from broker.groups.consumer.model import (
+from penstock.broker.groups.consumer.changes import GroupChanges
+from penstock.broker.groups.consumer.model import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     Assignment,
@@ -25,8 +25,8 @@ from broker.groups.consumer.model import (
     HeartbeatResult,
     TopicsView,
 )
-from broker.groups.consumer.share_values import NamedPartitions
-from broker.groups.journal import (
+from penstock.broker.groups.consumer.share_values import NamedPartitions
+from penstock.broker.groups.journal import (
     RETRY_S,
     GroupHome,
     GroupJournal,
@@ -35,22 +35,22 @@ from broker.groups.journal import (
     is_refused,
     when_durable,
 )
-from broker.groups.model import GroupState
-from broker.groups.share.group import ShareGroup, check_share_heartbeat
-from broker.groups.share.model import (
+from penstock.broker.groups.model import GroupState
+from penstock.broker.groups.share.group import ShareGroup, check_share_heartbeat
+from penstock.broker.groups.share.model import (
     ShareHeartbeatRequest,
     ShareLimits,
     ShareMember,
     indexes_of,
 )
-from broker.groups.state import Group
-from broker.share.state import (
+from penstock.broker.groups.state import Group
+from penstock.broker.share.state import (
     NO_START_OFFSET,
     SharePartitionKey,
     ShareStateError,
     ShareStateStore,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

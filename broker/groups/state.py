@@ -12,20 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from broker.coordination.compaction import Live
-from broker.coordination.log import KeyValue, LogBatch
-from broker.groups.classic import ClassicGroup
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.records import (
+from penstock.broker.coordination.compaction import Live
+from penstock.broker.coordination.log import KeyValue, LogBatch
+from penstock.broker.groups.classic import ClassicGroup
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     decode_consumer_key,
     decode_consumer_value,
     encode_consumer_key,
 )
-from broker.groups.model import GroupType
-from broker.groups.offsets import GroupOffsets, PendingOffsets, TopicPartition
-from broker.groups.records import (
+from penstock.broker.groups.model import GroupType
+from penstock.broker.groups.offsets import GroupOffsets, PendingOffsets, TopicPartition
+from penstock.broker.groups.records import (
     CommittedOffset,
     GroupKey,
     MalformedGroupRecord,
@@ -37,9 +37,9 @@ from broker.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from broker.groups.share.group import ShareGroup
-from broker.groups.streams.group import StreamsGroup
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.share.group import ShareGroup
+from penstock.broker.groups.streams.group import StreamsGroup
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.groups.consumer.changes import GroupChanges
-from broker.groups.consumer.model import JOIN_EPOCH, HeartbeatRefused, TopicsView
-from broker.groups.consumer.streams_values import NO_TASKS, Tasks, Topology
-from broker.groups.journal import (
+from penstock.broker.groups.consumer.changes import GroupChanges
+from penstock.broker.groups.consumer.model import JOIN_EPOCH, HeartbeatRefused, TopicsView
+from penstock.broker.groups.consumer.streams_values import NO_TASKS, Tasks, Topology
+from penstock.broker.groups.journal import (
     RETRY_S,
     GroupHome,
     GroupJournal,
@@ -21,17 +21,17 @@ from broker.groups.journal import (
     is_refused,
     when_durable,
 )
-from broker.groups.model import GroupState
-from broker.groups.state import Group
-from broker.groups.streams.group import StreamsGroup
-from broker.groups.streams.model import (
+from penstock.broker.groups.model import GroupState
+from penstock.broker.groups.state import Group
+from penstock.broker.groups.streams.group import StreamsGroup
+from penstock.broker.groups.streams.model import (
     StreamsHeartbeatRequest,
     StreamsHeartbeatResult,
     StreamsLimits,
     StreamsMember,
 )
-from broker.groups.streams.validation import check_streams_heartbeat
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.streams.validation import check_streams_heartbeat
+from penstock.broker.wire.error_codes import ErrorCode
 
 Outcome: TypeAlias = "asyncio.Future[ErrorCode]"
 

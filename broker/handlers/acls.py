@@ -11,20 +11,20 @@ Source: Kafka `AclApis`, `AclControlManager`; KIP-140, KIP-290.
 from collections.abc import Sequence
 from typing import Final
 
-from base.acls import Operation
-from broker.errors import ErrorCode, code_of, code_of_status
-from broker.handlers.authorization import allows_cluster, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import listed
-from broker.network.dispatcher import CannotAnswer
-from broker.network.request import RequestContext, Response
-from broker.wire.gen import create_acls, delete_acls, describe_acls
-from controller.api.errors import ControllerError
-from controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status
-from controller.metadata.acls import AclFilter, acl_text
-from controller.metadata.records import AclEntry
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode, code_of, code_of_status
+from penstock.broker.handlers.authorization import allows_cluster, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen import create_acls, delete_acls, describe_acls
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import CreateAcls, DeleteAcls, DeletedAcls, ItemResult, Status
+from penstock.controller.metadata.acls import AclFilter, acl_text
+from penstock.controller.metadata.records import AclEntry
 
 _TIMEOUT_S: Final = 30.0
 _DISABLED: Final = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")

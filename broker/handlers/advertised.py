@@ -12,10 +12,10 @@ Source: Kafka's `advertised.listeners`; KIP-103.
 
 from dataclasses import dataclass
 
-from base.ids import NodeId
-from broker.handlers.node import Node
-from broker.network.request import ConnectionInfo
-from controller.metadata.nodes import NodeState
+from penstock.base.ids import NodeId
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import ConnectionInfo
+from penstock.controller.metadata.nodes import NodeState
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,29 +16,34 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
-from base.acls import Operation
-from broker.errors import ErrorCode, code_of, code_of_status
-from broker.groups.configs import group_problem
-from broker.handlers.authorization import note_change
-from broker.handlers.broker_configs import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode, code_of, code_of_status
+from penstock.broker.groups.configs import group_problem
+from penstock.broker.handlers.authorization import note_change
+from penstock.broker.handlers.broker_configs import (
     BrokerConfigRefused,
     check_altered_name,
     checked_values,
     list_default,
 )
-from broker.handlers.configs import configs_denial
-from broker.handlers.dispatch import encode_response
-from broker.handlers.loggers import LoggerRefused, alter_loggers
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import listed, sliced
-from broker.network.request import RequestContext, Response
-from broker.schemas.rules import is_schema_config
-from broker.wire.gen import alter_configs as replacing
-from broker.wire.gen import incremental_alter_configs as wire
-from controller.api.errors import ControllerError
-from controller.api.messages import AlterConfigs, ConfigChange, ConfiguredResource, ItemResult
-from controller.metadata.configs import (
+from penstock.broker.handlers.configs import configs_denial
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.loggers import LoggerRefused, alter_loggers
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.schemas.rules import is_schema_config
+from penstock.broker.wire.gen import alter_configs as replacing
+from penstock.broker.wire.gen import incremental_alter_configs as wire
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import (
+    AlterConfigs,
+    ConfigChange,
+    ConfiguredResource,
+    ItemResult,
+)
+from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -46,7 +51,7 @@ from controller.metadata.configs import (
     RESOURCE_NOUNS,
     TOPIC_RESOURCE,
 )
-from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
 
 _SET: Final = 0
 _DELETE: Final = 1

@@ -5,16 +5,16 @@ exist. The last directory that names a partition counts, as in Kafka.
 Source: KIP-113; Kafka `ReplicaManager.alterReplicaLogDirs`.
 """
 
-from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.groups.offsets import TopicPartition
-from broker.handlers.authorization import allows_cluster
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import sliced
-from broker.network.request import RequestContext, Response
-from broker.wire.gen.alter_replica_log_dirs import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.groups.offsets import TopicPartition
+from penstock.broker.handlers.authorization import allows_cluster
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,

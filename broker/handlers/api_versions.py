@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from broker.errors import ErrorCode
-from broker.handlers.node import Handler, Node
-from broker.network.request import RequestContext, Response, SoftwareInfo
-from broker.wire import apis, framing
-from broker.wire.gen import api_versions
-from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
-from controller.metadata.features import SUPPORTED
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.node import Handler, Node
+from penstock.broker.network.request import RequestContext, Response, SoftwareInfo
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.gen import api_versions
+from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
+from penstock.controller.metadata.features import SUPPORTED
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_CHARS_MAX: Final = 256

@@ -11,12 +11,12 @@ from typing import Final
 
 import structlog
 
-from base.acls import Operation, ResourceType
-from base.audit import shown
-from base.log_levels import AUDIT
-from base.log_limit import LogLimit
-from broker.network.request import RequestContext
-from broker.wire import apis
+from penstock.base.acls import Operation, ResourceType
+from penstock.base.audit import shown
+from penstock.base.log_levels import AUDIT
+from penstock.base.log_limit import LogLimit
+from penstock.broker.network.request import RequestContext
+from penstock.broker.wire import apis
 
 log = structlog.get_logger(AUDIT)
 

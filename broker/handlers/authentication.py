@@ -17,16 +17,16 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from base.clock import wall_ms
-from base.log_levels import AUDIT
-from base.log_limit import LogLimit
-from broker.errors import ErrorCode
-from broker.handlers.dispatch import encode_response
-from broker.handlers.node import Node
-from broker.network.dispatcher import CannotAnswer, Dispatcher
-from broker.network.request import ConnectionInfo, RequestContext, Respond, Response
-from broker.security.access import ClientAccess
-from broker.security.exchange import (
+from penstock.base.clock import wall_ms
+from penstock.base.log_levels import AUDIT
+from penstock.base.log_limit import LogLimit
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.dispatcher import CannotAnswer, Dispatcher
+from penstock.broker.network.request import ConnectionInfo, RequestContext, Respond, Response
+from penstock.broker.security.access import ClientAccess
+from penstock.broker.security.exchange import (
     AuthenticationFailed,
     Challenge,
     CheckPassword,
@@ -34,12 +34,12 @@ from broker.security.exchange import (
     Done,
     Step,
 )
-from broker.security.oauthbearer import OAuthBearerServer
-from broker.security.sasl import SaslPhase, SaslState
-from broker.security.tokens import ScopeMissing
-from broker.wire import apis, framing
-from broker.wire.gen import sasl_authenticate, sasl_handshake
-from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
+from penstock.broker.security.oauthbearer import OAuthBearerServer
+from penstock.broker.security.sasl import SaslPhase, SaslState
+from penstock.broker.security.tokens import ScopeMissing
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.gen import sasl_authenticate, sasl_handshake
+from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
 
 log = structlog.get_logger(__name__)
 audit_log = structlog.get_logger(AUDIT)

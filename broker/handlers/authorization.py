@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from base.acls import CLUSTER_NAME, Operation, ResourceType
-from base.principal import ANONYMOUS
-from broker.errors import ErrorCode, kafka_error
-from broker.handlers.node import Node
-from broker.handlers.slices import sliced
-from broker.network.request import RequestContext
-from broker.security.acls import ALL_OPERATIONS
-from broker.wire import apis
-from stream.format.manifest.model import SNAPSHOT_SEPARATOR
+from penstock.base.acls import CLUSTER_NAME, Operation, ResourceType
+from penstock.base.principal import ANONYMOUS
+from penstock.broker.errors import ErrorCode, kafka_error
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import sliced
+from penstock.broker.network.request import RequestContext
+from penstock.broker.security.acls import ALL_OPERATIONS
+from penstock.broker.wire import apis
+from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 NOT_REQUESTED: Final = -(2**31)
 """Stands for authorized operations that the client did not ask for."""

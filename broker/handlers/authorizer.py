@@ -6,12 +6,12 @@ Must not: know what an API needs (`broker.handlers` does).
 Source: Kafka `AuthHelper`, `StandardAuthorizer`.
 """
 
-from broker.handlers.audit import AuditLog
-from broker.network.request import RequestContext
-from broker.security.acls import AclIndex
-from broker.security.config import SecurityConfig
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
+from penstock.broker.handlers.audit import AuditLog
+from penstock.broker.network.request import RequestContext
+from penstock.broker.security.acls import AclIndex
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
 
 
 class Authorizer:

@@ -8,8 +8,8 @@ Source: Kafka `ConfigHelper`, `DynamicBrokerConfig`, `ConfigAdminManager`.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from base.settings import Field, Kind, text_of
-from broker.dynamic_settings import (
+from penstock.base.settings import Field, Kind, text_of
+from penstock.broker.dynamic_settings import (
     THROTTLES,
     UNUSED,
     all_settings,
@@ -20,7 +20,7 @@ from broker.dynamic_settings import (
     problem,
     setting_of,
 )
-from broker.handlers.config_entry import (
+from penstock.broker.handlers.config_entry import (
     DEFAULT,
     DYNAMIC_BROKER,
     DYNAMIC_DEFAULT_BROKER,
@@ -28,9 +28,9 @@ from broker.handlers.config_entry import (
     ConfigEntry,
     synonyms_of,
 )
-from broker.handlers.node import Node
-from broker.listener_settings import listener_field
-from controller.metadata.topic_configs import ConfigType
+from penstock.broker.handlers.node import Node
+from penstock.broker.listener_settings import listener_field
+from penstock.controller.metadata.topic_configs import ConfigType
 
 _TYPES: Final = {
     Kind.BOOL: ConfigType.BOOLEAN,

@@ -14,20 +14,20 @@ from base64 import urlsafe_b64encode
 from typing import Final
 from uuid import UUID, uuid4
 
-from broker.client_metrics.collection import ClientMetrics
-from broker.client_metrics.instances import ClientInstance, TelemetryRefused
-from broker.client_metrics.otlp import MetricsInvalid, resource_of, with_resource
-from broker.client_metrics.subscriptions import ClientIdentity
-from broker.errors import ErrorCode
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
-from broker.wire.gen import get_telemetry_subscriptions, push_telemetry
-from broker.wire.gen.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
-from broker.wire.gen.push_telemetry import PushTelemetryResponse
-from stream.batch.compression import Compression, decompress
-from stream.errors import BatchCorrupt, BatchTooLarge
+from penstock.broker.client_metrics.collection import ClientMetrics
+from penstock.broker.client_metrics.instances import ClientInstance, TelemetryRefused
+from penstock.broker.client_metrics.otlp import MetricsInvalid, resource_of, with_resource
+from penstock.broker.client_metrics.subscriptions import ClientIdentity
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen import get_telemetry_subscriptions, push_telemetry
+from penstock.broker.wire.gen.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
+from penstock.broker.wire.gen.push_telemetry import PushTelemetryResponse
+from penstock.stream.batch.compression import Compression, decompress
+from penstock.stream.errors import BatchCorrupt, BatchTooLarge
 
 DECOMPRESSED_BYTES_MAX: Final = 4 << 20
 SERVICE_NAME: Final = "kafka-client"

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from base.acls import Operation
-from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from broker.handlers.authorization import check_cluster, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import listed
-from broker.network.hosts import resolve
-from broker.network.request import RequestContext, Response
-from broker.wire.gen import alter_client_quotas as altering
-from broker.wire.gen.describe_client_quotas import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
+from penstock.broker.handlers.authorization import check_cluster, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed
+from penstock.broker.network.hosts import resolve
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen import alter_client_quotas as altering
+from penstock.broker.wire.gen.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
@@ -29,11 +29,18 @@ from broker.wire.gen.describe_client_quotas import (
     ValueData,
     decode_request,
 )
-from controller.api.errors import ControllerError
-from controller.api.messages import Status
-from controller.api.quota_messages import AlterQuotas, QuotaAlteration, QuotaChange
-from controller.metadata.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, Entity, entity_text
-from controller.metadata.records import QuotaTarget
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import Status
+from penstock.controller.api.quota_messages import AlterQuotas, QuotaAlteration, QuotaChange
+from penstock.controller.metadata.quotas import (
+    CLIENT_ID,
+    ENTITY_TYPES,
+    IP,
+    USER,
+    Entity,
+    entity_text,
+)
+from penstock.controller.metadata.records import QuotaTarget
 
 _TIMEOUT_S: Final = 30.0
 

@@ -7,14 +7,14 @@ because clients cannot reach the controllers.
 
 from typing import Final
 
-from broker.errors import ErrorCode
-from broker.handlers import advertised
-from broker.handlers.authorization import cluster_operations
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import ConnectionInfo, RequestContext, Response
-from broker.wire.gen.describe_cluster import (
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers import advertised
+from penstock.broker.handlers.authorization import cluster_operations
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import ConnectionInfo, RequestContext, Response
+from penstock.broker.wire.gen.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterResponse,
     decode_request,

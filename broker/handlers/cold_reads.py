@@ -10,18 +10,18 @@ from typing import Final
 
 import structlog
 
-from base.buffers import Buffer
-from base.ids import Offset
-from broker.errors import ErrorCode, code_of
-from broker.handlers.fetch_target import FetchTarget, aborted_of, end_offset_of
-from broker.handlers.node import Node
-from broker.partition.committed import CommittedPartition
-from broker.partition.partition import Partition
-from broker.tail.links import SlotRead, await_report
-from broker.tail.partition import TailView
-from broker.wire.fetch import FetchPartitionResult
-from objectstore.errors import ObjectNotFound
-from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset
+from penstock.broker.errors import ErrorCode, code_of
+from penstock.broker.handlers.fetch_target import FetchTarget, aborted_of, end_offset_of
+from penstock.broker.handlers.node import Node
+from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.partition import Partition
+from penstock.broker.tail.links import SlotRead, await_report
+from penstock.broker.tail.partition import TailView
+from penstock.broker.wire.fetch import FetchPartitionResult
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
 
 _log = structlog.get_logger(__name__)
 

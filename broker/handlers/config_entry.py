@@ -6,7 +6,7 @@ Source: KIP-226 (sources and synonyms).
 from dataclasses import dataclass
 from typing import Final
 
-from controller.metadata.topic_configs import ConfigType
+from penstock.controller.metadata.topic_configs import ConfigType
 
 DYNAMIC_TOPIC: Final = 1
 DYNAMIC_BROKER: Final = 2

@@ -12,16 +12,16 @@ Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.groups.configs import group_defaults
-from broker.handlers.authorization import allows_cluster, allows_group, allows_topic
-from broker.handlers.broker_configs import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.groups.configs import group_defaults
+from penstock.broker.handlers.authorization import allows_cluster, allows_group, allows_topic
+from penstock.broker.handlers.broker_configs import (
     broker_entries,
     common_entries,
     described_name_problem,
 )
-from broker.handlers.config_entry import (
+from penstock.broker.handlers.config_entry import (
     DEFAULT,
     DYNAMIC_CLIENT_METRICS,
     DYNAMIC_GROUP,
@@ -29,16 +29,16 @@ from broker.handlers.config_entry import (
     ConfigEntry,
     synonyms_of,
 )
-from broker.handlers.dispatch import encode_response
-from broker.handlers.loggers import (
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.loggers import (
     described_broker_problem,
     logger_entries,
 )
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import sliced
-from broker.network.request import RequestContext, Response
-from broker.wire.gen.describe_configs import (
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
@@ -46,18 +46,18 @@ from broker.wire.gen.describe_configs import (
     DescribeConfigsSynonym,
     decode_request,
 )
-from controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
-from controller.metadata.configs import (
+from penstock.controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
+from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
-from controller.metadata.group_configs import GROUP_CONFIGS
-from controller.metadata.kafka_config import KafkaConfig
-from controller.metadata.topic_configs import TOPIC_CONFIGS
-from controller.metadata.topic_names import is_topic_name
+from penstock.controller.metadata.group_configs import GROUP_CONFIGS
+from penstock.controller.metadata.kafka_config import KafkaConfig
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.controller.metadata.topic_names import is_topic_name
 
 CONFIGS_MAX: Final = 50_000
 """Configs of one answer that are not of topics, about 30 MB with their documentation. Any name is

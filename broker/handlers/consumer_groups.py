@@ -9,23 +9,23 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from base.acls import Operation
-from broker.groups.consumer.model import Assignment, ConsumerMember, HeartbeatRequest
-from broker.groups.consumer_coordinator import ConsumerGroupDescription
-from broker.handlers.authorization import (
+from penstock.base.acls import Operation
+from penstock.broker.groups.consumer.model import Assignment, ConsumerMember, HeartbeatRequest
+from penstock.broker.groups.consumer_coordinator import ConsumerGroupDescription
+from penstock.broker.handlers.authorization import (
     allows_topic,
     check_group,
     check_topics,
 )
-from broker.handlers.dispatch import encode_response
-from broker.handlers.group_descriptions import describe_groups
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import consumer_group_describe as describing
-from broker.wire.gen import consumer_group_heartbeat as heartbeats
-from controller.metadata.features import GROUP_VERSION
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.group_descriptions import describe_groups
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import consumer_group_describe as describing
+from penstock.broker.wire.gen import consumer_group_heartbeat as heartbeats
+from penstock.controller.metadata.features import GROUP_VERSION
 
 _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1

@@ -11,28 +11,28 @@ from collections.abc import Collection
 from typing import Final
 from uuid import uuid4
 
-from base.acls import Operation, ResourceType
-from base.listeners import SecurityProtocol
-from base.principal import ANONYMOUS, USER, Principal
-from broker.errors import ErrorCode, KafkaError, code_of, kafka_error
-from broker.handlers.authorization import allows, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import sliced
-from broker.network.request import RequestContext, Response
-from broker.wire.gen import create_delegation_token as creating
-from broker.wire.gen import describe_delegation_token as describing
-from broker.wire.gen import expire_delegation_token as expiring
-from broker.wire.gen import renew_delegation_token as renewing
-from controller.api.errors import ControllerError
-from controller.api.token_messages import (
+from penstock.base.acls import Operation, ResourceType
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.principal import ANONYMOUS, USER, Principal
+from penstock.broker.errors import ErrorCode, KafkaError, code_of, kafka_error
+from penstock.broker.handlers.authorization import allows, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen import create_delegation_token as creating
+from penstock.broker.wire.gen import describe_delegation_token as describing
+from penstock.broker.wire.gen import expire_delegation_token as expiring
+from penstock.broker.wire.gen import renew_delegation_token as renewing
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.token_messages import (
     RENEWERS_MAX,
     CreateDelegationToken,
     ExpireDelegationToken,
     RenewDelegationToken,
 )
-from controller.metadata.records import DelegationTokenRecord
+from penstock.controller.metadata.records import DelegationTokenRecord
 
 _TIMEOUT_S: Final = 30.0
 _REFUSED_AT_ONCE: Final = frozenset(

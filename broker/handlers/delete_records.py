@@ -17,29 +17,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
 
-from base.acls import Operation
-from base.ids import Offset
-from broker.coordination.internal_topics import INTERNAL_TOPICS
-from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import find_denied_topics, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.lease import led_now, still_leads, wait_led
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import gathered, listed
-from broker.network.request import RequestContext, Response
-from broker.partition.partition import Partition
-from broker.partition.retention import allows_delete_records
-from broker.wire.gen.delete_records import (
+from penstock.base.acls import Operation
+from penstock.base.ids import Offset
+from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
+from penstock.broker.errors import ErrorCode, code_of
+from penstock.broker.handlers.authorization import find_denied_topics, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.lease import led_now, still_leads, wait_led
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import gathered, listed
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.retention import allows_delete_records
+from penstock.broker.wire.gen.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
     DeleteRecordsTopicResult,
     decode_request,
 )
-from controller.api.errors import ControllerError
-from controller.metadata.topic_configs import DELETE_GRACE
-from stream.errors import StreamError
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.metadata.topic_configs import DELETE_GRACE
+from penstock.stream.errors import StreamError
 
 _HIGH_WATERMARK: Final = -1
 _NO_LOW_WATERMARK: Final = -1

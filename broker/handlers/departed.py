@@ -15,9 +15,9 @@ Must not: appear in answers about the whole cluster (DescribeCluster, Metadata o
 
 from typing import Final
 
-from base.ids import NodeId
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import NodeState
+from penstock.base.ids import NodeId
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodeState
 
 LISTED_S: Final = 30.0
 """A restart takes some seconds. Meanwhile the dead broker refuses connections immediately, and

@@ -19,15 +19,15 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.handlers.authorization import check_cluster
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
-from broker.partition.usage import PartitionUsage, usage_of
-from broker.wire.gen.describe_log_dirs import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import check_cluster
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.usage import PartitionUsage, usage_of
+from penstock.broker.wire.gen.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsResponse,
@@ -35,9 +35,9 @@ from broker.wire.gen.describe_log_dirs import (
     DescribeLogDirsTopic,
     decode_request,
 )
-from controller.metadata.shared_ranges import SharedRanges
-from controller.metadata.topics import PartitionKey
-from stream.ports import BrokerIncarnation
+from penstock.controller.metadata.shared_ranges import SharedRanges
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.ports import BrokerIncarnation
 
 _Wanted: TypeAlias = Mapping[str, Collection[int]]
 """Partitions by topic."""

@@ -15,21 +15,21 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from base.acls import Operation
-from base.ids import NodeId
-from broker.errors import ErrorCode
-from broker.handlers.authorization import find_denied_topics, is_broker
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import Slices
-from broker.handlers.txn_markers import led_partition
-from broker.network.peers import PeerConnections, PeerGone
-from broker.network.request import RequestContext, Response
-from broker.partition.partition import Partition
-from broker.wire import apis
-from broker.wire.errors import WireError
-from broker.wire.gen.describe_producers import (
+from penstock.base.acls import Operation
+from penstock.base.ids import NodeId
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import find_denied_topics, is_broker
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import Slices
+from penstock.broker.handlers.txn_markers import led_partition
+from penstock.broker.network.peers import PeerConnections, PeerGone
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire import apis
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.gen.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
@@ -38,7 +38,7 @@ from broker.wire.gen.describe_producers import (
     TopicResponse,
     decode_request,
 )
-from controller.metadata.topic_names import is_topic_name
+from penstock.controller.metadata.topic_names import is_topic_name
 
 PRODUCERS_MAX: Final = 100_000
 """Ten times what one partition remembers by default; about 4 MB."""

@@ -13,19 +13,19 @@ refuses only itself, and topics are limited too: 35,000 that do not exist would 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from base.acls import Operation, ResourceType
-from base.ids import NodeId
-from broker.coordination.internal_topics import INTERNAL_TOPICS
-from broker.errors import ErrorCode
-from broker.handlers.advertised import live_nodes
-from broker.handlers.authorization import find_denied_topics, operations
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.metadata import partition_metadata
-from broker.handlers.node import Node
-from broker.handlers.slices import listed, sliced, smallest
-from broker.network.request import RequestContext, Response
-from broker.wire.gen.describe_topic_partitions import (
+from penstock.base.acls import Operation, ResourceType
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.advertised import live_nodes
+from penstock.broker.handlers.authorization import find_denied_topics, operations
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.metadata import partition_metadata
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed, sliced, smallest
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -34,8 +34,8 @@ from broker.wire.gen.describe_topic_partitions import (
     ResponseCursor,
     decode_request,
 )
-from controller.metadata.topic_names import is_topic_name
-from controller.metadata.topics import PartitionMetadata
+from penstock.controller.metadata.topic_names import is_topic_name
+from penstock.controller.metadata.topics import PartitionMetadata
 
 PARTITIONS_MAX: Final = 2_000
 """Partitions of one answer: Kafka's `max.request.partition.size.limit`."""

@@ -17,28 +17,28 @@ from typing import Any, Final
 
 import structlog
 
-from base.log_limit import LogLimit
-from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import is_broker
-from broker.handlers.lease import check_session
-from broker.handlers.limited import RequestLimits, is_of_brokers, work_of
-from broker.handlers.long_requests import Decode, LongRequest, LongRequests
-from broker.handlers.node import Handler, InlineHandler, Node
-from broker.network.dispatcher import CannotAnswer
-from broker.network.request import (
+from penstock.base.log_limit import LogLimit
+from penstock.broker.errors import ErrorCode, code_of
+from penstock.broker.handlers.authorization import is_broker
+from penstock.broker.handlers.lease import check_session
+from penstock.broker.handlers.limited import RequestLimits, is_of_brokers, work_of
+from penstock.broker.handlers.long_requests import Decode, LongRequest, LongRequests
+from penstock.broker.handlers.node import Handler, InlineHandler, Node
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.request import (
     ConnectionInfo,
     LongAnswer,
     RequestContext,
     Respond,
     Response,
 )
-from broker.network.request_meter import RequestMeter
-from broker.quotas.clients import ClientQuotas
-from broker.quotas.rates import Window
-from broker.wire import apis, framing
-from broker.wire.codecs import CODECS
-from broker.wire.errors import WireError
-from broker.wire.gen import (
+from penstock.broker.network.request_meter import RequestMeter
+from penstock.broker.quotas.clients import ClientQuotas
+from penstock.broker.quotas.rates import Window
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.gen import (
     add_offsets_to_txn,
     alter_partition_reassignments,
     alter_share_group_offsets,

@@ -24,14 +24,14 @@ Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `Del
 
 from collections.abc import Awaitable
 
-from broker.handlers.fetch_call import FetchCall
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.same_fetches import SameAnswer, SameKey, SameWait, same_key
-from broker.handlers.tail_fetch import TailFetch, is_of_follower
-from broker.network.request import RequestContext, Response
-from broker.wire.fetch import encode_fetch_response
-from broker.wire.gen.fetch import decode_request
+from penstock.broker.handlers.fetch_call import FetchCall
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.same_fetches import SameAnswer, SameKey, SameWait, same_key
+from penstock.broker.handlers.tail_fetch import TailFetch, is_of_follower
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.fetch import encode_fetch_response
+from penstock.broker.wire.gen.fetch import decode_request
 
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:

@@ -8,37 +8,37 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from base.acls import Operation
-from base.buffers import Buffer
-from base.ids import Offset
-from broker.config import RACK_AWARE
-from broker.errors import ErrorCode
-from broker.handlers.authorization import allows_topic
-from broker.handlers.cold_reads import ColdReads, set_out_of_range
-from broker.handlers.fetch_sessions import SessionCall
-from broker.handlers.fetch_target import (
+from penstock.base.acls import Operation
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset
+from penstock.broker.config import RACK_AWARE
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import allows_topic
+from penstock.broker.handlers.cold_reads import ColdReads, set_out_of_range
+from penstock.broker.handlers.fetch_sessions import SessionCall
+from penstock.broker.handlers.fetch_target import (
     FetchTarget,
     aborted_of,
     check_leader_epoch,
     end_offset_of,
 )
-from broker.handlers.leader_hints import LeaderHints
-from broker.handlers.node import Node
-from broker.handlers.racks import broker_in_rack, is_far_behind
-from broker.handlers.same_fetches import SameAnswer, SameKey, SameWait
-from broker.handlers.slices import chunked, sliced
-from broker.network.request import LongAnswer, RequestContext, Response
-from broker.partition.committed import CommittedPartition
-from broker.partition.delayed_fetch import FetchWait
-from broker.partition.partition import Partition
-from broker.tail.partition import TailPartition, TailView
-from broker.wire.fetch import (
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.racks import broker_in_rack, is_far_behind
+from penstock.broker.handlers.same_fetches import SameAnswer, SameKey, SameWait
+from penstock.broker.handlers.slices import chunked, sliced
+from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.partition.partition import Partition
+from penstock.broker.tail.partition import TailPartition, TailView
+from penstock.broker.wire.fetch import (
     FetchPartitionResult,
     encode_fetch_response,
 )
-from broker.wire.gen.fetch import FetchRequest
-from broker.wire.topic_key import TopicKey
-from stream.cache.log_cache import READ_ENTRIES_MAX
+from penstock.broker.wire.gen.fetch import FetchRequest
+from penstock.broker.wire.topic_key import TopicKey
+from penstock.stream.cache.log_cache import READ_ENTRIES_MAX
 
 _AT_ONCE_COUNT: Final = 1_000
 """Partitions that are looked up in one turn of the event loop: about 2 ms. A fetch of more is a

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
-from base.buffers import Buffer
-from base.ids import Offset
-from broker.errors import ErrorCode
-from broker.partition.committed import CommittedPartition
-from broker.partition.partition import Partition
-from broker.tail.partition import TailPartition, TailView
-from broker.wire.fetch import FetchPartitionResult
-from broker.wire.gen.fetch import FetchPartition
-from broker.wire.topic_key import TopicKey
-from stream.batch.header import batch_span
-from stream.format.transaction_log import AbortedTransaction
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset
+from penstock.broker.errors import ErrorCode
+from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.partition import Partition
+from penstock.broker.tail.partition import TailPartition, TailView
+from penstock.broker.wire.fetch import FetchPartitionResult
+from penstock.broker.wire.gen.fetch import FetchPartition
+from penstock.broker.wire.topic_key import TopicKey
+from penstock.stream.batch.header import batch_span
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 _NO_EPOCH: Final = -1
 _NO_REPLICA: Final = -1

@@ -9,26 +9,26 @@ Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699, KIP-932.
 from collections.abc import Mapping
 from typing import Final
 
-from base.acls import Operation, ResourceType
-from broker.coordination.internal_topics import (
+from penstock.base.acls import Operation, ResourceType
+from penstock.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     SHARE_STATES_TOPIC,
     TRANSACTIONS_TOPIC,
     ensure_topic,
 )
-from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.advertised import address_of
-from broker.handlers.authorization import allows, allows_cluster
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import listed
-from broker.network.request import RequestContext, Response
-from broker.share.coordinator import ShareCoordinator
-from broker.share.state import is_coordinator_key
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import find_coordinator
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.handlers.advertised import address_of
+from penstock.broker.handlers.authorization import allows, allows_cluster
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.share.coordinator import ShareCoordinator
+from penstock.broker.share.state import is_coordinator_key
+from penstock.broker.transactions.coordinator import TransactionCoordinator
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import find_coordinator
 
 GROUP_KEY_TYPE: Final = 0
 TRANSACTION_KEY_TYPE: Final = 1

@@ -19,22 +19,22 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import NodeId, Offset
-from broker.errors import ErrorCode, KafkaError, code_of, kafka_error
-from broker.handlers.dispatch import encode_response
-from broker.handlers.lease import still_leads, wait_led
-from broker.handlers.node import Node
-from broker.network.peers import PeerConnections, PeerGone
-from broker.network.request import RequestContext, Response
-from broker.partition.fork_point import AT_END, WantedPoint, find_fork_point
-from broker.partition.partition import Partition
-from broker.wire import apis
-from broker.wire.error_codes import known_code
-from broker.wire.errors import WireError
-from broker.wire.gen import list_offsets
-from controller.api.messages import ForkedPartition, TopicFork
-from controller.metadata.topic_configs import FORK_SOURCE
-from stream.errors import StreamError
+from penstock.base.ids import NodeId, Offset
+from penstock.broker.errors import ErrorCode, KafkaError, code_of, kafka_error
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.lease import still_leads, wait_led
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.peers import PeerConnections, PeerGone
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.fork_point import AT_END, WantedPoint, find_fork_point
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import known_code
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.gen import list_offsets
+from penstock.controller.api.messages import ForkedPartition, TopicFork
+from penstock.controller.metadata.topic_configs import FORK_SOURCE
+from penstock.stream.errors import StreamError
 
 FORK_TIMESTAMP: Final = "penstock.fork.timestamp.ms"
 FORK_OFFSETS: Final = "penstock.fork.offsets"

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.handlers.authorization import allows_group, allows_topic
-from broker.handlers.node import Node
-from broker.handlers.slices import sliced
-from broker.network.request import RequestContext
-from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
-from broker.wire.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.image import MetadataImage
-from controller.metadata.streams import StreamState
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import allows_group, allows_topic
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import sliced
+from penstock.broker.network.request import RequestContext
+from penstock.broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
+from penstock.broker.wire.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.streams import StreamState
 
 _ENTRIES_PER_SLICE_COUNT: Final = 5_000
 """Ranges counted between two turns of the event loop: about 1 ms."""

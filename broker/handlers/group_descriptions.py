@@ -9,12 +9,12 @@ Source: Kafka `KafkaApis#handleConsumerGroupDescribe`, `#handleShareGroupDescrib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from base.acls import Operation, ResourceType
-from broker.handlers.authorization import allows_group, find_denied_topics, operations
-from broker.handlers.node import Node
-from broker.handlers.slices import each_once
-from broker.network.request import RequestContext
-from broker.wire.error_codes import ErrorCode
+from penstock.base.acls import Operation, ResourceType
+from penstock.broker.handlers.authorization import allows_group, find_denied_topics, operations
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import each_once
+from penstock.broker.network.request import RequestContext
+from penstock.broker.wire.error_codes import ErrorCode
 
 _HIDDEN_TOPICS: Final = (
     "The group has described topic(s) that the client is not authorized to describe."

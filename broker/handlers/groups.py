@@ -14,13 +14,13 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 from uuid import UUID
 
-from base.acls import Operation, ResourceType
-from broker.errors import kafka_error
-from broker.groups.descriptions import GroupDescription
-from broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
-from broker.groups.offsets import GroupOffsets, TopicPartition
-from broker.groups.records import CommittedOffset
-from broker.handlers.authorization import (
+from penstock.base.acls import Operation, ResourceType
+from penstock.broker.errors import kafka_error
+from penstock.broker.groups.descriptions import GroupDescription
+from penstock.broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
+from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
+from penstock.broker.groups.records import CommittedOffset
+from penstock.broker.handlers.authorization import (
     allows_cluster,
     allows_group,
     check_group,
@@ -31,13 +31,13 @@ from broker.handlers.authorization import (
     operations,
     undescribed_topics,
 )
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import each_once, sliced
-from broker.network.request import RequestContext, Response
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import (
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import each_once, sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import (
     delete_groups,
     describe_groups,
     heartbeat,

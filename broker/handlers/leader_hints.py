@@ -6,12 +6,12 @@ moving partition it names the next leader.
 Source: KIP-951.
 """
 
-from base.ids import NodeId
-from broker.handlers import advertised
-from broker.handlers.node import Node
-from broker.network.request import RequestContext
-from broker.partition.leaders import announced_leader
-from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
+from penstock.base.ids import NodeId
+from penstock.broker.handlers import advertised
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext
+from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.wire.leader_hint import CurrentLeader, NodeEndpoint
 
 
 class LeaderHints:

@@ -26,12 +26,12 @@ Must not: keep state. Each call reads the clock.
 import asyncio
 from typing import Final
 
-from broker.errors import ErrorCode
-from broker.handlers.node import Node
-from broker.network.dispatcher import CannotAnswer
-from broker.network.request import RequestContext
-from broker.partition.partition import Partition
-from broker.wire import apis
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.request import RequestContext
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire import apis
 
 _CLOSED: Final = frozenset({apis.DESCRIBE_CLUSTER.key, apis.FIND_COORDINATOR.key})
 

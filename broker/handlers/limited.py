@@ -15,11 +15,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, cast
 
-from base.clock import MonotonicClock
-from broker.network.request import LongAnswer, RequestContext, Respond, Response
-from broker.quotas.clients import ClientQuotas, RequestQuota
-from broker.wire import apis
-from broker.wire.throttle import write_throttle
+from penstock.base.clock import MonotonicClock
+from penstock.broker.network.request import LongAnswer, RequestContext, Respond, Response
+from penstock.broker.quotas.clients import ClientQuotas, RequestQuota
+from penstock.broker.wire import apis
+from penstock.broker.wire.throttle import write_throttle
 
 _OF_BROKERS: Final = frozenset(
     {

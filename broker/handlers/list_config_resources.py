@@ -9,20 +9,20 @@ Source: KIP-1142 (version 1), KIP-1000 (version 0); Kafka
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.handlers.advertised import live_nodes
-from broker.handlers.authorization import check_cluster
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
-from broker.wire.gen.list_config_resources import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.advertised import live_nodes
+from penstock.broker.handlers.authorization import check_cluster
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen.list_config_resources import (
     ConfigResource,
     ListConfigResourcesResponse,
     decode_request,
 )
-from controller.metadata.configs import (
+from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,

@@ -24,20 +24,20 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from base.acls import Operation
-from base.ids import Offset
-from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import check_cluster, undescribed_topics
-from broker.handlers.dispatch import encode_response
-from broker.handlers.fetch_target import check_leader_epoch
-from broker.handlers.forks import answer_fork_points, asks_for_fork_points
-from broker.handlers.lease import led_now, still_leads, wait_led
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import gathered, sliced
-from broker.network.request import RequestContext, Response
-from broker.partition.partition import Partition
-from broker.wire.gen.list_offsets import (
+from penstock.base.acls import Operation
+from penstock.base.ids import Offset
+from penstock.broker.errors import ErrorCode, code_of
+from penstock.broker.handlers.authorization import check_cluster, undescribed_topics
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.fetch_target import check_leader_epoch
+from penstock.broker.handlers.forks import answer_fork_points, asks_for_fork_points
+from penstock.broker.handlers.lease import led_now, still_leads, wait_led
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import gathered, sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire.gen.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,

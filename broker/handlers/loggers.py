@@ -12,34 +12,34 @@ from typing import Final
 
 import structlog
 
-from base.log_levels import LEVELS, LOG_LEVELS, ROOT
-from broker.errors import ErrorCode
-from broker.handlers.config_entry import DYNAMIC_BROKER_LOGGER, ConfigEntry
-from broker.wire.gen.incremental_alter_configs import AlterableConfig
-from controller.metadata.topic_configs import ConfigType
+from penstock.base.log_levels import LEVELS, LOG_LEVELS, ROOT
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.config_entry import DYNAMIC_BROKER_LOGGER, ConfigEntry
+from penstock.broker.wire.gen.incremental_alter_configs import AlterableConfig
+from penstock.controller.metadata.topic_configs import ConfigType
 
 LOGGERS: Final = (
     ROOT,
-    "broker",
-    "broker.coordination",
-    "broker.groups",
-    "broker.handlers",
-    "broker.network",
-    "broker.partition",
-    "broker.schemas",
-    "broker.security",
-    "broker.share",
-    "broker.tail",
-    "broker.transactions",
-    "controller",
-    "deploy",
-    "objectstore",
-    "stream",
-    "stream.compaction",
-    "stream.read",
-    "stream.recovery",
-    "stream.upload",
-    "stream.wal",
+    "penstock.broker",
+    "penstock.broker.coordination",
+    "penstock.broker.groups",
+    "penstock.broker.handlers",
+    "penstock.broker.network",
+    "penstock.broker.partition",
+    "penstock.broker.schemas",
+    "penstock.broker.security",
+    "penstock.broker.share",
+    "penstock.broker.tail",
+    "penstock.broker.transactions",
+    "penstock.controller",
+    "penstock.deploy",
+    "penstock.objectstore",
+    "penstock.stream",
+    "penstock.stream.compaction",
+    "penstock.stream.read",
+    "penstock.stream.recovery",
+    "penstock.stream.upload",
+    "penstock.stream.wal",
 )
 _SET: Final = 0
 _DELETE: Final = 1

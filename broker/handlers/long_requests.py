@@ -18,13 +18,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar, cast
 
-from broker.errors import ErrorCode, kafka_error
-from broker.network.request import LongAnswer, RequestContext, Response
-from broker.wire.apis import APIS
-from broker.wire.errors import RequestTooLong, TooManyElements
-from broker.wire.framing import decode_body
-from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
-from broker.wire.request_limits import elements_max, things_max
+from penstock.broker.errors import ErrorCode, kafka_error
+from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.wire.apis import APIS
+from penstock.broker.wire.errors import RequestTooLong, TooManyElements
+from penstock.broker.wire.framing import decode_body
+from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader
+from penstock.broker.wire.request_limits import elements_max, things_max
 
 SWITCH_INTERVAL_S: Final = 0.000_1
 """How long the thread of long requests keeps the interpreter while the event loop waits for it.

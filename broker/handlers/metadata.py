@@ -22,13 +22,13 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from base.acls import Operation, ResourceType
-from base.ids import NodeEpoch, NodeId
-from broker.config import BrokerConfig
-from broker.coordination.internal_topics import INTERNAL_TOPICS
-from broker.errors import ErrorCode
-from broker.handlers import advertised
-from broker.handlers.authorization import (
+from penstock.base.acls import Operation, ResourceType
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.broker.config import BrokerConfig
+from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers import advertised
+from penstock.broker.handlers.authorization import (
     NOT_REQUESTED,
     allows_cluster,
     cluster_operations,
@@ -36,16 +36,16 @@ from broker.handlers.authorization import (
     find_denied_topics,
     operations,
 )
-from broker.handlers.frozen_topics import describe_frozen_topics
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import SLICE_COUNT, each_once, sliced
-from broker.handlers.topic_creation import create_topics
-from broker.network.request import LongAnswer, RequestContext, Response
-from broker.partition.leaders import Gone, announced_leader
-from broker.wire import apis, framing
-from broker.wire.error_codes import known_code
-from broker.wire.gen.metadata import (
+from penstock.broker.handlers.frozen_topics import describe_frozen_topics
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import SLICE_COUNT, each_once, sliced
+from penstock.broker.handlers.topic_creation import create_topics
+from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.partition.leaders import Gone, announced_leader
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.error_codes import known_code
+from penstock.broker.wire.gen.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -54,11 +54,16 @@ from broker.wire.gen.metadata import (
     MetadataResponseTopic,
     decode_request,
 )
-from broker.wire.metadata import EncodedMetadata, EncodedTopic, encode_metadata, encode_partition
-from controller.api import messages
-from controller.metadata.image import MetadataImage
-from controller.metadata.topic_names import is_topic_name
-from controller.metadata.topics import PartitionMetadata, TopicState
+from penstock.broker.wire.metadata import (
+    EncodedMetadata,
+    EncodedTopic,
+    encode_metadata,
+    encode_partition,
+)
+from penstock.controller.api import messages
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topic_names import is_topic_name
+from penstock.controller.metadata.topics import PartitionMetadata, TopicState
 
 _WITHOUT_RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_REQUEST}

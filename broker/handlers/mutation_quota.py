@@ -8,9 +8,9 @@ Source: Kafka `ControllerMutationQuotaManager`, `ControllerApis`.
 
 from typing import Final
 
-from broker.network.request import RequestContext
-from broker.wire import apis
-from controller.api.messages import ItemResults, QuotaClient, TopicsCreated
+from penstock.broker.network.request import RequestContext
+from penstock.broker.wire import apis
+from penstock.controller.api.messages import ItemResults, QuotaClient, TopicsCreated
 
 _STRICT_FROM: Final = {
     apis.CREATE_TOPICS.key: 6,

@@ -6,35 +6,35 @@ Must not: import a handler, the server, or `broker.node`.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from base.audit import ChangeLog
-from broker.client_metrics.collection import ClientMetrics
-from broker.dynamic_settings import BrokerSettings
-from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.authorizer import Authorizer
-from broker.handlers.fetch_sessions import FetchSessions
-from broker.handlers.partition_turns import PartitionTurns
-from broker.handlers.pending_topics import PendingTopics
-from broker.handlers.record_checks import RecordChecks
-from broker.handlers.same_fetches import SameFetches
-from broker.network.peer_watch import PeerWatch
-from broker.network.request import RequestContext, Respond, Response
-from broker.partition.local_broker import LocalBroker
-from broker.security.delegation_tokens import DelegationTokens
-from broker.share.coordinator import ShareCoordinator
-from broker.share.partitions import SharePartitions
-from broker.share.sessions import ShareSessions
-from broker.share.state import ShareStateStore
-from broker.tail.followers import TailFollowers
-from broker.tail.links import TailLinks
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.verifier import TransactionVerifier
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.base.audit import ChangeLog
+from penstock.broker.client_metrics.collection import ClientMetrics
+from penstock.broker.dynamic_settings import BrokerSettings
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.handlers.partition_turns import PartitionTurns
+from penstock.broker.handlers.pending_topics import PendingTopics
+from penstock.broker.handlers.record_checks import RecordChecks
+from penstock.broker.handlers.same_fetches import SameFetches
+from penstock.broker.network.peer_watch import PeerWatch
+from penstock.broker.network.request import RequestContext, Respond, Response
+from penstock.broker.partition.local_broker import LocalBroker
+from penstock.broker.security.delegation_tokens import DelegationTokens
+from penstock.broker.share.coordinator import ShareCoordinator
+from penstock.broker.share.partitions import SharePartitions
+from penstock.broker.share.sessions import ShareSessions
+from penstock.broker.share.state import ShareStateStore
+from penstock.broker.tail.followers import TailFollowers
+from penstock.broker.tail.links import TailLinks
+from penstock.broker.transactions.coordinator import TransactionCoordinator
+from penstock.broker.transactions.producer_ids import ProducerIds
+from penstock.broker.transactions.verifier import TransactionVerifier
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 if TYPE_CHECKING:
-    from controller.api.follower import MetadataFollower
-    from controller.metadata.nodes import NodeState
+    from penstock.controller.api.follower import MetadataFollower
+    from penstock.controller.metadata.nodes import NodeState
 
 
 class Node(LocalBroker, Protocol):

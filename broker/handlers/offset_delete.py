@@ -4,15 +4,15 @@ Partitions that do not exist are refused one by one. An error of the group is an
 Source: KIP-496; Kafka `KafkaApis.handleOffsetDeleteRequest`.
 """
 
-from base.acls import Operation
-from broker.groups.offsets import TopicPartition
-from broker.handlers.authorization import check_group, find_denied_topics, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen.offset_delete import (
+from penstock.base.acls import Operation
+from penstock.broker.groups.offsets import TopicPartition
+from penstock.broker.handlers.authorization import check_group, find_denied_topics, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,

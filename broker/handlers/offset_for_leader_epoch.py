@@ -7,17 +7,17 @@ Source: KIP-101, KIP-320; Kafka `Partition.lastOffsetForLeaderEpoch`.
 from itertools import islice
 from typing import Final
 
-from broker.errors import ErrorCode
-from broker.handlers.authorization import undescribed_topics
-from broker.handlers.dispatch import encode_response
-from broker.handlers.fetch_target import check_leader_epoch
-from broker.handlers.lease import wait_led
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import listed, sliced
-from broker.network.request import RequestContext, Response
-from broker.partition.partition import Partition
-from broker.wire.gen.offset_for_leader_epoch import (
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import undescribed_topics
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.fetch_target import check_leader_epoch
+from penstock.broker.handlers.lease import wait_led
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire.gen.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,

@@ -29,28 +29,28 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from base.acls import Operation, ResourceType
-from base.clock import monotonic_ms
-from broker.coordination.internal_topics import INTERNAL_TOPICS
-from broker.errors import ErrorCode
-from broker.handlers import verification
-from broker.handlers.authorization import allows, denied_topics, find_denied_topics
-from broker.handlers.leader_hints import LeaderHints
-from broker.handlers.long_requests import LongRequest
-from broker.handlers.node import Node
-from broker.handlers.slices import Slices, sliced
-from broker.network.dispatcher import CannotAnswer
-from broker.network.request import LongAnswer, RequestContext, Respond
-from broker.partition.append import NAMED_TWICE, Content, PartitionAppend
-from broker.partition.keys import KeyCheck, TakesLong
-from broker.partition.mirrored import MirroredBatches
-from broker.partition.partition import Partition
-from broker.partition.validation import Refusal
-from broker.partition.verification import Guard
-from broker.quotas.clients import RequestQuota
-from broker.wire.errors import TooManyElements
-from broker.wire.leader_hint import NodeEndpoint
-from broker.wire.produce import (
+from penstock.base.acls import Operation, ResourceType
+from penstock.base.clock import monotonic_ms
+from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers import verification
+from penstock.broker.handlers.authorization import allows, denied_topics, find_denied_topics
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.handlers.long_requests import LongRequest
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import Slices, sliced
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.request import LongAnswer, RequestContext, Respond
+from penstock.broker.partition.append import NAMED_TWICE, Content, PartitionAppend
+from penstock.broker.partition.keys import KeyCheck, TakesLong
+from penstock.broker.partition.mirrored import MirroredBatches
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.validation import Refusal
+from penstock.broker.partition.verification import Guard
+from penstock.broker.quotas.clients import RequestQuota
+from penstock.broker.wire.errors import TooManyElements
+from penstock.broker.wire.leader_hint import NodeEndpoint
+from penstock.broker.wire.produce import (
     ProducePartition,
     ProducePartitionResult,
     ProduceRequest,
@@ -58,7 +58,7 @@ from broker.wire.produce import (
     encode_produce_response,
     read_produce_request,
 )
-from broker.wire.topic_key import TopicKey
+from penstock.broker.wire.topic_key import TopicKey
 
 _WAIT_OPEN_MAX_S: Final = 30.0
 _WAIT_ELECTED_MAX_S: Final = 0.8

@@ -8,16 +8,16 @@ Source: KIP-595, KIP-836 (times), KIP-853 (directories and addresses).
 from typing import Final
 from uuid import UUID
 
-from base.acls import Operation
-from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import check_cluster
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
-from broker.wire.gen import describe_quorum as wire
-from controller.api.errors import ControllerError
-from controller.api.messages import QuorumMember, QuorumStatus
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode, code_of
+from penstock.broker.handlers.authorization import check_cluster
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen import describe_quorum as wire
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import QuorumMember, QuorumStatus
 
 _TIMEOUT_S: Final = 5.0
 _TOPIC: Final = "__cluster_metadata"

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from base.ids import NodeId, Offset, StreamId
-from controller.metadata.image import MetadataImage
+from penstock.base.ids import NodeId, Offset, StreamId
+from penstock.controller.metadata.image import MetadataImage
 
 COMMITTED_BYTES_MIN: Final = 1 << 20
 """How much of the log behind an offset must be in objects. A client that is sent away needs one

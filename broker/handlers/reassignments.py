@@ -14,28 +14,33 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
-from base.acls import Operation
-from base.ids import NodeId
-from broker.errors import ErrorCode, code_of, code_of_status
-from broker.handlers.authorization import allows_cluster, check_cluster, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import listed, sliced
-from broker.network.request import RequestContext, Response
-from broker.wire.gen import alter_partition_reassignments as alter
-from broker.wire.gen import elect_leaders as elect
-from broker.wire.gen import list_partition_reassignments as listing
-from controller.api.errors import ControllerError
-from controller.api.messages import (
+from penstock.base.acls import Operation
+from penstock.base.ids import NodeId
+from penstock.broker.errors import ErrorCode, code_of, code_of_status
+from penstock.broker.handlers.authorization import allows_cluster, check_cluster, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen import alter_partition_reassignments as alter
+from penstock.broker.wire.gen import elect_leaders as elect
+from penstock.broker.wire.gen import list_partition_reassignments as listing
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import (
     AlterReassignments,
     ElectPreferred,
     ItemResults,
     PartitionName,
     PartitionTarget,
 )
-from controller.metadata.records import MetadataOffset
-from controller.metadata.topics import PartitionMetadata, TopicState, is_moving, is_reassigning
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.controller.metadata.topics import (
+    PartitionMetadata,
+    TopicState,
+    is_moving,
+    is_reassigning,
+)
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000

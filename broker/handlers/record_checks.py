@@ -17,21 +17,21 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from base.client_tls import client_tls
-from base.log_limit import LogLimit
-from broker.config import BrokerConfig
-from broker.errors import ErrorCode
-from broker.partition.partition import Partition
-from broker.partition.validation import Refusal
-from broker.schemas import messages
-from broker.schemas.known_schemas import KnownSchemas
-from broker.schemas.messages import CheckBatch, CheckSchema, Verdict
-from broker.schemas.process import CheckProcess
-from broker.schemas.registry import RegistryError, SchemaRegistry
-from broker.schemas.rules import FieldRule, SchemaRules, is_schema_config, schema_rules
-from broker.security.tls import SecurityFileInvalid
-from controller.metadata import topic_configs
-from controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaConfigs
+from penstock.base.client_tls import client_tls
+from penstock.base.log_limit import LogLimit
+from penstock.broker.config import BrokerConfig
+from penstock.broker.errors import ErrorCode
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.validation import Refusal
+from penstock.broker.schemas import messages
+from penstock.broker.schemas.known_schemas import KnownSchemas
+from penstock.broker.schemas.messages import CheckBatch, CheckSchema, Verdict
+from penstock.broker.schemas.process import CheckProcess
+from penstock.broker.schemas.registry import RegistryError, SchemaRegistry
+from penstock.broker.schemas.rules import FieldRule, SchemaRules, is_schema_config, schema_rules
+from penstock.broker.security.tls import SecurityFileInvalid
+from penstock.controller.metadata import topic_configs
+from penstock.controller.metadata.topic_configs import KEY_SCHEMA, VALUE_SCHEMA, SchemaConfigs
 
 _log = structlog.get_logger(__name__)
 

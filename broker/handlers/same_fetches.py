@@ -24,8 +24,8 @@ from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from base.buffers import Buffer
-from broker.network.request import RequestContext
+from penstock.base.buffers import Buffer
+from penstock.broker.network.request import RequestContext
 
 BODY_BYTES_MAX: Final = 1 << 12
 """A longer request is answered by itself. It names more than a hundred partitions."""

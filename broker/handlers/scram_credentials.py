@@ -9,25 +9,29 @@ Source: KIP-554; Kafka `ScramImage.describe`, `ScramControlManager`.
 from collections import Counter
 from typing import Final
 
-from base.acls import Operation
-from base.scram import ScramMechanism, credential_of
-from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from broker.handlers.authorization import check_cluster, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import listed
-from broker.network.request import RequestContext, Response
-from broker.wire.gen import alter_user_scram_credentials as altering
-from broker.wire.gen.describe_user_scram_credentials import (
+from penstock.base.acls import Operation
+from penstock.base.scram import ScramMechanism, credential_of
+from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
+from penstock.broker.handlers.authorization import check_cluster, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen import alter_user_scram_credentials as altering
+from penstock.broker.wire.gen.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
     decode_request,
 )
-from controller.api.errors import ControllerError
-from controller.api.messages import Status
-from controller.api.scram_messages import AlterScramCredentials, ScramDeletion, ScramUpsertion
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import Status
+from penstock.controller.api.scram_messages import (
+    AlterScramCredentials,
+    ScramDeletion,
+    ScramUpsertion,
+)
 
 _TIMEOUT_S: Final = 30.0
 _MECHANISMS: Final = frozenset(ScramMechanism)

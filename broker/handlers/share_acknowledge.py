@@ -6,14 +6,14 @@ session gives back what its member still has.
 Source: Kafka `KafkaApis.handleShareAcknowledgeRequest`; KIP-932, KIP-1222.
 """
 
-from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.handlers.authorization import allows_group
-from broker.handlers.dispatch import encode_response
-from broker.handlers.leader_hints import LeaderHints
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.share_requests import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import allows_group
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.share_requests import (
     NO_TOPIC_ID,
     RENEW_FROM,
     Wanted,
@@ -22,15 +22,15 @@ from broker.handlers.share_requests import (
     end_session,
     find_unreadable_topics,
 )
-from broker.network.request import RequestContext, Response
-from broker.share.sessions import (
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.share.sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
     ShareSessionKey,
     ShareSessionRefused,
     TopicIdPartition,
 )
-from broker.wire.gen.share_acknowledge import (
+from penstock.broker.wire.gen.share_acknowledge import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,

@@ -23,16 +23,16 @@ from uuid import UUID
 
 import structlog
 
-from base.acls import Operation
-from base.buffers import Buffer
-from base.ids import Offset
-from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import allows_group
-from broker.handlers.leader_hints import LeaderHints
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.share_fetch_target import ShareFetchAnswer, ShareFetchTarget
-from broker.handlers.share_requests import (
+from penstock.base.acls import Operation
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset
+from penstock.broker.errors import ErrorCode, code_of
+from penstock.broker.handlers.authorization import allows_group
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.share_fetch_target import ShareFetchAnswer, ShareFetchTarget
+from penstock.broker.handlers.share_requests import (
     NO_TOPIC_ID,
     RENEW_FROM,
     Wanted,
@@ -43,12 +43,12 @@ from broker.handlers.share_requests import (
     find_unreadable_topics,
     unreadable_topics,
 )
-from broker.handlers.slices import chunked, listed, sliced
-from broker.network.request import LongAnswer, RequestContext, Response
-from broker.partition.delayed_fetch import FetchWait
-from broker.partition.partition import Partition
-from broker.share.batches import FetchedBatches
-from broker.share.sessions import (
+from penstock.broker.handlers.slices import chunked, listed, sliced
+from penstock.broker.network.request import LongAnswer, RequestContext, Response
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.partition.partition import Partition
+from penstock.broker.share.batches import FetchedBatches
+from penstock.broker.share.sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
     ShareSession,
@@ -56,10 +56,10 @@ from broker.share.sessions import (
     ShareSessionRefused,
     TopicIdPartition,
 )
-from broker.share.window import AcquireOptions
-from broker.wire.gen.share_fetch import ShareFetchRequest, decode_request
-from broker.wire.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
-from stream.errors import OffsetOutOfRange
+from penstock.broker.share.window import AcquireOptions
+from penstock.broker.wire.gen.share_fetch import ShareFetchRequest, decode_request
+from penstock.broker.wire.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
+from penstock.stream.errors import OffsetOutOfRange
 
 _log = structlog.get_logger(__name__)
 

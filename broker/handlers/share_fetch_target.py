@@ -2,13 +2,13 @@
 
 from uuid import UUID
 
-from broker.errors import ErrorCode
-from broker.handlers.leader_hints import LeaderHints
-from broker.partition.partition import Partition
-from broker.share.batches import FetchedBatches
-from broker.share.partition import SharePartition
-from broker.share.sessions import TopicIdPartition
-from broker.wire.share_fetch import ShareFetchPartitionResult
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.leader_hints import LeaderHints
+from penstock.broker.partition.partition import Partition
+from penstock.broker.share.batches import FetchedBatches
+from penstock.broker.share.partition import SharePartition
+from penstock.broker.share.sessions import TopicIdPartition
+from penstock.broker.wire.share_fetch import ShareFetchPartitionResult
 
 
 class ShareFetchTarget:

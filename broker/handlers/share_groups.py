@@ -4,24 +4,24 @@ rules.
 Source: Kafka `KafkaApis`; KIP-932.
 """
 
-from base.acls import Operation
-from broker.groups.consumer.model import Assignment
-from broker.groups.share.assignor import SIMPLE
-from broker.groups.share.model import ShareHeartbeatRequest, ShareMember
-from broker.groups.share_groups import ShareGroupDescription
-from broker.handlers.authorization import (
+from penstock.base.acls import Operation
+from penstock.broker.groups.consumer.model import Assignment
+from penstock.broker.groups.share.assignor import SIMPLE
+from penstock.broker.groups.share.model import ShareHeartbeatRequest, ShareMember
+from penstock.broker.groups.share_groups import ShareGroupDescription
+from penstock.broker.handlers.authorization import (
     check_group,
     check_topics,
 )
-from broker.handlers.dispatch import encode_response
-from broker.handlers.group_descriptions import describe_groups
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.share_requests import are_shares_on
-from broker.network.request import RequestContext, Response
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import share_group_describe as describing
-from broker.wire.gen import share_group_heartbeat as heartbeats
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.group_descriptions import describe_groups
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.share_requests import are_shares_on
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import share_group_describe as describing
+from penstock.broker.wire.gen import share_group_heartbeat as heartbeats
 
 
 async def handle_share_group_heartbeat(node: Node, ctx: RequestContext) -> Response:

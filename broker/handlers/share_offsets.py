@@ -10,32 +10,32 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from base.acls import Operation
-from broker.groups.consumer.model import Assignment, HeartbeatRefused
-from broker.handlers.authorization import (
+from penstock.base.acls import Operation
+from penstock.broker.groups.consumer.model import Assignment, HeartbeatRefused
+from penstock.broker.handlers.authorization import (
     allows_group,
     check_group,
     find_denied_topics,
     note_change,
 )
-from broker.handlers.dispatch import encode_response
-from broker.handlers.end_offsets import end_offsets
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.share_requests import are_shares_on
-from broker.handlers.slices import listed, sliced
-from broker.network.request import RequestContext, Response
-from broker.share.state import (
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.end_offsets import end_offsets
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.share_requests import are_shares_on
+from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.share.state import (
     NO_COUNT,
     NO_START_OFFSET,
     SharePartitionKey,
     ShareStateError,
     ShareStateSummary,
 )
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import alter_share_group_offsets as altering
-from broker.wire.gen import delete_share_group_offsets as deleting
-from broker.wire.gen import describe_share_group_offsets as describing
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import alter_share_group_offsets as altering
+from penstock.broker.wire.gen import delete_share_group_offsets as deleting
+from penstock.broker.wire.gen import describe_share_group_offsets as describing
 
 _NO_DELETED: str = "There is no offset information to delete."
 

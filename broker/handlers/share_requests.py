@@ -9,17 +9,17 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
-from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.handlers.authorization import allows_topic
-from broker.handlers.node import Node
-from broker.handlers.slices import each_once
-from broker.network.request import RequestContext
-from broker.partition.partition import Partition
-from broker.share.partition import Outcome
-from broker.share.sessions import ShareSession, ShareSessionKey, TopicIdPartition
-from broker.share.spans import REJECT, RENEW, Acknowledgement
-from controller.metadata.features import SHARE_VERSION
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import allows_topic
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import each_once
+from penstock.broker.network.request import RequestContext
+from penstock.broker.partition.partition import Partition
+from penstock.broker.share.partition import Outcome
+from penstock.broker.share.sessions import ShareSession, ShareSessionKey, TopicIdPartition
+from penstock.broker.share.spans import REJECT, RENEW, Acknowledgement
+from penstock.controller.metadata.features import SHARE_VERSION
 
 RENEW_FROM: Final = 2
 """First version of both requests in which locks can be renewed."""

@@ -11,26 +11,26 @@ from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
 
-from base.acls import Operation
-from broker.handlers.authorization import allows_cluster
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import listed, sliced
-from broker.network.request import RequestContext, Response
-from broker.share.state import (
+from penstock.base.acls import Operation
+from penstock.broker.handlers.authorization import allows_cluster
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.share.state import (
     SharePartitionKey,
     ShareState,
     ShareStateError,
     ShareStateSummary,
     StateBatch,
 )
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import delete_share_group_state as deleting
-from broker.wire.gen import initialize_share_group_state as initializing
-from broker.wire.gen import read_share_group_state as reading
-from broker.wire.gen import read_share_group_state_summary as summing
-from broker.wire.gen import write_share_group_state as writing
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import delete_share_group_state as deleting
+from penstock.broker.wire.gen import initialize_share_group_state as initializing
+from penstock.broker.wire.gen import read_share_group_state as reading
+from penstock.broker.wire.gen import read_share_group_state_summary as summing
+from penstock.broker.wire.gen import write_share_group_state as writing
 
 _Found = TypeVar("_Found")
 _Result = TypeVar("_Result")

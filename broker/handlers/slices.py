@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from base.clock import MonotonicClock
+from penstock.base.clock import MonotonicClock
 
 FIRST_SLICE_S: Final = 0.002
 """Work before the first pause."""

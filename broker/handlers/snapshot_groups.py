@@ -15,16 +15,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
-from base.ids import NodeId, Offset
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.errors import ErrorCode, kafka_error
-from broker.handlers.node import Node
-from broker.network.peers import PeerConnections, PeerGone
-from broker.wire import apis
-from broker.wire.error_codes import known_code
-from broker.wire.errors import WireError
-from broker.wire.gen import list_groups, offset_fetch
-from controller.metadata.records import GroupOffsets
+from penstock.base.ids import NodeId, Offset
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.errors import ErrorCode, kafka_error
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.peers import PeerConnections, PeerGone
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import known_code
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.gen import list_groups, offset_fetch
+from penstock.controller.metadata.records import GroupOffsets
 
 _GROUPS_PER_REQUEST_COUNT: Final = 20
 _RETRY_PAUSE_S: Final = 0.1

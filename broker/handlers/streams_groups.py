@@ -7,9 +7,9 @@ Source: Kafka `KafkaApis`; KIP-1071.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from base.acls import Operation
-from broker.errors import kafka_error
-from broker.groups.consumer.streams_values import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import kafka_error
+from penstock.broker.groups.consumer.streams_values import (
     CopartitionGroup,
     InternalTopic,
     Subtopology,
@@ -17,27 +17,27 @@ from broker.groups.consumer.streams_values import (
     Tasks,
     Topology,
 )
-from broker.groups.streams.model import (
+from penstock.broker.groups.streams.model import (
     EndpointPartitions,
     StreamsHeartbeatRequest,
     StreamsHeartbeatResult,
     StreamsMember,
 )
-from broker.groups.streams_groups import StreamsGroupDescription
-from broker.handlers.authorization import check_group, check_topics
-from broker.handlers.dispatch import encode_response
-from broker.handlers.group_descriptions import describe_groups
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import each_once, sliced
-from broker.handlers.streams_topics import with_missing_topics
-from broker.network.request import RequestContext, Response
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import streams_group_describe as describing
-from broker.wire.gen import streams_group_heartbeat as heartbeats
-from controller.metadata.features import STREAMS_VERSION
-from controller.metadata.internal_topics import INTERNAL_TOPICS
-from controller.metadata.topic_names import is_topic_name
+from penstock.broker.groups.streams_groups import StreamsGroupDescription
+from penstock.broker.handlers.authorization import check_group, check_topics
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.group_descriptions import describe_groups
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import each_once, sliced
+from penstock.broker.handlers.streams_topics import with_missing_topics
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import streams_group_describe as describing
+from penstock.broker.wire.gen import streams_group_heartbeat as heartbeats
+from penstock.controller.metadata.features import STREAMS_VERSION
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
+from penstock.controller.metadata.topic_names import is_topic_name
 
 _DENIED: Final = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _HIDDEN_TOPICS: Final = (

@@ -12,14 +12,14 @@ from typing import Final
 
 import structlog
 
-from base.acls import Operation
-from broker.groups.streams.model import MissingTopic, Status, StreamsHeartbeatResult
-from broker.handlers.authorization import allows_cluster, find_denied_topics
-from broker.handlers.node import Node
-from broker.handlers.topic_creation import create_topics
-from broker.network.request import RequestContext
-from controller.api import messages
-from controller.metadata.topic_configs import is_own
+from penstock.base.acls import Operation
+from penstock.broker.groups.streams.model import MissingTopic, Status, StreamsHeartbeatResult
+from penstock.broker.handlers.authorization import allows_cluster, find_denied_topics
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.topic_creation import create_topics
+from penstock.broker.network.request import RequestContext
+from penstock.controller.api import messages
+from penstock.controller.metadata.topic_configs import is_own
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from broker.handlers import (
+from penstock.broker.handlers import (
     acls,
     alter_configs,
     alter_replica_log_dirs,
@@ -42,9 +42,9 @@ from broker.handlers import (
     unregister_broker,
     update_features,
 )
-from broker.handlers.api_versions import make_handler
-from broker.handlers.node import Handler, InlineHandler
-from broker.wire import apis
+from penstock.broker.handlers.api_versions import make_handler
+from penstock.broker.handlers.node import Handler, InlineHandler
+from penstock.broker.wire import apis
 
 INLINE: Final[Mapping[int, InlineHandler]] = {apis.PRODUCE.key: produce.handle_produce}
 

@@ -7,16 +7,16 @@ Source: KIP-392, KIP-903.
 
 from collections.abc import Iterable
 
-from base.ids import Offset
-from broker.handlers.authorization import is_broker
-from broker.handlers.fetch_call import FetchCall
-from broker.handlers.fetch_sessions import SessionCall
-from broker.handlers.fetch_target import FetchTarget
-from broker.handlers.node import Node
-from broker.network.request import RequestContext
-from broker.partition.partition import Partition
-from broker.tail.reported_tail import SLOTS_MAX, encode_reported_tail
-from broker.wire.gen.fetch import FetchRequest
+from penstock.base.ids import Offset
+from penstock.broker.handlers.authorization import is_broker
+from penstock.broker.handlers.fetch_call import FetchCall
+from penstock.broker.handlers.fetch_sessions import SessionCall
+from penstock.broker.handlers.fetch_target import FetchTarget
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext
+from penstock.broker.partition.partition import Partition
+from penstock.broker.tail.reported_tail import SLOTS_MAX, encode_reported_tail
+from penstock.broker.wire.gen.fetch import FetchRequest
 
 
 def is_of_follower(node: Node, ctx: RequestContext, request: FetchRequest) -> bool:

@@ -9,20 +9,20 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from broker.errors import ErrorCode, code_of, code_of_status
-from broker.handlers import configs
-from broker.handlers.authorization import note_change
-from broker.handlers.mutation_quota import note_throttle, quota_client
-from broker.handlers.node import Node
-from broker.handlers.partition_turns import chunks
-from broker.handlers.slices import listed, sliced
-from broker.handlers.topic_rights import denied_creations, sources_of
-from broker.network.request import RequestContext
-from broker.wire.gen.create_topics import CreatableTopicConfigs, CreatableTopicResult
-from controller.api import messages
-from controller.api.errors import ControllerError
-from controller.metadata.topic_configs import UNDELETE, canonical
-from stream.format.manifest.model import SNAPSHOT_SEPARATOR
+from penstock.broker.errors import ErrorCode, code_of, code_of_status
+from penstock.broker.handlers import configs
+from penstock.broker.handlers.authorization import note_change
+from penstock.broker.handlers.mutation_quota import note_throttle, quota_client
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.partition_turns import chunks
+from penstock.broker.handlers.slices import listed, sliced
+from penstock.broker.handlers.topic_rights import denied_creations, sources_of
+from penstock.broker.network.request import RequestContext
+from penstock.broker.wire.gen.create_topics import CreatableTopicConfigs, CreatableTopicResult
+from penstock.controller.api import messages
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.metadata.topic_configs import UNDELETE, canonical
+from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 DENIED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
 TOO_MANY: Final = (

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from base.acls import Operation
-from broker.errors import ErrorCode
-from broker.handlers.authorization import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import (
     allows_cluster,
     allows_topic,
     find_denied_topics,
     of_log,
 )
-from broker.handlers.node import Node
-from broker.handlers.slices import sliced
-from broker.network.request import RequestContext
-from broker.wire.gen import create_topics, delete_topics
-from controller.api import messages
-from controller.metadata.topic_configs import FORK_SOURCE, MIRROR_SOURCE, UNDELETE
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import sliced
+from penstock.broker.network.request import RequestContext
+from penstock.broker.wire.gen import create_topics, delete_topics
+from penstock.controller.api import messages
+from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_SOURCE, UNDELETE
 
 _UNKNOWN: Final = -1
 _INVALID: Final = int(ErrorCode.INVALID_REQUEST)

@@ -15,28 +15,28 @@ from uuid import UUID
 
 import msgspec
 
-from base.acls import Operation
-from base.ids import NodeId
-from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from broker.handlers import forks, snapshot_groups, topic_creation
-from broker.handlers.authorization import find_denied_topics, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.mutation_quota import note_throttle, quota_client
-from broker.handlers.node import Node
-from broker.handlers.partition_turns import chunks
-from broker.handlers.slices import counted, listed, sliced
-from broker.handlers.topic_creation import DENIED, TOO_MANY, is_frozen
-from broker.handlers.topic_rights import denied_creations, hide_configs, refuse_undeletable
-from broker.network.request import RequestContext, Response
-from broker.schemas.rules import is_schema_config
-from broker.wire.gen import create_partitions, create_topics, delete_topics
-from broker.wire.topic_key import NO_TOPIC_ID
-from controller.api import messages
-from controller.api.errors import ControllerError
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
-from controller.metadata.topic_names import topic_name_problem
+from penstock.base.acls import Operation
+from penstock.base.ids import NodeId
+from penstock.broker.errors import ErrorCode, KafkaError, code_of, code_of_status
+from penstock.broker.handlers import forks, snapshot_groups, topic_creation
+from penstock.broker.handlers.authorization import find_denied_topics, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.mutation_quota import note_throttle, quota_client
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.partition_turns import chunks
+from penstock.broker.handlers.slices import counted, listed, sliced
+from penstock.broker.handlers.topic_creation import DENIED, TOO_MANY, is_frozen
+from penstock.broker.handlers.topic_rights import denied_creations, hide_configs, refuse_undeletable
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.schemas.rules import is_schema_config
+from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics
+from penstock.broker.wire.topic_key import NO_TOPIC_ID
+from penstock.controller.api import messages
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
+from penstock.controller.metadata.topic_names import topic_name_problem
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _FORK_ATTEMPTS_MAX: Final = 5

@@ -16,16 +16,16 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, TypeAlias
 
-from base.acls import Operation, ResourceType
-from base.regular_expressions import RegexInvalid, compiled
-from broker.coordination.connection_order import LateRequest
-from broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
-from broker.coordination.log import TransactionalProducer
-from broker.errors import ErrorCode
-from broker.groups.offsets import TopicPartition
-from broker.groups.records import CommittedOffset
-from broker.handlers import verification
-from broker.handlers.authorization import (
+from penstock.base.acls import Operation, ResourceType
+from penstock.base.regular_expressions import RegexInvalid, compiled
+from penstock.broker.coordination.connection_order import LateRequest
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
+from penstock.broker.coordination.log import TransactionalProducer
+from penstock.broker.errors import ErrorCode
+from penstock.broker.groups.offsets import TopicPartition
+from penstock.broker.groups.records import CommittedOffset
+from penstock.broker.handlers import verification
+from penstock.broker.handlers.authorization import (
     allows,
     allows_cluster,
     allows_group,
@@ -33,17 +33,17 @@ from broker.handlers.authorization import (
     check_transactional_id,
     find_denied_topics,
 )
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import each_once, gathered, sliced
-from broker.handlers.txn_markers import led_partition
-from broker.network.dispatcher import CannotAnswer
-from broker.network.request import RequestContext, Response
-from broker.partition.partition import Partition
-from broker.partition.verification import Guard
-from broker.transactions.coordinator import NO_PRODUCER
-from broker.transactions.model import (
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import each_once, gathered, sliced
+from penstock.broker.handlers.txn_markers import led_partition
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.verification import Guard
+from penstock.broker.transactions.coordinator import NO_PRODUCER
+from penstock.broker.transactions.model import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     Membership,
@@ -51,8 +51,8 @@ from broker.transactions.model import (
     TransactionMetadata,
     TransactionState,
 )
-from broker.transactions.records import group_by_topic
-from broker.wire.gen import (
+from penstock.broker.transactions.records import group_by_topic
+from penstock.broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     describe_transactions,
@@ -61,7 +61,7 @@ from broker.wire.gen import (
     list_transactions,
     txn_offset_commit,
 )
-from controller.api.errors import ControllerError
+from penstock.controller.api.errors import ControllerError
 
 _FIRST_OF_BROKERS: Final = 4
 """AddPartitionsToTxn."""

@@ -20,19 +20,19 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from base.acls import Operation
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.errors import ErrorCode
-from broker.handlers.authorization import allows_cluster
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.handlers.slices import SLICE_COUNT, listed, sliced
-from broker.network.request import RequestContext, Response
-from broker.partition.append import AppendOutcome, PartitionAppend
-from broker.partition.partition import Partition
-from broker.transactions.model import EPOCH_PER_TRANSACTION
-from broker.wire.gen.write_txn_markers import (
+from penstock.base.acls import Operation
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.authorization import allows_cluster
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.slices import SLICE_COUNT, listed, sliced
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.partition.append import AppendOutcome, PartitionAppend
+from penstock.broker.partition.partition import Partition
+from penstock.broker.transactions.model import EPOCH_PER_TRANSACTION
+from penstock.broker.wire.gen.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -40,7 +40,7 @@ from broker.wire.gen.write_txn_markers import (
     WriteTxnMarkersResponse,
     decode_request,
 )
-from stream.batch.control import Marker
+from penstock.stream.batch.control import Marker
 
 TopicPartition: TypeAlias = tuple[str, int]
 Codes: TypeAlias = dict[TopicPartition, ErrorCode]

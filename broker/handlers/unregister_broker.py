@@ -10,17 +10,17 @@ Source: KIP-631; Kafka `ReplicationControlManager.unregisterBroker`.
 
 from typing import Final
 
-from base.acls import Operation
-from base.ids import NodeId
-from broker.errors import code_of
-from broker.handlers.authorization import check_cluster, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
-from broker.wire.gen.unregister_broker import UnregisterBrokerResponse, decode_request
-from controller.api.errors import ControllerError, RequestRefused
-from controller.api.messages import RemoveBroker
+from penstock.base.acls import Operation
+from penstock.base.ids import NodeId
+from penstock.broker.errors import code_of
+from penstock.broker.handlers.authorization import check_cluster, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen.unregister_broker import UnregisterBrokerResponse, decode_request
+from penstock.controller.api.errors import ControllerError, RequestRefused
+from penstock.controller.api.messages import RemoveBroker
 
 _TIMEOUT_S: Final = 20.0
 

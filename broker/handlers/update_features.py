@@ -9,21 +9,21 @@ Source: KIP-584, KIP-1022; Kafka `FeatureControlManager`.
 
 from typing import Final
 
-from base.acls import Operation
-from broker.errors import ErrorCode, code_of
-from broker.handlers.authorization import check_cluster, note_change
-from broker.handlers.dispatch import encode_response
-from broker.handlers.long_requests import decoded
-from broker.handlers.node import Node
-from broker.network.request import RequestContext, Response
-from broker.wire.gen.update_features import (
+from penstock.base.acls import Operation
+from penstock.broker.errors import ErrorCode, code_of
+from penstock.broker.handlers.authorization import check_cluster, note_change
+from penstock.broker.handlers.dispatch import encode_response
+from penstock.broker.handlers.long_requests import decoded
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire.gen.update_features import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
     decode_request,
 )
-from controller.api.errors import ControllerError, RequestRefused
-from controller.api.messages import FeatureUpdate, Status, UpdateFeatures
+from penstock.controller.api.errors import ControllerError, RequestRefused
+from penstock.controller.api.messages import FeatureUpdate, Status, UpdateFeatures
 
 _TIMEOUT_S: Final = 30.0
 _LAST_WITH_RESULTS: Final = 1

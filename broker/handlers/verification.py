@@ -15,15 +15,15 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
-from broker.errors import ErrorCode
-from broker.handlers.node import Node
-from broker.partition.leaders import announced_leader
-from broker.partition.partition import Partition
-from broker.partition.verification import UNVERIFIED, WITHOUT_ID, Admitted, Guard
-from broker.transactions.model import Membership, ProducerIdentity
-from controller.metadata.features import TRANSACTION_VERSION
-from stream.batch.header import HEADER_BYTES, TRANSACTIONAL_MASK
+from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.node import Node
+from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.verification import UNVERIFIED, WITHOUT_ID, Admitted, Guard
+from penstock.broker.transactions.model import Membership, ProducerIdentity
+from penstock.controller.metadata.features import TRANSACTION_VERSION
+from penstock.stream.batch.header import HEADER_BYTES, TRANSACTIONAL_MASK
 
 _ATTRIBUTES_AND_PRODUCER: Final = struct.Struct(">h20xqh")
 _ATTRIBUTES_AT: Final = 21

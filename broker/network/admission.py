@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from base.clock import MonotonicClock
-from broker.quotas.connections import Connections, ConnectionSettings
+from penstock.base.clock import MonotonicClock
+from penstock.broker.quotas.connections import Connections, ConnectionSettings
 
 HELD_MAX: Final = 1_024
 """How many connections of a listener wait; each has a descriptor, unlike those in the backlog."""

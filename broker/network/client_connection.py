@@ -17,24 +17,24 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
-from base.buffers import Buffer
-from base.listeners import SecurityProtocol
-from base.principal import ANONYMOUS, Principal
-from broker.config import BrokerConfig
-from broker.network.admission import CallLater, Deadline
-from broker.network.closing_order import ClosingOrder
-from broker.network.connection import FrameReader, ResponseOrder, ResponseSlot
-from broker.network.dispatcher import CannotAnswer, Dispatcher
-from broker.network.handshake_order import HandshakeOrder
-from broker.network.request import UNKNOWN_SOFTWARE, Respond, Response
-from broker.network.request_memory import RequestMemory
-from broker.network.request_meter import RequestMeter
-from broker.network.tls_channel import FEED_BYTES_MAX, TlsBroken, TlsChannel
-from broker.network.wake_limit import WakeLimit
-from broker.security.access import ClientAccess
-from broker.security.exchange import AuthenticationFailed
-from broker.wire.apis import SASL_AUTHENTICATE
-from broker.wire.errors import WireError
+from penstock.base.buffers import Buffer
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.principal import ANONYMOUS, Principal
+from penstock.broker.config import BrokerConfig
+from penstock.broker.network.admission import CallLater, Deadline
+from penstock.broker.network.closing_order import ClosingOrder
+from penstock.broker.network.connection import FrameReader, ResponseOrder, ResponseSlot
+from penstock.broker.network.dispatcher import CannotAnswer, Dispatcher
+from penstock.broker.network.handshake_order import HandshakeOrder
+from penstock.broker.network.request import UNKNOWN_SOFTWARE, Respond, Response
+from penstock.broker.network.request_memory import RequestMemory
+from penstock.broker.network.request_meter import RequestMeter
+from penstock.broker.network.tls_channel import FEED_BYTES_MAX, TlsBroken, TlsChannel
+from penstock.broker.network.wake_limit import WakeLimit
+from penstock.broker.security.access import ClientAccess
+from penstock.broker.security.exchange import AuthenticationFailed
+from penstock.broker.wire.apis import SASL_AUTHENTICATE
+from penstock.broker.wire.errors import WireError
 
 SLOW_SENDER_S: Final = 0.5
 """A TLS client that sent less than what its connection is woken for in this time is slow."""

@@ -18,8 +18,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from base.buffers import Buffer
-from broker.wire.errors import FrameTooLarge
+from penstock.base.buffers import Buffer
+from penstock.broker.wire.errors import FrameTooLarge
 
 RECEIVE_BYTES: Final = 64 * 1024
 """Size of the shared receive buffer, and so the most that one wake-up of a socket receives."""

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from broker.network.request import ConnectionInfo, Respond, Response
+from penstock.broker.network.request import ConnectionInfo, Respond, Response
 
 
 class CannotAnswer(Exception):

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from base.clock import MonotonicClock
+from penstock.base.clock import MonotonicClock
 
 SHARE: Final = 1 / 15
 """Of the time that steps may take, once BURST_S is used up."""

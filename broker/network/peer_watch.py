@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from base.ids import NodeId
-from broker.network.peers import PeerConnections, PeerGone
-from broker.wire.errors import WireError
-from controller.metadata.delta import MetadataDelta
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeId
+from penstock.broker.network.peers import PeerConnections, PeerGone
+from penstock.broker.wire.errors import WireError
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.stream.ports import BrokerIncarnation
 
 if TYPE_CHECKING:
-    from controller.metadata.image import MetadataImage
+    from penstock.controller.metadata.image import MetadataImage
 
 _log = structlog.get_logger(__name__)
 

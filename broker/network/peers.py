@@ -15,19 +15,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from base.ids import NodeEpoch, NodeId
-from broker.security.exchange import AuthenticationFailed
-from broker.security.peers import PeerAccess
-from broker.security.sasl_client import SaslLogin
-from broker.wire import framing
-from broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.gen import sasl_authenticate, sasl_handshake
-from broker.wire.primitives import MAX_ELEMENTS_COUNT
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.broker.security.exchange import AuthenticationFailed
+from penstock.broker.security.peers import PeerAccess
+from penstock.broker.security.sasl_client import SaslLogin
+from penstock.broker.wire import framing
+from penstock.broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.gen import sasl_authenticate, sasl_handshake
+from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
 
 if TYPE_CHECKING:
-    from controller.metadata.image import MetadataImage
-    from controller.metadata.nodes import NodeState
+    from penstock.controller.metadata.image import MetadataImage
+    from penstock.controller.metadata.nodes import NodeState
 
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 CONNECT_TIMEOUT_S: Final = 3.0

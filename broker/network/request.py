@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
-from base.buffers import Buffer
-from base.listeners import SecurityProtocol
-from base.principal import Principal
-from broker.network.request_meter import RequestMeter
-from broker.quotas.clients import RequestQuota
-from broker.security.sasl import SaslState
+from penstock.base.buffers import Buffer
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.principal import Principal
+from penstock.broker.network.request_meter import RequestMeter
+from penstock.broker.quotas.clients import RequestQuota
+from penstock.broker.security.sasl import SaslState
 
 
 class LongAnswer(Struct, frozen=True):

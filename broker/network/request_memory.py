@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from base.principal import ANONYMOUS, Principal
+from penstock.base.principal import ANONYMOUS, Principal
 
 _ALL_USED: Final = "request memory is used up (queued.max.request.bytes)"
 _PRINCIPAL_USED: Final = (

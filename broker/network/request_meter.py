@@ -8,8 +8,8 @@ Fetch, 0.1 us for any other request.
 from collections import Counter
 from typing import Final
 
-from base.histogram import LatencyHistogram
-from broker.wire import apis
+from penstock.base.histogram import LatencyHistogram
+from penstock.broker.wire import apis
 
 TIMED: Final = (apis.PRODUCE.key, apis.FETCH.key)
 

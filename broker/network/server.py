@@ -17,27 +17,27 @@ from typing import Any, Final
 
 import structlog
 
-from base.listeners import SecurityProtocol
-from base.listening import stop_listening
-from base.log_limit import LogLimit
-from broker.config import BrokerConfig
-from broker.network.admission import Admission, CallLater
-from broker.network.client_connection import Connection
-from broker.network.closing_order import ClosingOrder
-from broker.network.connection import RECEIVE_BYTES
-from broker.network.dispatcher import Dispatcher
-from broker.network.handshake_order import HandshakeOrder
-from broker.network.request_memory import RequestMemory
-from broker.network.request_meter import RequestMeter
-from broker.network.wake_limit import WAKE_BYTES
-from broker.quotas.connections import (
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.listening import stop_listening
+from penstock.base.log_limit import LogLimit
+from penstock.broker.config import BrokerConfig
+from penstock.broker.network.admission import Admission, CallLater
+from penstock.broker.network.client_connection import Connection
+from penstock.broker.network.closing_order import ClosingOrder
+from penstock.broker.network.connection import RECEIVE_BYTES
+from penstock.broker.network.dispatcher import Dispatcher
+from penstock.broker.network.handshake_order import HandshakeOrder
+from penstock.broker.network.request_memory import RequestMemory
+from penstock.broker.network.request_meter import RequestMeter
+from penstock.broker.network.wake_limit import WAKE_BYTES
+from penstock.broker.quotas.connections import (
     Connections,
     ConnectionSettings,
     ListenerLimits,
     parse_overrides,
 )
-from broker.quotas.rates import Window
-from broker.security.access import ClientAccess
+from penstock.broker.quotas.rates import Window
+from penstock.broker.security.access import ClientAccess
 
 log = structlog.get_logger(__name__)
 

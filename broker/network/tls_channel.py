@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, cast
 
-from base.buffers import Buffer
+from penstock.base.buffers import Buffer
 
 RECORD_BYTES_MAX: Final = 1 << 14
 """Bytes of data in one TLS record. Source: RFC 8446, section 5.1."""

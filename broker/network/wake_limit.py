@@ -11,7 +11,7 @@ import asyncio
 import socket
 from typing import Final
 
-from broker.network.tls_channel import RECORD_BYTES_MAX
+from penstock.broker.network.tls_channel import RECORD_BYTES_MAX
 
 WAKE_BYTES: Final = 1024 * 1024
 """Most bytes that wait in the kernel before the event loop is woken."""

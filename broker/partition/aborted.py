@@ -2,16 +2,16 @@
 
 from typing import Final, NamedTuple
 
-from base.ids import Offset, StreamId
-from stream.batch.header import iter_headers
-from stream.errors import StreamError
-from stream.format.transaction_log import (
+from penstock.base.ids import Offset, StreamId
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.errors import StreamError
+from penstock.stream.format.transaction_log import (
     NO_OFFSET,
     AbortedTransaction,
     AbortedWithin,
     decode_events,
 )
-from stream.storage import Storage
+from penstock.stream.storage import Storage
 
 _EVENTS_BYTES: Final = 64 * 1024
 

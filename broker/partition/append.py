@@ -16,20 +16,20 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from base.clock import monotonic_ms
-from base.ids import Millis, Offset
-from broker.partition.mirrored import MirroredBatches
-from broker.partition.partition import Partition
-from broker.partition.producer_state import KnownBatch
-from broker.partition.refused import RefusedBatches
-from broker.partition.validation import Refusal
-from broker.partition.verification import Guard
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker
-from stream.batch.header import BatchHeader
-from stream.errors import StreamError, WalFull
-from stream.storage import AppendEntry, Storage
-from stream.wal.tracing import RequestTrace
+from penstock.base.clock import monotonic_ms
+from penstock.base.ids import Millis, Offset
+from penstock.broker.partition.mirrored import MirroredBatches
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.producer_state import KnownBatch
+from penstock.broker.partition.refused import RefusedBatches
+from penstock.broker.partition.validation import Refusal
+from penstock.broker.partition.verification import Guard
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker
+from penstock.stream.batch.header import BatchHeader
+from penstock.stream.errors import StreamError, WalFull
+from penstock.stream.storage import AppendEntry, Storage
+from penstock.stream.wal.tracing import RequestTrace
 
 NAMED_TWICE: Final = "a request may name each partition only once"
 _NO_OFFSET: Final = Offset(-1)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from base.ids import Millis
-from controller.metadata.topic_configs import TOPIC_CONFIGS, cleanup_policies
+from penstock.base.ids import Millis
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS, cleanup_policies
 
 _DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
 _MIN_LAG_MS: Final = "min.compaction.lag.ms"

@@ -15,15 +15,20 @@ Must not: cache anything, or wait for records.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from base.buffers import Buffer
-from base.ids import Offset, StreamEpoch, StreamId
-from broker.partition.aborted import TxnStream, first_unstable_offset, read_aborted
-from broker.partition.partition import read_records
-from controller.metadata.image import MetadataImage
-from controller.metadata.topics import PartitionKey, PartitionMetadata, is_moving, leader_of
-from stream.format.transaction_log import AbortedTransaction
-from stream.ports import BrokerIncarnation
-from stream.storage import Storage
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset, StreamEpoch, StreamId
+from penstock.broker.partition.aborted import TxnStream, first_unstable_offset, read_aborted
+from penstock.broker.partition.partition import read_records
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topics import (
+    PartitionKey,
+    PartitionMetadata,
+    is_moving,
+    leader_of,
+)
+from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.storage import Storage
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from base.histogram import LatencyHistogram
-from broker.partition.partition import Partition
+from penstock.base.histogram import LatencyHistogram
+from penstock.broker.partition.partition import Partition
 
 
 class Traffic(NamedTuple):

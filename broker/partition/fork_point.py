@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from base.ids import Millis, Offset
-from broker.errors import ErrorCode, kafka_error
-from broker.partition.aborted import LogInconsistent
-from broker.partition.append import PartitionAppend
-from broker.partition.log import PartitionLog
-from broker.partition.partition import Partition
-from controller.api.messages import ForkedPartition
-from stream.batch.header import iter_headers
-from stream.errors import OffsetOutOfRange
-from stream.format.transaction_log import NO_OFFSET, decode_events
-from stream.ports import NO_OBJECT
-from stream.storage import Storage
+from penstock.base.ids import Millis, Offset
+from penstock.broker.errors import ErrorCode, kafka_error
+from penstock.broker.partition.aborted import LogInconsistent
+from penstock.broker.partition.append import PartitionAppend
+from penstock.broker.partition.log import PartitionLog
+from penstock.broker.partition.partition import Partition
+from penstock.controller.api.messages import ForkedPartition
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.errors import OffsetOutOfRange
+from penstock.stream.format.transaction_log import NO_OFFSET, decode_events
+from penstock.stream.ports import NO_OBJECT
+from penstock.stream.storage import Storage
 
 AT_END: Final = -1
 _EVENTS_BYTES: Final = 64 * 1024

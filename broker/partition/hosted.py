@@ -8,12 +8,12 @@ Source: Kafka `HostedPartition`.
 from collections.abc import Callable
 from typing import TypeAlias
 
-from broker.partition.move_notice import MoveNotice
-from broker.partition.opener import OpenPartition
-from broker.partition.partition import Partition
-from broker.wire.error_codes import ErrorCode
-from controller.api.load_messages import ERROR_CHARS_MAX, FailingPartition
-from controller.metadata.topics import PartitionKey
+from penstock.broker.partition.move_notice import MoveNotice
+from penstock.broker.partition.opener import OpenPartition
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.api.load_messages import ERROR_CHARS_MAX, FailingPartition
+from penstock.controller.metadata.topics import PartitionKey
 
 OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
 

@@ -8,12 +8,12 @@ Source: Kafka `LogValidator.validateKey`.
 
 from typing import Final
 
-from broker.partition.validation import Refusal, TopicRules
-from broker.schemas.rules import KEYLESS
-from broker.wire.error_codes import ErrorCode
-from stream.batch.header import parse_header
-from stream.batch.records import RECORDS_SEARCHED_MAX, keyless_records
-from stream.errors import BatchCorrupt, BatchTooLarge
+from penstock.broker.partition.validation import Refusal, TopicRules
+from penstock.broker.schemas.rules import KEYLESS
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, keyless_records
+from penstock.stream.errors import BatchCorrupt, BatchTooLarge
 
 RECORDS_AT_ONCE_MAX: Final = 500
 """Records of one request that the event loop decodes: 1 ms, and 10 ms with a batch for each."""

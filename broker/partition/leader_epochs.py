@@ -10,7 +10,7 @@ Source: Kafka `LeaderEpochFileCache`; KIP-101, KIP-320.
 
 from collections.abc import Iterable, Sequence
 
-from base.ids import Offset, StreamEpoch
+from penstock.base.ids import Offset, StreamEpoch
 
 
 class LeaderEpochs:

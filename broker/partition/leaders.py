@@ -17,10 +17,10 @@ is named.
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
-from base.ids import NodeId, StreamEpoch
-from controller.metadata.image import MetadataImage
-from controller.metadata.topics import NO_LEADER, PartitionMetadata, is_moving, leader_of
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeId, StreamEpoch
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topics import NO_LEADER, PartitionMetadata, is_moving, leader_of
+from penstock.stream.ports import BrokerIncarnation
 
 Gone: TypeAlias = Collection[BrokerIncarnation]
 """The brokers whose process has died, as far as this broker can see."""

@@ -15,9 +15,9 @@ from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
-from base.ids import StreamEpoch
-from broker.partition.partition import Partition
-from controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad
+from penstock.base.ids import StreamEpoch
+from penstock.broker.partition.partition import Partition
+from penstock.controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad
 
 DECAY_S: Final = 5.0
 """Time after which a sample counts for a third. A shorter time follows the load faster but is more

@@ -6,16 +6,16 @@ Must not: import a handler or `broker.node`.
 
 from typing import TYPE_CHECKING, Protocol
 
-from base.ids import Millis, NodeEpoch, NodeId
-from broker.config import BrokerConfig
-from broker.partition.leaders import Gone
-from broker.partition.manager import PartitionManager
-from stream.storage import Storage
+from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.broker.config import BrokerConfig
+from penstock.broker.partition.leaders import Gone
+from penstock.broker.partition.manager import PartitionManager
+from penstock.stream.storage import Storage
 
 if TYPE_CHECKING:
-    from broker.network.peers import PeerConnections
-    from controller.api.client import ControllerClient
-    from controller.metadata.image import MetadataImage
+    from penstock.broker.network.peers import PeerConnections
+    from penstock.controller.api.client import ControllerClient
+    from penstock.controller.metadata.image import MetadataImage
 
 
 class LocalBroker(Protocol):

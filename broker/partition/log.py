@@ -21,28 +21,38 @@ from typing import Final
 import msgspec
 import structlog
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamEpoch,
 )
-from broker.partition.aborted import LogInconsistent, TxnStream, check_advanced, read_aborted
-from broker.partition.leader_epochs import LeaderEpochs
-from broker.partition.meta_stream import MetaStream
-from broker.partition.mirrored import (
+from penstock.broker.partition.aborted import (
+    LogInconsistent,
+    TxnStream,
+    check_advanced,
+    read_aborted,
+)
+from penstock.broker.partition.leader_epochs import LeaderEpochs
+from penstock.broker.partition.meta_stream import MetaStream
+from penstock.broker.partition.mirrored import (
     MirroredBatches,
     Positions,
     mirrored_entries,
     plan_mirrored,
 )
-from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSnapshot, ProducerState
-from broker.partition.transactions import Transactions
-from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
-from broker.partition.verification import WITHOUT_ID, Guard, Verifications
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.records import ForkPoint
-from stream.batch.control import Marker, decode_marker, encode_marker
-from stream.batch.header import (
+from penstock.broker.partition.producer_state import (
+    NO_SEQUENCE,
+    KnownBatch,
+    ProducerSnapshot,
+    ProducerState,
+)
+from penstock.broker.partition.transactions import Transactions
+from penstock.broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
+from penstock.broker.partition.verification import WITHOUT_ID, Guard, Verifications
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.records import ForkPoint
+from penstock.stream.batch.control import Marker, decode_marker, encode_marker
+from penstock.stream.batch.header import (
     TRANSACTIONAL_MASK,
     BatchHeader,
     iter_headers,
@@ -50,9 +60,9 @@ from stream.batch.header import (
     patch_log_append_time,
     patch_offset_and_epoch,
 )
-from stream.batch.uncompressed_size import uncompressed_bytes
-from stream.errors import BatchCorrupt
-from stream.format.checkpoint import (
+from penstock.stream.batch.uncompressed_size import uncompressed_bytes
+from penstock.stream.errors import BatchCorrupt
+from penstock.stream.format.checkpoint import (
     CLEANED_KEY,
     PRODUCERS_KEY,
     RECOVERY_KEY,
@@ -61,12 +71,12 @@ from stream.format.checkpoint import (
     decode_cleaned,
     decode_recovery,
 )
-from stream.format.transaction_log import (
+from penstock.stream.format.transaction_log import (
     AbortedTransaction,
     TransactionEvent,
     encode_event,
 )
-from stream.storage import AppendEntry, Storage, StreamHandle
+from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 
 _log = structlog.get_logger(__name__)
 

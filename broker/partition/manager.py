@@ -23,33 +23,37 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from base.clock import WallClock
-from base.ids import Offset, StreamId
-from base.shared_backoff import SharedBackoff
-from broker.partition.byte_limiter import ByteLimiter
-from broker.partition.committed import CommittedPartition, CommittedReads, committed_partition
-from broker.partition.counts import OperationCounts, PartitionStates, Traffic
-from broker.partition.hosted import HostedPartition, OpenCallback
-from broker.partition.leaders import Gone, is_next_leader
-from broker.partition.load_meter import AppendTimes
-from broker.partition.log import LogConfig
-from broker.partition.move_notice import MoveNoticeConfig
-from broker.partition.moves import Moves
-from broker.partition.opener import BATCH_COUNT_MAX, OpenPartition, PartitionOpener
-from broker.partition.partition import Partition
-from broker.partition.refused import RefusedBatches
-from broker.partition.validation import TopicRules
-from broker.wire.error_codes import ErrorCode
-from controller.api.load_messages import FailingPartition
-from controller.api.messages import MoveTiming
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import PartitionKey
-from stream.errors import StreamError
-from stream.ports import BrokerIncarnation
-from stream.storage import Storage
+from penstock.base.clock import WallClock
+from penstock.base.ids import Offset, StreamId
+from penstock.base.shared_backoff import SharedBackoff
+from penstock.broker.partition.byte_limiter import ByteLimiter
+from penstock.broker.partition.committed import (
+    CommittedPartition,
+    CommittedReads,
+    committed_partition,
+)
+from penstock.broker.partition.counts import OperationCounts, PartitionStates, Traffic
+from penstock.broker.partition.hosted import HostedPartition, OpenCallback
+from penstock.broker.partition.leaders import Gone, is_next_leader
+from penstock.broker.partition.load_meter import AppendTimes
+from penstock.broker.partition.log import LogConfig
+from penstock.broker.partition.move_notice import MoveNoticeConfig
+from penstock.broker.partition.moves import Moves
+from penstock.broker.partition.opener import BATCH_COUNT_MAX, OpenPartition, PartitionOpener
+from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.refused import RefusedBatches
+from penstock.broker.partition.validation import TopicRules
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.api.load_messages import FailingPartition
+from penstock.controller.api.messages import MoveTiming
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.errors import StreamError
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.storage import Storage
 
 _log = structlog.get_logger(__name__)
 

@@ -15,12 +15,12 @@ batch holds the whole state.
 from collections.abc import Mapping
 from typing import Final
 
-from base.ids import Millis, Offset
-from stream.batch.header import parse_header
-from stream.batch.records import Record, encode_batch
-from stream.errors import BatchCorrupt, StreamError
-from stream.format.checkpoint import decode_map
-from stream.storage import AppendEntry, Storage, StreamHandle
+from penstock.base.ids import Millis, Offset
+from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.errors import BatchCorrupt, StreamError
+from penstock.stream.format.checkpoint import decode_map
+from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 
 TRIM_RECORDS_MIN: Final = 96
 """Dead records that trigger a trim, which is one controller RPC. At 2 to 3 records per checkpoint

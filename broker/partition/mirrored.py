@@ -16,19 +16,19 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from base.ids import Millis, Offset, StreamId
-from broker.partition.producer_state import NO_SEQUENCE, KnownBatch
-from broker.partition.validation import Refusal, TopicRules
-from broker.wire.error_codes import ErrorCode
-from stream.batch.header import (
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.broker.partition.producer_state import NO_SEQUENCE, KnownBatch
+from penstock.broker.partition.validation import Refusal, TopicRules
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.header import (
     CRC_START,
     BatchHeader,
     iter_headers,
     patch_offset_and_epoch,
 )
-from stream.batch.uncompressed_size import uncompressed_bytes
-from stream.errors import BatchCorrupt
-from stream.storage import AppendEntry
+from penstock.stream.batch.uncompressed_size import uncompressed_bytes
+from penstock.stream.errors import BatchCorrupt
+from penstock.stream.storage import AppendEntry
 
 _COMPRESSION_MAX: Final = 4
 

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from broker.partition.partition import Partition
+from penstock.broker.partition.partition import Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

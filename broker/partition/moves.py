@@ -9,14 +9,14 @@ Source: KIP-951.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from broker.partition.hosted import HostedPartition
-from broker.partition.move_notice import MoveNotice, MoveNoticeConfig
-from broker.partition.opener import BATCH_COUNT_MAX, Steps
-from broker.partition.partition import Partition
-from controller.api.messages import MoveTiming
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import PartitionKey, is_moving
+from penstock.broker.partition.hosted import HostedPartition
+from penstock.broker.partition.move_notice import MoveNotice, MoveNoticeConfig
+from penstock.broker.partition.opener import BATCH_COUNT_MAX, Steps
+from penstock.broker.partition.partition import Partition
+from penstock.controller.api.messages import MoveTiming
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.controller.metadata.topics import PartitionKey, is_moving
 
 
 class Moves:

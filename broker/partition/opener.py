@@ -15,16 +15,16 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from base.clock import WallClock
-from base.ids import Offset
-from broker.partition.fork_point import end_inherited, inherited_transactions
-from broker.partition.log import LogConfig, restore_log
-from broker.partition.partition import Partition
-from controller.api.errors import ControllerError
-from controller.metadata.records import PartitionRecord
-from stream.errors import StreamError, StreamFenced
-from stream.ports import OpenStream
-from stream.storage import AppendEntry, Storage, StreamHandle
+from penstock.base.clock import WallClock
+from penstock.base.ids import Offset
+from penstock.broker.partition.fork_point import end_inherited, inherited_transactions
+from penstock.broker.partition.log import LogConfig, restore_log
+from penstock.broker.partition.partition import Partition
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.stream.errors import StreamError, StreamFenced
+from penstock.stream.ports import OpenStream
+from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 
 Steps: TypeAlias = dict[str, float]
 """Step -> milliseconds, for `penstock reassign trace`."""

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
-from base.buffers import Buffer
-from base.ids import Offset, StreamId
-from broker.partition.delayed_fetch import FetchWait
-from broker.partition.log import PartitionLog
-from controller.metadata.records import PartitionRecord
-from stream.batch.header import iter_headers
-from stream.format.transaction_log import AbortedTransaction
-from stream.storage import Storage
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset, StreamId
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.partition.log import PartitionLog
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.storage import Storage
 
 Settled: TypeAlias = Callable[[Exception | None], None]
 """Called once, on the loop. None: the records are durable."""

@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from base.ids import Millis, Offset
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import NO_SERIAL, Marker
+from penstock.base.ids import Millis, Offset
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import NO_SERIAL, Marker
 
 CACHED_BATCHES_COUNT: Final = 5
 SEQUENCES_COUNT: Final = 1 << 31

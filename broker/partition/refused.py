@@ -18,11 +18,11 @@ Source: KIP-98; librdkafka `rd_kafka_handle_idempotent_Produce_error`, `rd_kafka
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from broker.partition.producer_state import SEQUENCES_COUNT, ProducerState, sequence_after
-from broker.wire.error_codes import ErrorCode
-from broker.wire.topic_key import TopicKey
-from stream.batch.header import BatchHeader, parse_header
-from stream.errors import BatchCorrupt
+from penstock.broker.partition.producer_state import SEQUENCES_COUNT, ProducerState, sequence_after
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.topic_key import TopicKey
+from penstock.stream.batch.header import BatchHeader, parse_header
+from penstock.stream.errors import BatchCorrupt
 
 _RETENTION_MS: Final = 30_000
 """A request is not in flight for longer: clients wait this long for an answer

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from base.ids import Millis, ObjectId, Offset
-from controller.metadata.log_entry import LogEntry
-from controller.metadata.topic_configs import TOPIC_CONFIGS, cleanup_policies
+from penstock.base.ids import Millis, ObjectId, Offset
+from penstock.controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS, cleanup_policies
 
 UNLIMITED: Final = -1
 _RETENTION_MS: Final = "retention.ms"

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from base.ids import Offset
-from stream.batch.control import Marker
-from stream.format.transaction_log import NO_OFFSET, AbortedTransaction, TransactionEvent
+from penstock.base.ids import Offset
+from penstock.stream.batch.control import Marker
+from penstock.stream.format.transaction_log import NO_OFFSET, AbortedTransaction, TransactionEvent
 
 ABORTED_COUNT_MAX: Final = 1_000
 """Aborted transactions kept in memory, 100 bytes each. Consumers further behind cost a read of the

@@ -9,9 +9,9 @@ of the partition's own range.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.metadata.log_entry import LogEntry
-from controller.metadata.objects import ObjectsImage
-from stream.ports import ObjectRole
+from penstock.controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.objects import ObjectsImage
+from penstock.stream.ports import ObjectRole
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from typing import Final
 
 from crc32c import crc32c
 
-from base.ids import Millis
-from broker.schemas.rules import SchemaRules, schema_rules
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.topic_configs import cleanup_policies, open_mirror
-from stream.batch.header import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, parse_header
-from stream.config import DECOMPRESSED_BATCH_BYTES_MAX
-from stream.errors import BatchCorrupt
+from penstock.base.ids import Millis
+from penstock.broker.schemas.rules import SchemaRules, schema_rules
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.topic_configs import cleanup_policies, open_mirror
+from penstock.stream.batch.header import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, parse_header
+from penstock.stream.config import DECOMPRESSED_BATCH_BYTES_MAX
+from penstock.stream.errors import BatchCorrupt
 
 MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588
 _MAGIC_AT: Final = 16

@@ -15,7 +15,7 @@ Source: Kafka `VerificationGuard`, `VerificationStateEntry`; KIP-890.
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 class Guard:

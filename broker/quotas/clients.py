@@ -17,9 +17,9 @@ from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
 
-from broker.quotas.rates import Rate, Window
-from controller.metadata.quota_scopes import Scope, resolve, scope_of
-from controller.metadata.quotas import (
+from penstock.broker.quotas.rates import Rate, Window
+from penstock.controller.metadata.quota_scopes import Scope, resolve, scope_of
+from penstock.controller.metadata.quotas import (
     CLIENT_QUOTAS,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
-from broker.quotas.rates import Rate, Window
+from penstock.broker.quotas.rates import Rate, Window
 
 ADDRESSES_MAX: Final = 20_000
 UNLIMITED: Final = (1 << 31) - 1

@@ -8,7 +8,7 @@ Source: Kafka `Rate`, `SampledStat`, `WindowedSum`, `QuotaUtils`; KIP-13.
 
 from dataclasses import dataclass
 
-from controller.metadata.quotas import THROTTLE_MS_MAX
+from penstock.controller.metadata.quotas import THROTTLE_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,12 @@ from typing import Any, Final, cast
 
 import fastavro as _fastavro
 
-from broker.schemas.language import OneMessageSchema, ReferencedSchema, SchemaInvalid, brief
+from penstock.broker.schemas.language import (
+    OneMessageSchema,
+    ReferencedSchema,
+    SchemaInvalid,
+    brief,
+)
 
 fastavro: Final[Any] = _fastavro
 _DEPTH_MAX: Final = 200

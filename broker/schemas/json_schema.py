@@ -12,7 +12,12 @@ from typing import Any, Final, cast
 import jsonschema_rs
 import msgspec
 
-from broker.schemas.language import OneMessageSchema, ReferencedSchema, SchemaInvalid, brief
+from penstock.broker.schemas.language import (
+    OneMessageSchema,
+    ReferencedSchema,
+    SchemaInvalid,
+    brief,
+)
 
 _decode: Final = msgspec.json.Decoder().decode
 

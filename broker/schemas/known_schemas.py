@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from broker.schemas.language import ReferencedSchema
-from broker.schemas.messages import RegisteredSchema
-from broker.schemas.registry import NotRegistered, RegistryError, SchemaRegistry
+from penstock.broker.schemas.language import ReferencedSchema
+from penstock.broker.schemas.messages import RegisteredSchema
+from penstock.broker.schemas.registry import NotRegistered, RegistryError, SchemaRegistry
 
 KNOWN_COUNT_MAX: Final = 1_000
 LOOKUPS_MAX: Final = 100

@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from base.extras import install_hint
+from penstock.base.extras import install_hint
 
 _EXTRA: Final = "schemas"
 _MODULES: Final = {
-    "json": "broker.schemas.json_schema",
-    "avro": "broker.schemas.avro",
-    "protobuf": "broker.schemas.protobuf",
+    "json": "penstock.broker.schemas.json_schema",
+    "avro": "penstock.broker.schemas.avro",
+    "protobuf": "penstock.broker.schemas.protobuf",
 }
 SHOWN_CHARS_MAX: Final = 200
 """Longest part of a record or a schema that a message shows."""

@@ -7,8 +7,8 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from broker.schemas.language import ReferencedSchema
-from broker.schemas.rules import FieldRule, SchemaRules
+from penstock.broker.schemas.language import ReferencedSchema
+from penstock.broker.schemas.rules import FieldRule, SchemaRules
 
 FRAME_BYTES: Final = 4
 FAILURES_MAX: Final = 10

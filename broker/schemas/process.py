@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 import structlog
 from msgspec import MsgspecError
 
-from broker.schemas import messages
-from broker.schemas.messages import FRAME_BYTES, Request, Verdict
+from penstock.broker.schemas import messages
+from penstock.broker.schemas.messages import FRAME_BYTES, Request, Verdict
 
 ANSWER_S: Final = 20.0
 """Far above the CPU that the worker may use: a machine may be busy."""
@@ -174,7 +174,7 @@ def temporary_directory() -> str | None:
 
 def spawned(
     connection: socket.socket,
-    module: str = "broker.schemas.worker",
+    module: str = "penstock.broker.schemas.worker",
     *,
     directory: str | None = None,
 ) -> "subprocess.Popen[bytes]":

@@ -22,7 +22,13 @@ from google.protobuf import (  # type: ignore[import-untyped,unused-ignore]
     unknown_fields,
 )
 
-from broker.schemas.language import CannotCheck, ReferencedSchema, SchemaInvalid, Validator, brief
+from penstock.broker.schemas.language import (
+    CannotCheck,
+    ReferencedSchema,
+    SchemaInvalid,
+    Validator,
+    brief,
+)
 
 _MAIN: Final = "schema.proto"
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from functools import lru_cache
 from typing import Final
 
-from broker.schemas import messages
-from broker.schemas.language import (
+from penstock.broker.schemas import messages
+from penstock.broker.schemas.language import (
     CannotCheck,
     CompiledSchema,
     ReferencedSchema,
@@ -19,12 +19,18 @@ from broker.schemas.language import (
     brief,
     compile_schema,
 )
-from broker.schemas.messages import FAILURES_MAX, CheckBatch, CheckSchema, RegisteredSchema, Verdict
-from broker.schemas.rules import KEYLESS, TOPIC_STRATEGY, FieldRule, subject_of
-from stream.batch.compression import ReusingInflater
-from stream.batch.header import parse_header
-from stream.batch.records import RECORDS_SEARCHED_MAX, iter_records
-from stream.errors import BatchCorrupt, BatchTooLarge
+from penstock.broker.schemas.messages import (
+    FAILURES_MAX,
+    CheckBatch,
+    CheckSchema,
+    RegisteredSchema,
+    Verdict,
+)
+from penstock.broker.schemas.rules import KEYLESS, TOPIC_STRATEGY, FieldRule, subject_of
+from penstock.stream.batch.compression import ReusingInflater
+from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, iter_records
+from penstock.stream.errors import BatchCorrupt, BatchTooLarge
 
 COMPILED_COUNT_MAX: Final = 200
 """CompiledSchema schemas that are kept, in each of two caches."""

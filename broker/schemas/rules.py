@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from controller.metadata.topic_configs import (
+from penstock.controller.metadata.topic_configs import (
     KEY_SCHEMA,
     TOPIC_CONFIGS,
     VALUE_SCHEMA,

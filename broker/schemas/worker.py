@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from base.core_dumps import forgo_core_dumps
-from broker.schemas.messages import FRAME_BYTES, decode_request, encode
-from broker.schemas.records import RecordCheck
+from penstock.base.core_dumps import forgo_core_dumps
+from penstock.broker.schemas.messages import FRAME_BYTES, decode_request, encode
+from penstock.broker.schemas.records import RecordCheck
 
 CPU_S_MAX: Final = 2.0
 MEMORY_BYTES_MAX: Final = 512 << 20

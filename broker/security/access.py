@@ -13,22 +13,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from base.clock import wall_ms
-from base.listeners import SecurityProtocol
-from base.principal import ANONYMOUS, USER, Principal
-from base.scram import SCRAM_BY_NAME, ScramCredential, ScramMechanism
-from broker.security.config import OAUTHBEARER, PLAIN, SecurityConfig
-from broker.security.delegation_tokens import DelegationTokens, FindToken
-from broker.security.distinguished_names import distinguished_name
-from broker.security.exchange import AuthenticationFailed, Exchange
-from broker.security.files import SecurityFiles
-from broker.security.keys import TokenKeys
-from broker.security.oauthbearer import OAuthBearerServer
-from broker.security.plain import PlainServer
-from broker.security.sasl import SaslState
-from broker.security.scram import ScramServer
-from broker.security.tokens import TokenRules
-from broker.security.users import Users
+from penstock.base.clock import wall_ms
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.principal import ANONYMOUS, USER, Principal
+from penstock.base.scram import SCRAM_BY_NAME, ScramCredential, ScramMechanism
+from penstock.broker.security.config import OAUTHBEARER, PLAIN, SecurityConfig
+from penstock.broker.security.delegation_tokens import DelegationTokens, FindToken
+from penstock.broker.security.distinguished_names import distinguished_name
+from penstock.broker.security.exchange import AuthenticationFailed, Exchange
+from penstock.broker.security.files import SecurityFiles
+from penstock.broker.security.keys import TokenKeys
+from penstock.broker.security.oauthbearer import OAuthBearerServer
+from penstock.broker.security.plain import PlainServer
+from penstock.broker.security.sasl import SaslState
+from penstock.broker.security.scram import ScramServer
+from penstock.broker.security.tokens import TokenRules
+from penstock.broker.security.users import Users
 
 _NONCE_BYTES: Final = 24
 

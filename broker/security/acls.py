@@ -27,9 +27,16 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from base.acls import WILDCARD, WILDCARD_PRINCIPAL, Operation, PatternType, Permission, ResourceType
-from base.principal import Principal
-from controller.metadata.records import AclEntry
+from penstock.base.acls import (
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from penstock.base.principal import Principal
+from penstock.controller.metadata.records import AclEntry
 
 ANSWERS_MAX: Final = 100_000
 """An answer takes about 200 bytes."""

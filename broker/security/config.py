@@ -12,17 +12,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
-from base.listeners import (
+from penstock.base.listeners import (
     ListenerKey,
     SecurityProtocol,
     check_known,
     own_values,
     split_key,
 )
-from base.principal import Principal
-from base.scram import SCRAM_BY_NAME
-from base.settings import HIDDEN, Kind, Setting, SettingInvalid, check, fields_of
-from broker.security.principal_rules import PrincipalRules
+from penstock.base.principal import Principal
+from penstock.base.scram import SCRAM_BY_NAME
+from penstock.base.settings import HIDDEN, Kind, Setting, SettingInvalid, check, fields_of
+from penstock.broker.security.principal_rules import PrincipalRules
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _PRINCIPAL_SEPARATOR: Final = ";"

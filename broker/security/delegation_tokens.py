@@ -14,17 +14,17 @@ import hmac
 from collections.abc import Callable
 from typing import Final
 
-from base.clock import WallClock
-from base.principal import USER
-from base.scram import (
+from penstock.base.clock import WallClock
+from penstock.base.principal import USER
+from penstock.base.scram import (
     ITERATIONS_MIN,
     ScramCredential,
     ScramMechanism,
     credential_of,
     salted_password,
 )
-from broker.security.scram import TokenLogin
-from controller.metadata.records import DelegationTokenRecord
+from penstock.broker.security.scram import TokenLogin
+from penstock.controller.metadata.records import DelegationTokenRecord
 
 LOGINS_MAX: Final = 10_000
 _HASH: Final = "sha512"

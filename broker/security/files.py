@@ -16,11 +16,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
-from base.scram import ScramCredential, ScramMechanism
-from broker.security.config import AUTH_NONE, SecurityConfig
-from broker.security.tls import SecurityFileInvalid, TlsContexts, make_contexts
-from broker.security.users import credentials_of
-from broker.security.users_file import parse_users
+from penstock.base.scram import ScramCredential, ScramMechanism
+from penstock.broker.security.config import AUTH_NONE, SecurityConfig
+from penstock.broker.security.tls import SecurityFileInvalid, TlsContexts, make_contexts
+from penstock.broker.security.users import credentials_of
+from penstock.broker.security.users_file import parse_users
 
 log = structlog.get_logger(__name__)
 

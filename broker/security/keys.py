@@ -18,7 +18,14 @@ from typing import Final
 
 import structlog
 
-from broker.security.tokens import Key, TokenRules, UnknownKey, VerifiedToken, parse_keys, verify
+from penstock.broker.security.tokens import (
+    Key,
+    TokenRules,
+    UnknownKey,
+    VerifiedToken,
+    parse_keys,
+    verify,
+)
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from broker.security.exchange import AuthenticationFailed, Challenge, CheckToken
+from penstock.broker.security.exchange import AuthenticationFailed, Challenge, CheckToken
 
 MESSAGE_BYTES_MAX: Final = 1 << 15
 """Of a message, the token included. Its cost grows with its size, before anything shows whether the

@@ -7,9 +7,9 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.security.access import ClientAccess, new_nonce
-from broker.security.config import AUTH_NONE
-from broker.security.sasl_client import SaslLogin
+from penstock.broker.security.access import ClientAccess, new_nonce
+from penstock.broker.security.config import AUTH_NONE
+from penstock.broker.security.sasl_client import SaslLogin
 
 
 class OwnConnection(NamedTuple):

@@ -6,7 +6,7 @@ Source: RFC 4616; Kafka's PlainSaslServer, whose texts clients get.
 
 from typing import Final
 
-from broker.security.exchange import AuthenticationFailed, CheckPassword
+from penstock.broker.security.exchange import AuthenticationFailed, CheckPassword
 
 _PARTS: Final = 3
 WRONG: Final = "Authentication failed: Invalid username or password"

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from base.regular_expressions import Regex, RegexGroups, RegexInvalid, compiled
+from penstock.base.regular_expressions import Regex, RegexGroups, RegexInvalid, compiled
 
 _RULE: Final = re.compile(
     r"\s*(?:(?P<default>DEFAULT)"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final
 
-from base.principal import ANONYMOUS, USER, Principal
-from broker.security.exchange import AuthenticationFailed, Done, Exchange, Step
+from penstock.base.principal import ANONYMOUS, USER, Principal
+from penstock.broker.security.exchange import AuthenticationFailed, Done, Exchange, Step
 
 _AGAIN_INTERVAL_S: Final = 1.0
 _FIRST_WITH_HEADERS: Final = 1

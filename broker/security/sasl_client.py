@@ -8,12 +8,12 @@ Invariant: pure; nonces are parameters.
 
 from typing import Final
 
-from base.scram import SCRAM_BY_NAME
-from broker.security.config import OAUTHBEARER, PLAIN
-from broker.security.exchange import AuthenticationFailed
-from broker.security.oauthbearer import bearer_message
-from broker.security.plain import plain_message
-from broker.security.scram import ScramClient
+from penstock.base.scram import SCRAM_BY_NAME
+from penstock.broker.security.config import OAUTHBEARER, PLAIN
+from penstock.broker.security.exchange import AuthenticationFailed
+from penstock.broker.security.oauthbearer import bearer_message
+from penstock.broker.security.plain import plain_message
+from penstock.broker.security.scram import ScramClient
 
 LOGIN_MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from base.scram import (
+from penstock.base.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     ScramCredential,
@@ -28,7 +28,7 @@ from base.scram import (
     sign,
     xor,
 )
-from broker.security.exchange import AuthenticationFailed, Challenge, Done
+from penstock.broker.security.exchange import AuthenticationFailed, Challenge, Done
 
 _CLIENT_FIRST: Final = re.compile(
     r"(?P<header>[ny],(?:a=(?P<authzid>[^,]+))?,)"

@@ -9,7 +9,7 @@ import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.security.config import (
+from penstock.broker.security.config import (
     AUTH_NONE,
     AUTH_REQUIRED,
     HTTPS,

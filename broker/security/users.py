@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from base.scram import (
+from penstock.base.scram import (
     ITERATIONS_MIN,
     ScramCredential,
     ScramMechanism,
@@ -25,8 +25,8 @@ from base.scram import (
     salted_password,
     sign,
 )
-from broker.security.exchange import AuthenticationFailed
-from broker.security.plain import WRONG
+from penstock.broker.security.exchange import AuthenticationFailed
+from penstock.broker.security.plain import WRONG
 
 _THREADS: Final = 2
 _REMEMBERED_S: Final = 60.0

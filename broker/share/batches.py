@@ -7,10 +7,10 @@ Source: Kafka `ShareFetchUtils.maybeSliceFetchRecords`,
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from base.buffers import Buffer
-from broker.share.window import Bounds
-from stream.batch.header import batch_span, iter_headers
-from stream.format.transaction_log import AbortedTransaction
+from penstock.base.buffers import Buffer
+from penstock.broker.share.window import Bounds
+from penstock.stream.batch.header import batch_span, iter_headers
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 
 class FetchedBatches:

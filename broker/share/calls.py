@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from base.ids import NodeId
-from broker.network.peers import PeerConnections
-from broker.share.state import (
+from penstock.base.ids import NodeId
+from penstock.broker.network.peers import PeerConnections
+from penstock.broker.share.state import (
     SharePartitionKey,
     ShareState,
     ShareStateError,
@@ -21,13 +21,13 @@ from broker.share.state import (
     ShareStateSummary,
     StateBatch,
 )
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, known_code
-from broker.wire.gen import delete_share_group_state as deleting
-from broker.wire.gen import initialize_share_group_state as initializing
-from broker.wire.gen import read_share_group_state as reading
-from broker.wire.gen import read_share_group_state_summary as summing
-from broker.wire.gen import write_share_group_state as writing
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, known_code
+from penstock.broker.wire.gen import delete_share_group_state as deleting
+from penstock.broker.wire.gen import initialize_share_group_state as initializing
+from penstock.broker.wire.gen import read_share_group_state as reading
+from penstock.broker.wire.gen import read_share_group_state_summary as summing
+from penstock.broker.wire.gen import write_share_group_state as writing
 
 _WRITE_VERSION: Final = 1
 _SUMMARY_VERSION: Final = 1

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from broker.share.state import StateBatch
+from penstock.broker.share.state import StateBatch
 
 
 def combine(

@@ -19,25 +19,25 @@ from uuid import UUID
 
 import structlog
 
-from broker.coordination.compaction import CompactionLimits, Live
-from broker.coordination.log import CoordinatorLog
-from broker.coordination.shards import CoordinatorShards
-from broker.share.records import (
+from penstock.broker.coordination.compaction import CompactionLimits, Live
+from penstock.broker.coordination.log import CoordinatorLog
+from penstock.broker.coordination.shards import CoordinatorShards
+from penstock.broker.share.records import (
     SNAPSHOT,
     MalformedShareRecord,
     decode_share_key,
     encode_share_key,
     encode_share_value,
 )
-from broker.share.state import (
+from penstock.broker.share.state import (
     SharePartitionKey,
     ShareState,
     ShareStateError,
     ShareStateSummary,
     StateBatch,
 )
-from broker.share.states import EncodedRecord, ShareStates, StoredState
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.share.states import EncodedRecord, ShareStates, StoredState
+from penstock.broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

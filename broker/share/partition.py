@@ -16,27 +16,27 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
-from base.clock import WallClock
-from base.ids import Millis, Offset, StreamId
-from broker.partition.delayed_fetch import FetchWait
-from broker.partition.partition import Partition
-from broker.share.settings import ShareConfigs, ShareCounts, ShareGroupConfig
-from broker.share.spans import Acknowledgement, AcquiredRange
-from broker.share.state import (
+from penstock.base.clock import WallClock
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.partition.partition import Partition
+from penstock.broker.share.settings import ShareConfigs, ShareCounts, ShareGroupConfig
+from penstock.broker.share.spans import Acknowledgement, AcquiredRange
+from penstock.broker.share.state import (
     NO_START_OFFSET,
     SharePartitionKey,
     ShareState,
     ShareStateError,
     ShareStateStore,
 )
-from broker.share.window import (
+from penstock.broker.share.window import (
     AcknowledgementRefused,
     AcquireOptions,
     Bounds,
     ShareWindow,
     WindowChanges,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 _log = structlog.get_logger(__name__)
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import TypeVar
 from uuid import UUID
 
-from base.clock import WallClock
-from broker.partition.partition import Partition
-from broker.share.partition import SharePartition, TimestampIndex
-from broker.share.settings import ShareConfigs, ShareCounts
-from broker.share.state import SharePartitionKey, ShareStateStore
-from broker.wire.error_codes import ErrorCode
+from penstock.base.clock import WallClock
+from penstock.broker.partition.partition import Partition
+from penstock.broker.share.partition import SharePartition, TimestampIndex
+from penstock.broker.share.settings import ShareConfigs, ShareCounts
+from penstock.broker.share.state import SharePartitionKey, ShareStateStore
+from penstock.broker.wire.error_codes import ErrorCode
 
 Key = TypeVar("Key")
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from broker.share.state import NO_COUNT, SharePartitionKey, StateBatch
-from broker.wire.errors import WireError
-from broker.wire.primitives import Reader, Writer
+from penstock.broker.share.state import NO_COUNT, SharePartitionKey, StateBatch
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.primitives import Reader, Writer
 
 SNAPSHOT: Final = 0
 UPDATE: Final = 1

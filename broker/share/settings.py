@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from broker.share.window import WindowLimits
+from penstock.broker.share.window import WindowLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 AVAILABLE: Final = 0
 ACKNOWLEDGED: Final = 2

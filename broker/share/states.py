@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from broker.share.combining import combine
-from broker.share.records import (
+from penstock.broker.share.combining import combine
+from penstock.broker.share.records import (
     SNAPSHOT,
     UPDATE,
     ShareSnapshot,
@@ -28,7 +28,7 @@ from broker.share.records import (
     encode_share_key,
     encode_share_value,
 )
-from broker.share.state import (
+from penstock.broker.share.state import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
@@ -40,7 +40,7 @@ from broker.share.state import (
     ShareStateSummary,
     StateBatch,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 ANY_EPOCH: Final = -1
 """The caller has no epoch, and is not fenced."""

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import SHARE_STATES_TOPIC, ensure_topic
-from broker.network.peers import PeerConnections, PeerGone
-from broker.partition.leaders import announced_leader
-from broker.partition.local_broker import LocalBroker
-from broker.share.calls import (
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import SHARE_STATES_TOPIC, ensure_topic
+from penstock.broker.network.peers import PeerConnections, PeerGone
+from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.partition.local_broker import LocalBroker
+from penstock.broker.share.calls import (
     Call,
     DeleteCall,
     InitializeCall,
@@ -31,20 +31,20 @@ from broker.share.calls import (
     WriteCall,
     elements_count,
 )
-from broker.share.coordinator import ShareCoordinator
-from broker.share.state import (
+from penstock.broker.share.coordinator import ShareCoordinator
+from penstock.broker.share.state import (
     SharePartitionKey,
     ShareState,
     ShareStateError,
     ShareStateSummary,
     StateBatch,
 )
-from broker.wire.error_codes import ErrorCode
-from broker.wire.errors import WireError
-from controller.api.errors import ControllerError
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.errors import WireError
+from penstock.controller.api.errors import ControllerError
 
 if TYPE_CHECKING:
-    from controller.metadata.image import MetadataImage
+    from penstock.controller.metadata.image import MetadataImage
 
 STORE_TIMEOUT_S: Final = 15.0
 """Longer than a failover takes."""

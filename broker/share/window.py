@@ -21,7 +21,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from broker.share.spans import (
+from penstock.broker.share.spans import (
     ACQUIRED,
     OUTCOMES,
     RENEW,
@@ -30,8 +30,8 @@ from broker.share.spans import (
     AcquiredRange,
     Span,
 )
-from broker.share.state import ARCHIVED, AVAILABLE, StateBatch
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.share.state import ARCHIVED, AVAILABLE, StateBatch
+from penstock.broker.wire.error_codes import ErrorCode
 
 _THROTTLE_COUNT_MIN: Final = 2
 _ALONE_FROM_LIMIT: Final = 3

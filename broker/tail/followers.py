@@ -9,16 +9,16 @@ Must not: do I/O.
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from base.ids import NodeId
-from broker.partition.local_broker import LocalBroker
-from broker.tail.redirects import RedirectTable
-from broker.tail.session import LEAVES_BYTES
-from broker.wire.gen.fetch import FetchRequest
-from controller.metadata.delta import MetadataDelta
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeId
+from penstock.broker.partition.local_broker import LocalBroker
+from penstock.broker.tail.redirects import RedirectTable
+from penstock.broker.tail.session import LEAVES_BYTES
+from penstock.broker.wire.gen.fetch import FetchRequest
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.stream.ports import BrokerIncarnation
 
 if TYPE_CHECKING:
-    from controller.metadata.image import MetadataImage
+    from penstock.controller.metadata.image import MetadataImage
 
 FOLLOWED_S: Final = 5.0
 """How long a broker counts after its last request."""

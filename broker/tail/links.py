@@ -23,28 +23,28 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from base.backoff import Backoff
-from base.buffers import Buffer
-from base.ids import NodeId, Offset, StreamId
-from broker.config import RACK_AWARE
-from broker.network.peers import PeerConnections, PeerGone
-from broker.partition.committed import CommittedPartition
-from broker.partition.delayed_fetch import FetchWait
-from broker.partition.local_broker import LocalBroker
-from broker.tail.partition import TailDelta, TailPartition
-from broker.tail.reported_tail import decode_reported_tail
-from broker.tail.session import TailSession, first_request
-from broker.wire import apis
-from broker.wire.errors import WireError
-from broker.wire.gen.fetch import FetchRequest, FetchResponse
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.topics import PartitionKey
-from objectstore.errors import ObjectNotFound, ObjectStoreError
-from stream.errors import StreamError
-from stream.ports import BrokerIncarnation, ObjectRange
+from penstock.base.backoff import Backoff
+from penstock.base.buffers import Buffer
+from penstock.base.ids import NodeId, Offset, StreamId
+from penstock.broker.config import RACK_AWARE
+from penstock.broker.network.peers import PeerConnections, PeerGone
+from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.partition.local_broker import LocalBroker
+from penstock.broker.tail.partition import TailDelta, TailPartition
+from penstock.broker.tail.reported_tail import decode_reported_tail
+from penstock.broker.tail.session import TailSession, first_request
+from penstock.broker.wire import apis
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.gen.fetch import FetchRequest, FetchResponse
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError
+from penstock.stream.errors import StreamError
+from penstock.stream.ports import BrokerIncarnation, ObjectRange
 
 if TYPE_CHECKING:
-    from controller.metadata.image import MetadataImage
+    from penstock.controller.metadata.image import MetadataImage
 
 log = structlog.get_logger(__name__)
 

@@ -12,13 +12,13 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from broker.partition.committed import CommittedPartition
-from broker.partition.delayed_fetch import FetchWait
-from broker.tail.reported_tail import ReportedSlot, ReportedTail
-from stream.format.keys import wal_key
-from stream.format.transaction_log import AbortedTransaction
-from stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
+from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.tail.reported_tail import ReportedSlot, ReportedTail
+from penstock.stream.format.keys import wal_key
+from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.ports import NO_OBJECT, BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
 
 
 class TailDelta(NamedTuple):

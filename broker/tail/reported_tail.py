@@ -9,12 +9,12 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from base.buffers import Buffer
-from base.ids import NodeEpoch, Offset
-from broker.partition.transactions import AbortedTail
-from broker.wire.errors import WireError
-from stream.format.transaction_log import AbortedTransaction
-from stream.wal.slots import SlotRange
+from penstock.base.buffers import Buffer
+from penstock.base.ids import NodeEpoch, Offset
+from penstock.broker.partition.transactions import AbortedTail
+from penstock.broker.wire.errors import WireError
+from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.wal.slots import SlotRange
 
 SLOTS_MAX: Final = 64
 """The most slots that an answer names for a partition. The next answer continues after them."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from base.ids import Offset, StreamEpoch
-from broker.tail.partition import TailPartition
-from broker.wire.gen.fetch import (
+from penstock.base.ids import Offset, StreamEpoch
+from penstock.broker.tail.partition import TailPartition
+from penstock.broker.wire.gen.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -21,8 +21,8 @@ from broker.wire.gen.fetch import (
     ForgottenTopic,
     ReplicaState,
 )
-from controller.metadata.topics import PartitionKey
-from stream.ports import BrokerIncarnation
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.ports import BrokerIncarnation
 
 _NO_SESSION: Final = 0
 _FIRST_EPOCH: Final = 0

@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from broker.coordination.compaction import CompactionLimits
-from broker.coordination.connection_order import ConnectionOrder
-from broker.coordination.log import CoordinatorLog
-from broker.transactions.machine import Transaction
-from broker.transactions.markers import MarkerSender
-from broker.transactions.model import (
+from penstock.broker.coordination.compaction import CompactionLimits
+from penstock.broker.coordination.connection_order import ConnectionOrder
+from penstock.broker.coordination.log import CoordinatorLog
+from penstock.broker.transactions.machine import Transaction
+from penstock.broker.transactions.markers import MarkerSender
+from penstock.broker.transactions.model import (
     EPOCH_PER_TRANSACTION,
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -35,8 +35,8 @@ from broker.transactions.model import (
     TransactionMetadata,
     TransactionState,
 )
-from broker.transactions.states import LocalMarkers, TransactionStates
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.transactions.states import LocalMarkers, TransactionStates
+from penstock.broker.wire.error_codes import ErrorCode
 
 SETTLE_WAIT_S: Final = 1.0
 """How long a request waits for the markers of the previous transaction: one or two PUTs, less than

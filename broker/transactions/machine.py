@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from broker.transactions.model import (
+from penstock.broker.transactions.model import (
     EPOCH_LAST_GIVEN,
     EPOCH_MAX,
     EPOCH_PER_TRANSACTION,
@@ -43,7 +43,7 @@ from broker.transactions.model import (
     TransactionState,
     WriteMarkers,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 _VALID_NEXT: Final = {
     TransactionState.EMPTY: {

@@ -20,11 +20,11 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from base.ids import NodeId
-from base.shared_backoff import SharedBackoff
-from broker.transactions.model import TopicPartition
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker
+from penstock.base.ids import NodeId
+from penstock.base.shared_backoff import SharedBackoff
+from penstock.broker.transactions.model import TopicPartition
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker
 
 log = structlog.get_logger(__name__)
 

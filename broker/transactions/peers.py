@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from base.ids import NodeId
-from broker.partition.local_broker import LocalBroker
-from broker.transactions.markers import Target
-from broker.transactions.model import Membership, TopicPartition
-from broker.transactions.records import group_by_topic
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, known_code
-from broker.wire.gen import add_partitions_to_txn, write_txn_markers
-from stream.batch.control import Marker
+from penstock.base.ids import NodeId
+from penstock.broker.partition.local_broker import LocalBroker
+from penstock.broker.transactions.markers import Target
+from penstock.broker.transactions.model import Membership, TopicPartition
+from penstock.broker.transactions.records import group_by_topic
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, known_code
+from penstock.broker.wire.gen import add_partitions_to_txn, write_txn_markers
+from penstock.stream.batch.control import Marker
 
 _VERSION: Final = 2
 _API: Final = apis.WRITE_TXN_MARKERS

@@ -8,8 +8,8 @@ Source: Kafka's RPCProducerIdManager.
 
 import asyncio
 
-from broker.partition.local_broker import LocalBroker
-from controller.api.messages import AllocateProducerIds
+from penstock.broker.partition.local_broker import LocalBroker
+from penstock.controller.api.messages import AllocateProducerIds
 
 
 class ProducerIds:

@@ -13,17 +13,17 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from broker.transactions.model import (
+from penstock.broker.transactions.model import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     TopicPartition,
     TransactionMetadata,
     TransactionState,
 )
-from broker.wire.errors import WireError
-from broker.wire.primitives import Reader, Writer
-from controller.metadata.features import TRANSACTION_VERSION
-from controller.metadata.image import MetadataImage
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.primitives import Reader, Writer
+from penstock.controller.metadata.features import TRANSACTION_VERSION
+from penstock.controller.metadata.image import MetadataImage
 
 KEY_VERSION: Final = 0
 _VALUE_VERSION_MAX: Final = 1

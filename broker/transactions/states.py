@@ -22,12 +22,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from broker.coordination.compaction import CompactionLimits, Live
-from broker.coordination.log import CoordinatorLog, KeyValue, MarkerParts
-from broker.coordination.shards import CoordinatorShards
-from broker.transactions.machine import Transaction, new_transaction
-from broker.transactions.markers import MarkerSender
-from broker.transactions.model import (
+from penstock.broker.coordination.compaction import CompactionLimits, Live
+from penstock.broker.coordination.log import CoordinatorLog, KeyValue, MarkerParts
+from penstock.broker.coordination.shards import CoordinatorShards
+from penstock.broker.transactions.machine import Transaction, new_transaction
+from penstock.broker.transactions.markers import MarkerSender
+from penstock.broker.transactions.model import (
     PREPARED,
     Persist,
     TopicPartition,
@@ -36,15 +36,15 @@ from broker.transactions.model import (
     TransactionState,
     WriteMarkers,
 )
-from broker.transactions.records import (
+from penstock.broker.transactions.records import (
     MalformedTransactionRecord,
     decode_key,
     decode_value,
     encode_key,
     encode_value,
 )
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker
 
 log = structlog.get_logger(__name__)
 

@@ -16,9 +16,9 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from base.ids import NodeId
-from broker.transactions.model import Membership, TopicPartition
-from broker.wire.error_codes import ErrorCode
+from penstock.base.ids import NodeId
+from penstock.broker.transactions.model import Membership, TopicPartition
+from penstock.broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from broker.wire.gen import (
+from penstock.broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_client_quotas,
@@ -85,7 +85,7 @@ from broker.wire.gen import (
     write_share_group_state,
     write_txn_markers,
 )
-from broker.wire.primitives import Reader, Writer
+from penstock.broker.wire.primitives import Reader, Writer
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
     produce,

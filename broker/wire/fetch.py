@@ -23,18 +23,18 @@ from typing import Final
 
 from msgspec import Struct
 
-from base.buffers import Buffer
-from broker.wire.apis import FETCH
-from broker.wire.errors import UnencodableValue
-from broker.wire.leader_hint import (
+from penstock.base.buffers import Buffer
+from penstock.broker.wire.apis import FETCH
+from penstock.broker.wire.errors import UnencodableValue
+from penstock.broker.wire.leader_hint import (
     CurrentLeader,
     NodeEndpoint,
     endpoints_section,
     is_known,
     leader_field,
 )
-from broker.wire.primitives import Writer
-from broker.wire.topic_key import TopicKey, write_topic_key
+from penstock.broker.wire.primitives import Writer
+from penstock.broker.wire.topic_key import TopicKey, write_topic_key
 
 _LOG_START_FROM: Final = 5
 _SESSION_FROM: Final = 7

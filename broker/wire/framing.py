@@ -19,10 +19,10 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from base.buffers import Buffer
-from broker.wire.apis import API_VERSIONS, APIS, ApiSpec
-from broker.wire.errors import FrameTooLarge, Truncated, UnencodableValue, UnsupportedApi
-from broker.wire.primitives import (
+from penstock.base.buffers import Buffer
+from penstock.broker.wire.apis import API_VERSIONS, APIS, ApiSpec
+from penstock.broker.wire.errors import FrameTooLarge, Truncated, UnencodableValue, UnsupportedApi
+from penstock.broker.wire.primitives import (
     ELEMENTS_AT_ONCE_MAX,
     REQUEST_ELEMENTS_MAX,
     Reader,

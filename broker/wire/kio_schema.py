@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from broker.wire.apis import ApiSpec
+from penstock.broker.wire.apis import ApiSpec
 
 
 class Kind(Enum):

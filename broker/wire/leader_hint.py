@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from broker.wire.primitives import Writer
+from penstock.broker.wire.primitives import Writer
 
 _LEADER: Final = struct.Struct(">ii")
 _NODE_ID: Final = struct.Struct(">i")

@@ -11,13 +11,13 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.wire.gen.metadata import (
+from penstock.broker.wire.gen.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
     encode_response,
 )
-from broker.wire.primitives import Writer
+from penstock.broker.wire.primitives import Writer
 
 _FLEXIBLE_FROM = 9
 _FROZEN_TOPIC_TAG = 10_000

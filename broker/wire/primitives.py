@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from base.buffers import Buffer
-from broker.wire.errors import (
+from penstock.base.buffers import Buffer
+from penstock.broker.wire.errors import (
     InvalidLength,
     InvalidText,
     InvalidVarint,

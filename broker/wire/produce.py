@@ -21,17 +21,17 @@ from typing import Final
 
 from msgspec import Struct
 
-from broker.wire.apis import PRODUCE
-from broker.wire.errors import InvalidLength, Truncated, UnencodableValue
-from broker.wire.leader_hint import (
+from penstock.broker.wire.apis import PRODUCE
+from penstock.broker.wire.errors import InvalidLength, Truncated, UnencodableValue
+from penstock.broker.wire.leader_hint import (
     CurrentLeader,
     NodeEndpoint,
     endpoints_section,
     is_known,
     leader_field,
 )
-from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader, Writer
-from broker.wire.topic_key import NO_TOPIC_ID, TopicKey, write_topic_key
+from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX, Reader, Writer
+from penstock.broker.wire.topic_key import NO_TOPIC_ID, TopicKey, write_topic_key
 
 _FLEXIBLE_FROM: Final = 9
 _LEADER_FROM: Final = 10

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.wire import apis
-from broker.wire.primitives import REQUEST_ELEMENTS_MAX
+from penstock.broker.wire import apis
+from penstock.broker.wire.primitives import REQUEST_ELEMENTS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from base.buffers import Buffer
-from broker.wire.errors import UnencodableValue
-from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
-from broker.wire.primitives import Writer
+from penstock.base.buffers import Buffer
+from penstock.broker.wire.errors import UnencodableValue
+from penstock.broker.wire.leader_hint import CurrentLeader, NodeEndpoint
+from penstock.broker.wire.primitives import Writer
 
 _HEAD: Final = struct.Struct(">iiBihBi")
 """Size, correlation id, tags, throttle time, error code, no message, lock timeout."""

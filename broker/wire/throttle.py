@@ -10,8 +10,8 @@ Source: the response schemas of Kafka 4; KIP-124, KIP-219.
 import struct
 from typing import Final
 
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
 
 _BODY_AT: Final = 8
 """After the size and the correlation id."""

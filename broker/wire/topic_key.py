@@ -3,9 +3,9 @@
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from broker.wire.apis import ApiSpec
-from broker.wire.errors import UnencodableValue
-from broker.wire.primitives import Writer
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.errors import UnencodableValue
+from penstock.broker.wire.primitives import Writer
 
 TopicKey: TypeAlias = str | UUID
 

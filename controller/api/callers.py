@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from controller.api import load_messages as lm
-from controller.api import messages as m
-from controller.api import quota_messages as qm
-from controller.api import rewrite_messages as rm
-from controller.api import scram_messages as sm
-from controller.api import token_messages as tm
+from penstock.controller.api import load_messages as lm
+from penstock.controller.api import messages as m
+from penstock.controller.api import quota_messages as qm
+from penstock.controller.api import rewrite_messages as rm
+from penstock.controller.api import scram_messages as sm
+from penstock.controller.api import token_messages as tm
 
 FOLLOW: Final = "Follow"
 EXCHANGE: Final = "Exchange"

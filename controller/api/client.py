@@ -19,17 +19,17 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from base.backoff import Backoff
-from controller.api import load_messages as lm
-from controller.api import messages as m
-from controller.api import quota_messages as qm
-from controller.api import rewrite_messages as rm
-from controller.api import scram_messages as sm
-from controller.api import token_messages as tm
-from controller.api.errors import refusal
-from controller.api.tls import PemFiles, TlsFiles
-from controller.api.tls_troubles import explain
-from controller.api.transport import (
+from penstock.base.backoff import Backoff
+from penstock.controller.api import load_messages as lm
+from penstock.controller.api import messages as m
+from penstock.controller.api import quota_messages as qm
+from penstock.controller.api import rewrite_messages as rm
+from penstock.controller.api import scram_messages as sm
+from penstock.controller.api import token_messages as tm
+from penstock.controller.api.errors import refusal
+from penstock.controller.api.tls import PemFiles, TlsFiles
+from penstock.controller.api.tls_troubles import explain
+from penstock.controller.api.transport import (
     EPOCH_KEY,
     REQUEST_ID_KEY,
     Channel,
@@ -37,7 +37,7 @@ from controller.api.transport import (
     StatusCode,
     UnaryCallable,
 )
-from controller.metadata.records import MetadataOffset
+from penstock.controller.metadata.records import MetadataOffset
 
 DEFAULT_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0

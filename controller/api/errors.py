@@ -7,8 +7,8 @@ Transport errors do not: the client retries until the deadline and raises `Timeo
 
 from typing import ClassVar
 
-from controller.api.messages import Status
-from controller.metadata.records import MetadataOffset
+from penstock.controller.api.messages import Status
+from penstock.controller.metadata.records import MetadataOffset
 
 
 class ControllerError(Exception):

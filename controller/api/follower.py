@@ -23,24 +23,24 @@ from typing import cast
 import msgspec
 import structlog
 
-from base.backoff import Backoff
-from base.clock import MonotonicClock
-from controller.api import messages as m
-from controller.api.client import LOCKED_OUT_S, ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.lease import Lease
-from controller.api.transport import (
+from penstock.base.backoff import Backoff
+from penstock.base.clock import MonotonicClock
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import LOCKED_OUT_S, ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.lease import Lease
+from penstock.controller.api.transport import (
     END_OF_STREAM,
     Channel,
     RpcFailed,
     StatusCode,
     StreamCall,
 )
-from controller.metadata.codec import decode_record
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ControllerEpoch, MetadataOffset
-from stream.ports import BrokerIncarnation
+from penstock.controller.metadata.codec import decode_record
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
+from penstock.stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode

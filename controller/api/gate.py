@@ -12,12 +12,12 @@ from typing import Final
 
 import structlog
 
-from base.clock import MonotonicClock
-from base.log_levels import AUDIT
-from controller.api import callers
-from controller.api.callers import Caller, CallerRole, NameRules
-from controller.api.handshakes import HandshakeCounts
-from controller.api.transport import (
+from penstock.base.clock import MonotonicClock
+from penstock.base.log_levels import AUDIT
+from penstock.controller.api import callers
+from penstock.controller.api.callers import Caller, CallerRole, NameRules
+from penstock.controller.api.handshakes import HandshakeCounts
+from penstock.controller.api.transport import (
     CallContext,
     StatusCode,
     StreamContext,

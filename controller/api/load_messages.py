@@ -8,8 +8,8 @@ of `controller.api.messages`.
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from base.ids import NodeEpoch, NodeId, StreamEpoch
-from controller.api.messages import Message
+from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch
+from penstock.controller.api.messages import Message
 
 PARTITIONS_PER_REPORT_MAX = 1_000
 """Number of partitions in a report, the most loaded ones; the others are summed."""

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     ObjectId,
@@ -24,8 +24,8 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.metadata.acls import AclFilter
-from controller.metadata.records import (
+from penstock.controller.metadata.acls import AclFilter
+from penstock.controller.metadata.records import (
     AclEntry,
     ControllerEpoch,
     FeatureRange,
@@ -34,7 +34,7 @@ from controller.metadata.records import (
     NodeListener,
     RangeEntry,
 )
-from stream.ports import NO_OBJECT
+from penstock.stream.ports import NO_OBJECT
 
 
 class Status(IntEnum):

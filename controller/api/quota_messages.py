@@ -4,8 +4,8 @@ Limits: a request names at most `ALTERATIONS_MAX` entities and `CHANGES_MAX` quo
 with INVALID_REQUEST.
 """
 
-from controller.api.messages import Message, Status
-from controller.metadata.records import QuotaTarget
+from penstock.controller.api.messages import Message, Status
+from penstock.controller.metadata.records import QuotaTarget
 
 ALTERATIONS_MAX = 1_000
 CHANGES_MAX = 10_000

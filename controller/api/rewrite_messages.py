@@ -6,8 +6,8 @@ only if the log index still has the sources. Envelope and other limits are those
 `controller.api.messages`.
 """
 
-from base.ids import Offset, StreamId
-from controller.api.messages import CommitObject, Message
+from penstock.base.ids import Offset, StreamId
+from penstock.controller.api.messages import CommitObject, Message
 
 ITEMS_MAX = 1_000
 SOURCES_MAX = 10_000

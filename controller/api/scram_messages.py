@@ -3,8 +3,8 @@
 Limits: a request names at most `ALTERATIONS_MAX` credentials. More is refused with INVALID_REQUEST.
 """
 
-from base.scram import ScramCredential
-from controller.api.messages import Message, Status
+from penstock.base.scram import ScramCredential
+from penstock.controller.api.messages import Message, Status
 
 ALTERATIONS_MAX = 1_000
 

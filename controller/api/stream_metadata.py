@@ -10,26 +10,26 @@ Must not retry refusals: callers decide.
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
-from base.ids import (
+from penstock.base.ids import (
     Offset,
     StreamEpoch,
     StreamId,
     WalSequence,
 )
-from controller.api import messages as m
-from controller.api.client import DEFAULT_TIMEOUT_S, ControllerClient
-from controller.api.errors import (
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import DEFAULT_TIMEOUT_S, ControllerClient
+from penstock.controller.api.errors import (
     NodeRefused,
     ObjectRefused,
     RequestRefused,
     StreamRefused,
 )
-from controller.api.follower import FollowerStopped, MetadataFollower
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset, RangeEntry
-from controller.metadata.streams import StreamState
-from controller.metadata.wal_losses import accepted_losses, data_streams_of
-from stream.errors import (
+from penstock.controller.api.follower import FollowerStopped, MetadataFollower
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, RangeEntry
+from penstock.controller.metadata.streams import StreamState
+from penstock.controller.metadata.wal_losses import accepted_losses, data_streams_of
+from penstock.stream.errors import (
     NotContiguous,
     ObjectNotPrepared,
     StreamError,
@@ -38,7 +38,7 @@ from stream.errors import (
     StreamNotOpened,
     WalFenced,
 )
-from stream.ports import (
+from penstock.stream.ports import (
     BrokerIncarnation,
     CommitObjects,
     NewObject,

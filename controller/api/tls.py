@@ -18,9 +18,9 @@ from typing import Annotated, Final
 
 import structlog
 
-from base.clock import MonotonicClock
-from base.settings import Kind, Setting, SettingInvalid, check
-from controller.api.errors import ControllerError
+from penstock.base.clock import MonotonicClock
+from penstock.base.settings import Kind, Setting, SettingInvalid, check
+from penstock.controller.api.errors import ControllerError
 
 _log = structlog.get_logger(__name__)
 

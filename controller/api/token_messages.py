@@ -6,8 +6,8 @@ controller.
 
 from typing import Final
 
-from controller.api.messages import Message
-from controller.metadata.records import DelegationTokenRecord
+from penstock.controller.api.messages import Message
+from penstock.controller.metadata.records import DelegationTokenRecord
 
 RENEWERS_MAX: Final = 100
 """Renewers of one token."""

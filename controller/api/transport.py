@@ -16,8 +16,8 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
-from controller.api.callers import EXCHANGE, FOLLOW
-from controller.api.tls import PemFiles, TlsFiles
+from penstock.controller.api.callers import EXCHANGE, FOLLOW
+from penstock.controller.api.tls import PemFiles, TlsFiles
 
 CONTROLLER_SERVICE = "penstock.Controller"
 METADATA_SERVICE = "penstock.Metadata"

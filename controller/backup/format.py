@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stream.errors import FormatUnknown
+from penstock.stream.errors import FormatUnknown
 
 _HEADER = Struct(">8sII")
 _CRC_AT = 12

@@ -19,10 +19,10 @@ from itertools import pairwise
 
 import msgspec
 
-from controller.api.errors import BackupCorrupt, RecoveryRefused
-from controller.backup.format import MetadataFormat, Unusable
-from controller.metadata.records import MetadataOffset
-from controller.raft.messages import Base
+from penstock.controller.api.errors import BackupCorrupt, RecoveryRefused
+from penstock.controller.backup.format import MetadataFormat, Unusable
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.controller.raft.messages import Base
 
 _FORMAT = MetadataFormat(b"PNSTMLOG", version=1)
 HISTORY_GAP = 1 << 32

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.backup.layout import (
+from penstock.controller.backup.layout import (
     LogObject,
     LogTail,
     droppable,
@@ -19,9 +19,9 @@ from controller.backup.layout import (
     splice,
     unpack,
 )
-from controller.metadata.records import MetadataOffset
-from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.format.keys import backup_key, backup_prefix, parse_backup_key
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from penstock.stream.format.keys import backup_key, backup_prefix, parse_backup_key
 
 _READS_MAX = 16
 """Number of objects fetched at once. A recovery with a thousand of them takes seconds, not

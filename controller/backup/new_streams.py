@@ -9,8 +9,8 @@ Source: ADR 0013.
 
 from collections import deque
 
-from base.ids import StreamId
-from controller.metadata.records import MetadataOffset
+from penstock.base.ids import StreamId
+from penstock.controller.metadata.records import MetadataOffset
 
 _COVERED = MetadataOffset(0)
 

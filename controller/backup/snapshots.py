@@ -20,21 +20,21 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from controller.api.errors import SnapshotCorrupt
-from controller.backup.format import MetadataFormat, Unusable
-from controller.backup.log import BackupLog
-from controller.backup.writer import Backup
-from controller.config import ControllerConfig
-from controller.metadata.codec import decode_record, encode_raw
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
-from controller.metadata.snapshot import ImageCopy
-from controller.raft.messages import Base
-from controller.raft.replicated_log import Quorum
-from controller.writer.runtime import Runtime
-from objectstore.errors import ObjectStoreError, PreconditionFailed
-from objectstore.ports import ObjectStore
-from stream.format.keys import parse_snapshot_key, snapshot_key, snapshot_prefix
+from penstock.controller.api.errors import SnapshotCorrupt
+from penstock.controller.backup.format import MetadataFormat, Unusable
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.writer import Backup
+from penstock.controller.config import ControllerConfig
+from penstock.controller.metadata.codec import decode_record, encode_raw
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.raft.messages import Base
+from penstock.controller.raft.replicated_log import Quorum
+from penstock.controller.writer.runtime import Runtime
+from penstock.objectstore.errors import ObjectStoreError, PreconditionFailed
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.format.keys import parse_snapshot_key, snapshot_key, snapshot_prefix
 
 _log = structlog.get_logger(__name__)
 _FORMAT = MetadataFormat(b"PNSTSNAP", version=2)

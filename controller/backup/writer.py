@@ -18,20 +18,20 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from base.clock import WallClock
-from controller.api.errors import (
+from penstock.base.clock import WallClock
+from penstock.controller.api.errors import (
     BackupCorrupt,
     BackupFenced,
     BackupGap,
     LogBehindBackup,
     QuorumClosed,
 )
-from controller.backup.layout import LogObject
-from controller.backup.log import BackupLog
-from controller.config import ControllerConfig
-from controller.metadata.records import ControllerEpoch, MetadataOffset
-from controller.raft.replicated_log import Quorum
-from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
+from penstock.controller.backup.layout import LogObject
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.config import ControllerConfig
+from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
+from penstock.controller.raft.replicated_log import Quorum
+from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 
 _log = structlog.get_logger(__name__)
 _ATTEMPT_S = 30.0

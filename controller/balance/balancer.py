@@ -19,22 +19,22 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from base.clock import MonotonicClock, WallClock
-from base.ids import Millis, NodeId
-from controller.api import load_messages as lm
-from controller.api import messages as m
-from controller.balance.loads import LoadBook
-from controller.balance.plan import Limits, Plan, Planning
-from controller.balance.slow import SlowBrokers
-from controller.balance.view import NO_REPORT, BalanceView, Conditions, view
-from controller.config import ControllerConfig
-from controller.managers.reassign import MOVES_MAX, move_leaders, relieve
-from controller.managers.result import Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.topics import NO_LEADER
-from controller.writer.runtime import Runtime
-from controller.writer.sessions import Sessions
-from stream.ports import BrokerIncarnation
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import Millis, NodeId
+from penstock.controller.api import load_messages as lm
+from penstock.controller.api import messages as m
+from penstock.controller.balance.loads import LoadBook
+from penstock.controller.balance.plan import Limits, Plan, Planning
+from penstock.controller.balance.slow import SlowBrokers
+from penstock.controller.balance.view import NO_REPORT, BalanceView, Conditions, view
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.reassign import MOVES_MAX, move_leaders, relieve
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topics import NO_LEADER
+from penstock.controller.writer.runtime import Runtime
+from penstock.controller.writer.sessions import Sessions
+from penstock.stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger(__name__)
 FRESH_MS: Final = 10_000

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from base.ids import NodeEpoch, NodeId, StreamEpoch
-from controller.api.load_messages import (
+from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch
+from penstock.controller.api.load_messages import (
     PARTITIONS_PER_REPORT_MAX,
     Load,
     PartitionLoad,
@@ -21,7 +21,7 @@ from controller.api.load_messages import (
     StoreRequests,
     Troubles,
 )
-from controller.metadata.topics import PartitionKey
+from penstock.controller.metadata.topics import PartitionKey
 
 NO_LOAD: Final = Load(0, 0, 0)
 TRUSTED_MS: Final = 3_000

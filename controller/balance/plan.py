@@ -18,8 +18,8 @@ from enum import IntEnum
 from math import ceil, floor
 from typing import Final, NamedTuple
 
-from base.ids import NodeId
-from controller.api.load_messages import BrokerLoad, Load, ProposedMove
+from penstock.base.ids import NodeId
+from penstock.controller.api.load_messages import BrokerLoad, Load, ProposedMove
 
 BROKERS_LOOKED_AT: Final = 8
 """Number of the fullest brokers, and of the emptiest, to compare: at most 64 pairs for one move."""

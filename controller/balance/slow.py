@@ -15,7 +15,7 @@ from itertools import islice
 from statistics import median
 from typing import Final
 
-from base.ids import NodeEpoch, NodeId
+from penstock.base.ids import NodeEpoch, NodeId
 
 SLOW_RATIO: Final = 5.0
 SLOW_MIN_MS: Final = 300.0

@@ -7,13 +7,13 @@ holds no reference to the image. Pure; O(partitions).
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from base.ids import Millis, NodeId
-from controller.balance.loads import LoadBook
-from controller.balance.plan import BrokerSlot, PartitionSlot
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import NodeState
-from controller.metadata.topics import PartitionKey, PartitionMetadata, is_moving
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import Millis, NodeId
+from penstock.controller.balance.loads import LoadBook
+from penstock.controller.balance.plan import BrokerSlot, PartitionSlot
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodeState
+from penstock.controller.metadata.topics import PartitionKey, PartitionMetadata, is_moving
+from penstock.stream.ports import BrokerIncarnation
 
 NO_REPORT = "has not reported its load"
 CAME_BACK = "came back a moment ago"

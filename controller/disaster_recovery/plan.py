@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     ObjectId,
@@ -27,10 +27,10 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.backup.layout import HISTORY_GAP
-from controller.managers.log_changes import clipped
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+from penstock.controller.backup.layout import HISTORY_GAP
+from penstock.controller.managers.log_changes import clipped
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     IdsReserved,
     KeptLogDropped,
     ObjectCommitted,
@@ -44,12 +44,12 @@ from controller.metadata.records import (
     WalEnded,
     WalRecord,
 )
-from controller.metadata.streams import StreamState
-from controller.metadata.topics import NO_LEADER
-from controller.raft.messages import Base, Endpoint, Members
-from stream.format.keys import data_key
-from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
-from stream.recovery.salvage import BadSlot
+from penstock.controller.metadata.streams import StreamState
+from penstock.controller.metadata.topics import NO_LEADER
+from penstock.controller.raft.messages import Base, Endpoint, Members
+from penstock.stream.format.keys import data_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
+from penstock.stream.recovery.salvage import BadSlot
 
 IDS_SKIPPED = 1 << 32
 """Number of stream, object and producer ids and Raft indexes to skip, because they may have been

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from base.clock import WallClock
-from base.ids import (
+from penstock.base.clock import WallClock
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     ObjectId,
     WalSequence,
 )
-from controller.api.errors import RecoveryRefused
-from controller.backup.layout import LogObject, LogTail
-from controller.backup.log import BackupLog
-from controller.backup.snapshots import SnapshotStore, copy_image
-from controller.disaster_recovery.plan import (
+from penstock.controller.api.errors import RecoveryRefused
+from penstock.controller.backup.layout import LogObject, LogTail
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.snapshots import SnapshotStore, copy_image
+from penstock.controller.disaster_recovery.plan import (
     Gap,
     Rebuilt,
     WalkedSlot,
@@ -40,15 +40,15 @@ from controller.disaster_recovery.plan import (
     without_missing,
     without_missing_kept,
 )
-from controller.disaster_recovery.report import Report, WalFound
-from controller.metadata.codec import decode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset, Record
-from controller.raft.messages import Base, Members
-from objectstore.errors import PreconditionFailed
-from objectstore.ports import ObjectStore
-from stream.config import StreamConfig
-from stream.format.keys import (
+from penstock.controller.disaster_recovery.report import Report, WalFound
+from penstock.controller.metadata.codec import decode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, Record
+from penstock.controller.raft.messages import Base, Members
+from penstock.objectstore.errors import PreconditionFailed
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.config import StreamConfig
+from penstock.stream.format.keys import (
     DATA_ROOT,
     META_ROOT,
     WAL_ROOT,
@@ -56,9 +56,9 @@ from stream.format.keys import (
     parse_data_key,
     parse_wal_key,
 )
-from stream.ports import BrokerIncarnation
-from stream.recovery.recoverer import WalWalker
-from stream.recovery.salvage import BadSlot
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.recovery.recoverer import WalWalker
+from penstock.stream.recovery.salvage import BadSlot
 
 QUIET_MS_MIN = 30_000
 """A cluster whose store was written to less than this ago may be alive.

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from controller.disaster_recovery.plan import Gap
+from penstock.controller.disaster_recovery.plan import Gap
 
 
 class WalFound(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,31 +16,31 @@ from uuid import uuid4
 
 import structlog
 
-from base.clock import MonotonicClock, WallClock
-from controller.api.errors import InvalidConfig, NotLeader, StoreNotEmpty
-from controller.backup.log import BackupLog
-from controller.backup.new_streams import NewStreams
-from controller.backup.snapshots import SnapshotStore, Snapshotter
-from controller.backup.writer import Backup
-from controller.config import ControllerConfig
-from controller.leader.dispatch import Dispatch
-from controller.leader.janitor import Janitor
-from controller.leader.leases import LeaseBook
-from controller.leader.move_traces import MoveListener
-from controller.leader.server import ControllerService, Lead
-from controller.leader.ticks import OVER, Ticks
-from controller.managers.result import Result
-from controller.manifest.publisher import ManifestPublisher
-from controller.metadata.features import newest_levels
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, MetadataOffset, Record
-from controller.raft.replicated_log import Quorum
-from controller.writer.runtime import Runtime
-from controller.writer.sessions import Sessions
-from controller.writer.timeline import Timeline
-from objectstore.errors import ObjectStoreError
-from objectstore.ports import ObjectStore
-from stream.format.keys import (
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.controller.api.errors import InvalidConfig, NotLeader, StoreNotEmpty
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.new_streams import NewStreams
+from penstock.controller.backup.snapshots import SnapshotStore, Snapshotter
+from penstock.controller.backup.writer import Backup
+from penstock.controller.config import ControllerConfig
+from penstock.controller.leader.dispatch import Dispatch
+from penstock.controller.leader.janitor import Janitor
+from penstock.controller.leader.leases import LeaseBook
+from penstock.controller.leader.move_traces import MoveListener
+from penstock.controller.leader.server import ControllerService, Lead
+from penstock.controller.leader.ticks import OVER, Ticks
+from penstock.controller.managers.result import Result
+from penstock.controller.manifest.publisher import ManifestPublisher
+from penstock.controller.metadata.features import newest_levels
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ClusterRecord, MetadataOffset, Record
+from penstock.controller.raft.replicated_log import Quorum
+from penstock.controller.writer.runtime import Runtime
+from penstock.controller.writer.sessions import Sessions
+from penstock.controller.writer.timeline import Timeline
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.format.keys import (
     DATA_ROOT,
     LEASE_ROOT,
     MANIFEST_ROOT,

@@ -9,18 +9,18 @@ from has an entry in `CHANGES`; rewrites of objects do not change what readers s
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from base.audit import ChangeLog
-from base.clock import MonotonicClock
-from controller.api import load_messages as lm
-from controller.api import messages as m
-from controller.api import quota_messages as qm
-from controller.api import scram_messages as sm
-from controller.api.callers import CallerRole
-from controller.api.gate import Gate
-from controller.api.transport import CallContext, host_of
-from controller.metadata.acls import acl_text
-from controller.metadata.configs import RESOURCE_NOUNS, TOPIC_RESOURCE
-from controller.metadata.quotas import entity_text
+from penstock.base.audit import ChangeLog
+from penstock.base.clock import MonotonicClock
+from penstock.controller.api import load_messages as lm
+from penstock.controller.api import messages as m
+from penstock.controller.api import quota_messages as qm
+from penstock.controller.api import scram_messages as sm
+from penstock.controller.api.callers import CallerRole
+from penstock.controller.api.gate import Gate
+from penstock.controller.api.transport import CallContext, host_of
+from penstock.controller.metadata.acls import acl_text
+from penstock.controller.metadata.configs import RESOURCE_NOUNS, TOPIC_RESOURCE
+from penstock.controller.metadata.quotas import entity_text
 
 _Asked = TypeVar("_Asked")
 

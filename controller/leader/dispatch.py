@@ -14,22 +14,22 @@ from collections.abc import Callable, Collection
 from typing import Any
 from uuid import UUID
 
-from base.clock import MonotonicClock, WallClock
-from base.ids import Millis, NodeId, StreamId
-from controller.api import load_messages as lm
-from controller.api import messages as m
-from controller.api import quota_messages as qm
-from controller.api import rewrite_messages as rm
-from controller.api import scram_messages as sm
-from controller.api import token_messages as tm
-from controller.backup.new_streams import NewStreams
-from controller.backup.writer import Backup
-from controller.balance.balancer import Balancer
-from controller.config import ControllerConfig
-from controller.leader.move_traces import MoveListener, MovePairs, MoveTraceRing
-from controller.leader.mutation_quotas import MutationQuotas
-from controller.leader.server import Handle
-from controller.managers import (
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import Millis, NodeId, StreamId
+from penstock.controller.api import load_messages as lm
+from penstock.controller.api import messages as m
+from penstock.controller.api import quota_messages as qm
+from penstock.controller.api import rewrite_messages as rm
+from penstock.controller.api import scram_messages as sm
+from penstock.controller.api import token_messages as tm
+from penstock.controller.backup.new_streams import NewStreams
+from penstock.controller.backup.writer import Backup
+from penstock.controller.balance.balancer import Balancer
+from penstock.controller.config import ControllerConfig
+from penstock.controller.leader.move_traces import MoveListener, MovePairs, MoveTraceRing
+from penstock.controller.leader.mutation_quotas import MutationQuotas
+from penstock.controller.leader.server import Handle
+from penstock.controller.managers import (
     acls,
     commits,
     configs,
@@ -48,13 +48,13 @@ from controller.managers import (
     streams,
     topics,
 )
-from controller.managers.result import Result
-from controller.managers.topics import TopicDefaults
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset, StreamCreated
-from controller.metadata.topics import PartitionKey
-from controller.writer.runtime import Runtime
-from controller.writer.sessions import Sessions
+from penstock.controller.managers.result import Result
+from penstock.controller.managers.topics import TopicDefaults
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, StreamCreated
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.controller.writer.runtime import Runtime
+from penstock.controller.writer.sessions import Sessions
 
 REQUESTS: tuple[type[m.Message], ...] = (
     m.RegisterBroker,

@@ -23,22 +23,22 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from base.clock import MonotonicClock, WallClock
-from base.ids import Millis, ObjectId, WalSequence
-from controller.api.messages import Status
-from controller.backup.writer import Backup
-from controller.config import ControllerConfig
-from controller.managers.nodes import removable_wals, remove_wals
-from controller.managers.objects import deletable, objects_removed
-from controller.managers.result import Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
-from controller.writer.runtime import Runtime
-from controller.writer.timeline import Timeline
-from objectstore.errors import ObjectStoreError
-from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.format.keys import parse_wal_key, wal_prefix
-from stream.ports import BrokerIncarnation
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import Millis, ObjectId, WalSequence
+from penstock.controller.api.messages import Status
+from penstock.controller.backup.writer import Backup
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.nodes import removable_wals, remove_wals
+from penstock.controller.managers.objects import deletable, objects_removed
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.controller.writer.runtime import Runtime
+from penstock.controller.writer.timeline import Timeline
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from penstock.stream.format.keys import parse_wal_key, wal_prefix
+from penstock.stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger(__name__)
 WALS_PER_ROUND_MAX = 20

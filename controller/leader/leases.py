@@ -7,12 +7,12 @@ from uuid import UUID
 
 import msgspec
 
-from base.clock import MonotonicClock, WallClock
-from base.log import get_logger
-from objectstore.errors import ObjectNotFound, RangeNotSatisfiable
-from objectstore.ports import ObjectInfo, ObjectStore
-from stream.format.keys import lease_prefix, parse_lease_key
-from stream.format.manifest.lease import LEASE_BYTES_MAX, LEASE_MS_MAX, LEASES_MAX, Lease
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.log import get_logger
+from penstock.objectstore.errors import ObjectNotFound, RangeNotSatisfiable
+from penstock.objectstore.ports import ObjectInfo, ObjectStore
+from penstock.stream.format.keys import lease_prefix, parse_lease_key
+from penstock.stream.format.manifest.lease import LEASE_BYTES_MAX, LEASE_MS_MAX, LEASES_MAX, Lease
 
 _log = get_logger(__name__)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from base.ids import NodeId
-from controller.api.messages import MoveTiming, MoveTrace, TraceMove
-from controller.metadata.records import PartitionRecord
+from penstock.base.ids import NodeId
+from penstock.controller.api.messages import MoveTiming, MoveTrace, TraceMove
+from penstock.controller.metadata.records import PartitionRecord
 
 TRACES_MAX: Final = 10_000
 """Each trace has about 500 bytes."""

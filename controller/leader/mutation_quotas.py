@@ -14,12 +14,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from base.clock import MonotonicClock
-from controller.api.messages import ItemResults, QuotaClient, Status, TopicsCreated
-from controller.managers.result import CountPartitions, Refused, Result, count_nothing
-from controller.metadata.image import MetadataImage
-from controller.metadata.quota_scopes import Scope, entity_of, resolve
-from controller.metadata.quotas import CONTROLLER_MUTATION_RATE, THROTTLE_MS_MAX
+from penstock.base.clock import MonotonicClock
+from penstock.controller.api.messages import ItemResults, QuotaClient, Status, TopicsCreated
+from penstock.controller.managers.result import CountPartitions, Refused, Result, count_nothing
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.quota_scopes import Scope, entity_of, resolve
+from penstock.controller.metadata.quotas import CONTROLLER_MUTATION_RATE, THROTTLE_MS_MAX
 
 BUCKETS_MAX: Final = 10_000
 """Each takes about 300 bytes."""

@@ -15,16 +15,16 @@ from typing import Any
 
 import structlog
 
-from controller.api import messages as m
-from controller.api.errors import ChangeRefused, NotLeader
-from controller.config import ControllerConfig
-from controller.leader.server import About
-from controller.metadata.records import ControllerEpoch
-from controller.raft import membership
-from controller.raft.core import RaftCore
-from controller.raft.majority import majority
-from controller.raft.messages import Members
-from controller.raft.replicated_log import RaftQuorum
+from penstock.controller.api import messages as m
+from penstock.controller.api.errors import ChangeRefused, NotLeader
+from penstock.controller.config import ControllerConfig
+from penstock.controller.leader.server import About
+from penstock.controller.metadata.records import ControllerEpoch
+from penstock.controller.raft import membership
+from penstock.controller.raft.core import RaftCore
+from penstock.controller.raft.majority import majority
+from penstock.controller.raft.messages import Members
+from penstock.controller.raft.replicated_log import RaftQuorum
 
 _log = structlog.get_logger(__name__)
 

@@ -19,13 +19,13 @@ from typing import Any, cast
 import msgspec
 import structlog
 
-from base.clock import MonotonicClock, WallClock
-from base.ids import NodeEpoch, NodeId
-from controller.api.callers import EXCHANGE, FOLLOW, CallerRole
-from controller.api.errors import JournalFailed, NotLeader, QuorumClosed
-from controller.api.follower import STOPPING_DETAIL
-from controller.api.gate import CallerRefused, Gate
-from controller.api.messages import (
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.api.callers import EXCHANGE, FOLLOW, CallerRole
+from penstock.controller.api.errors import JournalFailed, NotLeader, QuorumClosed
+from penstock.controller.api.follower import STOPPING_DETAIL
+from penstock.controller.api.gate import CallerRefused, Gate
+from penstock.controller.api.messages import (
     ControllerStatus,
     DescribeController,
     FollowRequest,
@@ -34,8 +34,8 @@ from controller.api.messages import (
     Reply,
     Status,
 )
-from controller.api.tls import TlsFiles
-from controller.api.transport import (
+from penstock.controller.api.tls import TlsFiles
+from penstock.controller.api.transport import (
     END_OF_STREAM,
     EPOCH_KEY,
     REQUEST_ID_KEY,
@@ -45,15 +45,15 @@ from controller.api.transport import (
     StreamHandler,
     UnaryContext,
 )
-from controller.api.version import product_version
-from controller.backup.snapshots import copy_image, encode_copy
-from controller.config import ControllerConfig
-from controller.leader.audit import OperatorLog
-from controller.metadata.records import ControllerEpoch, MetadataOffset
-from controller.metadata.snapshot import ImageCopy
-from controller.raft.replicated_log import Quorum
-from controller.writer.runtime import Runtime
-from controller.writer.sessions import Sessions
+from penstock.controller.api.version import product_version
+from penstock.controller.backup.snapshots import copy_image, encode_copy
+from penstock.controller.config import ControllerConfig
+from penstock.controller.leader.audit import OperatorLog
+from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.raft.replicated_log import Quorum
+from penstock.controller.writer.runtime import Runtime
+from penstock.controller.writer.sessions import Sessions
 
 _log = structlog.get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode

@@ -13,13 +13,13 @@ import asyncio
 
 import structlog
 
-from controller.backup.snapshots import LoadedSnapshot, SnapshotStore
-from controller.config import ControllerConfig
-from controller.metadata.codec import decode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
-from controller.raft.replicated_log import RaftQuorum
-from objectstore.errors import ObjectStoreError
+from penstock.controller.backup.snapshots import LoadedSnapshot, SnapshotStore
+from penstock.controller.config import ControllerConfig
+from penstock.controller.metadata.codec import decode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.controller.raft.replicated_log import RaftQuorum
+from penstock.objectstore.errors import ObjectStoreError
 
 _log = structlog.get_logger(__name__)
 _REPLAY_BYTES = 128 << 10

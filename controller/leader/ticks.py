@@ -17,26 +17,26 @@ from collections.abc import Callable
 
 import structlog
 
-from base.clock import MonotonicClock
-from base.ids import Millis, NodeEpoch, NodeId
-from controller.api.errors import NotLeader, QuorumClosed
-from controller.api.messages import Status
-from controller.config import ControllerConfig
-from controller.managers.delegation_tokens import remove_expired_tokens
-from controller.managers.deleted_topics import remove_deleted
-from controller.managers.elections import elect_leaderless
-from controller.managers.kept_logs import drop_kept
-from controller.managers.nodes import fence_brokers
-from controller.managers.objects import destroy_unreferenced, expire_prepared
-from controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
-from controller.managers.recovery import assign_recoveries
-from controller.managers.result import Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset, Record
-from controller.writer.runtime import Runtime
-from controller.writer.sessions import SessionEnded, Sessions
-from controller.writer.timeline import Timeline
-from stream.ports import BrokerIncarnation
+from penstock.base.clock import MonotonicClock
+from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.controller.api.errors import NotLeader, QuorumClosed
+from penstock.controller.api.messages import Status
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.delegation_tokens import remove_expired_tokens
+from penstock.controller.managers.deleted_topics import remove_deleted
+from penstock.controller.managers.elections import elect_leaderless
+from penstock.controller.managers.kept_logs import drop_kept
+from penstock.controller.managers.nodes import fence_brokers
+from penstock.controller.managers.objects import destroy_unreferenced, expire_prepared
+from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
+from penstock.controller.managers.recovery import assign_recoveries
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, Record
+from penstock.controller.writer.runtime import Runtime
+from penstock.controller.writer.sessions import SessionEnded, Sessions
+from penstock.controller.writer.timeline import Timeline
+from penstock.stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger(__name__)
 OBJECTS_PER_TRANSACTION_MAX = 1_000

@@ -9,7 +9,7 @@ Source: KRaft `AclControlManager`.
 from enum import IntEnum
 from typing import Never
 
-from base.acls import (
+from penstock.base.acls import (
     CLUSTER_NAME,
     Operation,
     PatternType,
@@ -17,7 +17,7 @@ from base.acls import (
     ResourceType,
     is_known,
 )
-from controller.api.messages import (
+from penstock.controller.api.messages import (
     AclsDeleted,
     CreateAcls,
     DeleteAcls,
@@ -26,9 +26,9 @@ from controller.api.messages import (
     ItemResults,
     Status,
 )
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import AclEntry, AclRecord, AclRemoved
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import AclEntry, AclRecord, AclRemoved
 
 ACLS_PER_REQUEST_MAX = 10_000
 FILTERS_MAX = 1_000

@@ -2,13 +2,13 @@
 `nodeEpochCheck`, `streamOwnershipCheck`.
 """
 
-from base.ids import StreamEpoch, StreamId
-from controller.api.messages import Status
-from controller.managers.result import Refused
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import NodeState
-from controller.metadata.streams import StreamState
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import StreamEpoch, StreamId
+from penstock.controller.api.messages import Status
+from penstock.controller.managers.result import Refused
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodeState
+from penstock.controller.metadata.streams import StreamState
+from penstock.stream.ports import BrokerIncarnation
 
 
 def check_node(image: MetadataImage, node: BrokerIncarnation) -> NodeState:

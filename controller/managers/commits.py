@@ -11,29 +11,29 @@ objects, however useless they became: `objects.destroy_unreferenced` does that. 
 
 from collections.abc import Collection
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeId,
     ObjectId,
     StreamId,
     WalSequence,
 )
-from controller.api.messages import (
+from penstock.controller.api.messages import (
     CloseItem,
     Commit,
     CommitObject,
     ReplacedItem,
     Status,
 )
-from controller.managers.checks import check_count, check_epoch, check_node, check_owner
-from controller.managers.elections import Elector
-from controller.managers.log_changes import RANGES_MAX, LogChanges, check_objects, prepared
-from controller.managers.replacement import NewRange, replace_ranges
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
-from controller.metadata.topics import PartitionKey, in_order, is_moving
-from stream.ports import BrokerIncarnation
+from penstock.controller.managers.checks import check_count, check_epoch, check_node, check_owner
+from penstock.controller.managers.elections import Elector
+from penstock.controller.managers.log_changes import RANGES_MAX, LogChanges, check_objects, prepared
+from penstock.controller.managers.replacement import NewRange, replace_ranges
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import RangeEntry, Record, StreamClosed, WalRecord
+from penstock.controller.metadata.topics import PartitionKey, in_order, is_moving
+from penstock.stream.ports import BrokerIncarnation
 
 CLOSES_MAX = 2_000
 

@@ -10,19 +10,19 @@ import re
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from base.ids import NodeId
-from controller.api.messages import Status
-from controller.managers.result import Refused
-from controller.managers.topics import check_topic_name
-from controller.metadata import client_metrics, group_configs, topic_configs
-from controller.metadata.configs import (
+from penstock.base.ids import NodeId
+from penstock.controller.api.messages import Status
+from penstock.controller.managers.result import Refused
+from penstock.controller.managers.topics import check_topic_name
+from penstock.controller.metadata import client_metrics, group_configs, topic_configs
+from penstock.controller.metadata.configs import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
-from controller.metadata.image import MetadataImage
-from controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS, config_problem
 
 GROUPS_MAX: Final = 20_000
 """Groups that have configs. Groups need not exist for this, so nothing else limits them."""

@@ -6,18 +6,18 @@ changes are made or none. Source: KRaft `ConfigurationControlManager`.
 
 from collections.abc import Mapping
 
-from controller.api.messages import (
+from penstock.controller.api.messages import (
     AlterConfigs,
     ConfigChange,
     ItemResult,
     ItemResults,
     Status,
 )
-from controller.managers.config_rules import RULES
-from controller.managers.result import Refused, Result
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ConfigRecord, Record
+from penstock.controller.managers.config_rules import RULES
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ConfigRecord, Record
 
 CHANGES_MAX = 10_000
 

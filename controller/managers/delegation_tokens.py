@@ -10,18 +10,22 @@ from typing import Final
 
 import msgspec
 
-from base.ids import Millis
-from controller.api.messages import Status
-from controller.api.token_messages import (
+from penstock.base.ids import Millis
+from penstock.controller.api.messages import Status
+from penstock.controller.api.token_messages import (
     RENEWERS_MAX,
     CreateDelegationToken,
     DelegationTokenReply,
     ExpireDelegationToken,
     RenewDelegationToken,
 )
-from controller.managers.result import Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import DelegationTokenRecord, DelegationTokenRemoved, Record
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
+    DelegationTokenRecord,
+    DelegationTokenRemoved,
+    Record,
+)
 
 TOKENS_MAX: Final = 10_000
 NAME_BYTES_MAX: Final = 1_000

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import Millis, StreamEpoch
-from controller.api.messages import (
+from penstock.base.ids import Millis, StreamEpoch
+from penstock.controller.api.messages import (
     PARTITIONS_PER_REQUEST_MAX,
     DeleteTopics,
     ItemResult,
@@ -21,14 +21,14 @@ from controller.api.messages import (
     NewTopic,
     Status,
 )
-from controller.managers.elections import Elector
-from controller.managers.kept_logs import grace_ms_of
-from controller.managers.objects import Age
-from controller.managers.result import CountPartitions, Refused, Result, count_nothing
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.image import MetadataImage
-from controller.metadata.internal_topics import INTERNAL_TOPICS
-from controller.metadata.records import (
+from penstock.controller.managers.elections import Elector
+from penstock.controller.managers.kept_logs import grace_ms_of
+from penstock.controller.managers.objects import Age
+from penstock.controller.managers.result import CountPartitions, Refused, Result, count_nothing
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
+from penstock.controller.metadata.records import (
     FrozenTopicRemoved,
     Move,
     PartitionRecord,
@@ -38,8 +38,8 @@ from controller.metadata.records import (
     TopicRemoved,
     TopicUndeleted,
 )
-from controller.metadata.topic_configs import UNDELETE
-from controller.metadata.topics import TopicState
+from penstock.controller.metadata.topic_configs import UNDELETE
+from penstock.controller.metadata.topics import TopicState
 
 _KEPT: Final = (
     "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups"

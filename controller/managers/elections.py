@@ -10,16 +10,16 @@ from collections.abc import Collection
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     StreamEpoch,
 )
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import PartitionRecord, Record
-from controller.metadata.topics import NO_LEADER, in_order
-from stream.ports import BrokerIncarnation
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import PartitionRecord, Record
+from penstock.controller.metadata.topics import NO_LEADER, in_order
+from penstock.stream.ports import BrokerIncarnation
 
 ELECTIONS_PER_TRANSACTION_MAX = 2_000
 

@@ -9,11 +9,11 @@ Source: KRaft `FeatureControlManager`, `ClusterControlManager`; KIP-584, KIP-102
 
 from collections.abc import Iterable, Sequence
 
-from controller.api.messages import FeatureUpdate, Status, UpdateFeatures
-from controller.managers.result import Refused, Result
-from controller.metadata.features import supported_range
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import FeatureRange, FeatureRecord, Record
+from penstock.controller.api.messages import FeatureUpdate, Status, UpdateFeatures
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.features import supported_range
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import FeatureRange, FeatureRecord, Record
 
 UPDATES_MAX = 1_000
 FEATURES_PER_BROKER_MAX = 100

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from base.ids import Offset, StreamEpoch, StreamId
-from controller.api.messages import NewTopic, Status, TopicFork
-from controller.managers.result import Refused
-from controller.metadata.image import MetadataImage
-from controller.metadata.internal_topics import INTERNAL_TOPICS
-from controller.metadata.records import ForkPoint, PartitionRecord, StreamForked
-from controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
+from penstock.base.ids import Offset, StreamEpoch, StreamId
+from penstock.controller.api.messages import NewTopic, Status, TopicFork
+from penstock.controller.managers.result import Refused
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
+from penstock.controller.metadata.records import ForkPoint, PartitionRecord, StreamForked
+from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
 
 
 @dataclass(frozen=True, slots=True)

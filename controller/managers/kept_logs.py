@@ -11,13 +11,13 @@ Source: none in Kafka.
 from typing import Final
 from uuid import UUID
 
-from base.ids import Millis, Offset
-from controller.managers.objects import Age
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import KeptLogDropped, Record, TrimGrace
-from controller.metadata.streams import StreamState
-from controller.metadata.topic_configs import DELETE_GRACE
-from controller.metadata.topics import PartitionKey
+from penstock.base.ids import Millis, Offset
+from penstock.controller.managers.objects import Age
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import KeptLogDropped, Record, TrimGrace
+from penstock.controller.metadata.streams import StreamState
+from penstock.controller.metadata.topic_configs import DELETE_GRACE
+from penstock.controller.metadata.topics import PartitionKey
 
 DROPS_PER_TRANSACTION_MAX: Final = 10_000
 

@@ -2,16 +2,16 @@
 data. Source: AutoMQ `KVControlManager`.
 """
 
-from controller.api.messages import (
+from penstock.controller.api.messages import (
     DeleteKeyValue,
     GetKeyValue,
     KeyValue,
     PutKeyValue,
     Status,
 )
-from controller.managers.result import Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import KeyValueRecord
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import KeyValueRecord
 
 KEY_CHARS_MAX = 512
 VALUE_BYTES_MAX = 65_536

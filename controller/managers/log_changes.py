@@ -10,22 +10,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     ObjectId,
     Offset,
     StreamId,
     WalSequence,
 )
-from controller.api.messages import CommitObject, Status
-from controller.managers.checks import check_count
-from controller.managers.result import Refused
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase, ObjectState
-from controller.metadata.records import ObjectCommitted, RangeEntry, Record
-from controller.metadata.streams import StreamState
-from stream.format.keys import parse_wal_key
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.controller.api.messages import CommitObject, Status
+from penstock.controller.managers.checks import check_count
+from penstock.controller.managers.result import Refused
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase, ObjectState
+from penstock.controller.metadata.records import ObjectCommitted, RangeEntry, Record
+from penstock.controller.metadata.streams import StreamState
+from penstock.stream.format.keys import parse_wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 
 KEY_CHARS_MAX = 1_024
 OBJECTS_MAX = 1_000

@@ -10,8 +10,8 @@ from heapq import nsmallest
 
 import msgspec
 
-from base.ids import Millis, NodeId, WalSequence
-from controller.api.messages import (
+from penstock.base.ids import Millis, NodeId, WalSequence
+from penstock.controller.api.messages import (
     BrokerRegistered,
     Progress,
     RegisterBroker,
@@ -19,13 +19,13 @@ from controller.api.messages import (
     Status,
     UnregisterBroker,
 )
-from controller.managers.checks import check_node
-from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
-from controller.managers.features import check_supported
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import NodeState
-from controller.metadata.records import (
+from penstock.controller.managers.checks import check_node
+from penstock.controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
+from penstock.controller.managers.features import check_supported
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodeState
+from penstock.controller.metadata.records import (
     NodeRecord,
     NodeRemoved,
     Record,
@@ -33,8 +33,8 @@ from controller.metadata.records import (
     WalRecord,
     WalRemoved,
 )
-from controller.metadata.topics import NO_LEADER, PartitionMetadata, in_order
-from stream.ports import BrokerIncarnation
+from penstock.controller.metadata.topics import NO_LEADER, PartitionMetadata, in_order
+from penstock.stream.ports import BrokerIncarnation
 
 BROKERS_MAX = 1_000
 HOST_CHARS_MAX = 255

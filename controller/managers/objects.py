@@ -10,26 +10,26 @@ Source: AutoMQ `S3ObjectControlManager`.
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from base.ids import Millis, ObjectId
-from controller.api.messages import (
+from penstock.base.ids import Millis, ObjectId
+from penstock.controller.api.messages import (
     ObjectsPrepared,
     PreparedItem,
     PrepareObjects,
     Status,
 )
-from controller.managers.checks import check_node
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase, ObjectState
-from controller.metadata.records import (
+from penstock.controller.managers.checks import check_node
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase, ObjectState
+from penstock.controller.metadata.records import (
     MetadataOffset,
     ObjectDestroyed,
     ObjectPrepared,
     ObjectRemoved,
     Record,
 )
-from stream.format.keys import data_key
-from stream.ports import BrokerIncarnation
+from penstock.stream.format.keys import data_key
+from penstock.stream.ports import BrokerIncarnation
 
 PREPARES_MAX = 1_000
 PREPARED_TTL_MS = 60 * 60_000

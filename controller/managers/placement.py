@@ -9,10 +9,10 @@ brokers. Source: Kafka `StripedReplicaPlacer`, without racks.
 
 from collections.abc import Collection, Sequence
 
-from base.ids import NodeId
-from controller.api.messages import Status
-from controller.managers.result import Refused
-from controller.metadata.image import MetadataImage
+from penstock.base.ids import NodeId
+from penstock.controller.api.messages import Status
+from penstock.controller.managers.result import Refused
+from penstock.controller.metadata.image import MetadataImage
 
 REPLICATION_FACTOR_MAX = 15
 REPLICATION_FACTOR_DEFAULT = 3

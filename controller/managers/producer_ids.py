@@ -4,12 +4,12 @@ Invariant: No id is allocated twice; the rest of a block is lost with its broker
 `ProducerIdControlManager`.
 """
 
-from controller.api.messages import AllocateProducerIds, ProducerIdBlock
-from controller.managers.checks import check_node
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ProducerIdsAllocated
-from stream.ports import BrokerIncarnation
+from penstock.controller.api.messages import AllocateProducerIds, ProducerIdBlock
+from penstock.controller.managers.checks import check_node
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ProducerIdsAllocated
+from penstock.stream.ports import BrokerIncarnation
 
 BLOCK_IDS = 1_000
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from controller.api.messages import Status
-from controller.api.quota_messages import (
+from penstock.controller.api.messages import Status
+from penstock.controller.api.quota_messages import (
     ALTERATIONS_MAX,
     CHANGES_MAX,
     AlterQuotas,
@@ -19,9 +19,9 @@ from controller.api.quota_messages import (
     QuotaResult,
     QuotasAltered,
 )
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.quotas import (
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.quotas import (
     CLIENT_QUOTAS,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
@@ -30,7 +30,7 @@ from controller.metadata.quotas import (
     PRODUCER_BYTE_RATE,
     Entity,
 )
-from controller.metadata.records import QuotaRecord, Record
+from penstock.controller.metadata.records import QuotaRecord, Record
 
 ENTITIES_MAX: Final = 20_000
 NAME_BYTES_MAX: Final = 32_767

@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from base.ids import Millis, NodeId
-from controller.api.load_messages import LeaderMove, MoveLeaders
-from controller.api.messages import (
+from penstock.base.ids import Millis, NodeId
+from penstock.controller.api.load_messages import LeaderMove, MoveLeaders
+from penstock.controller.api.messages import (
     AlterReassignments,
     DrainBroker,
     ElectPreferred,
@@ -31,14 +31,18 @@ from controller.api.messages import (
     Progress,
     Status,
 )
-from controller.managers.checks import check_count, check_node
-from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector, has_open_stream
-from controller.managers.placement import REPLICATION_FACTOR_MAX
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Move, PartitionRecord, Record
-from controller.metadata.topics import NO_LEADER, PartitionKey, in_order, is_reassigning
-from stream.ports import BrokerIncarnation
+from penstock.controller.managers.checks import check_count, check_node
+from penstock.controller.managers.elections import (
+    ELECTIONS_PER_TRANSACTION_MAX,
+    Elector,
+    has_open_stream,
+)
+from penstock.controller.managers.placement import REPLICATION_FACTOR_MAX
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import Move, PartitionRecord, Record
+from penstock.controller.metadata.topics import NO_LEADER, PartitionKey, in_order, is_reassigning
+from penstock.stream.ports import BrokerIncarnation
 
 MOVES_MAX = ELECTIONS_PER_TRANSACTION_MAX
 

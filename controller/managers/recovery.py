@@ -13,29 +13,35 @@ from collections import Counter
 from collections.abc import Collection
 from heapq import nsmallest
 
-from base.ids import Millis, NodeId
-from controller.api.messages import (
+from penstock.base.ids import Millis, NodeId
+from penstock.controller.api.messages import (
     CommitObject,
     CommitRecovered,
     Progress,
     Status,
 )
-from controller.managers.checks import check_node
-from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
-from controller.managers.log_changes import LogChanges, check_objects, clipped
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import WalState
-from controller.metadata.records import RangeEntry, Record, StreamClosed, WalEnded, WalRecord
-from controller.metadata.streams import StreamState
-from controller.metadata.topics import (
+from penstock.controller.managers.checks import check_node
+from penstock.controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
+from penstock.controller.managers.log_changes import LogChanges, check_objects, clipped
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import WalState
+from penstock.controller.metadata.records import (
+    RangeEntry,
+    Record,
+    StreamClosed,
+    WalEnded,
+    WalRecord,
+)
+from penstock.controller.metadata.streams import StreamState
+from penstock.controller.metadata.topics import (
     PartitionKey,
     PartitionMetadata,
     in_order,
     is_moving,
     leader_of,
 )
-from stream.ports import BrokerIncarnation
+from penstock.stream.ports import BrokerIncarnation
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:

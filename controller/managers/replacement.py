@@ -9,11 +9,11 @@ passed the sources meanwhile. Source: AutoMQ `StreamControlManager#commitStreamO
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from base.ids import ObjectId, Offset
-from controller.api.messages import ReplacedItem, Status
-from controller.managers.result import Refused
-from controller.metadata.records import RangeEntry, RangesReplaced
-from controller.metadata.streams import StreamState
+from penstock.base.ids import ObjectId, Offset
+from penstock.controller.api.messages import ReplacedItem, Status
+from penstock.controller.managers.result import Refused
+from penstock.controller.metadata.records import RangeEntry, RangesReplaced
+from penstock.controller.metadata.streams import StreamState
 
 
 class NewRange(NamedTuple):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Never, TypeAlias, TypeVar
 
-from controller.api.messages import Status
-from controller.metadata.records import Record
+from penstock.controller.api.messages import Status
+from penstock.controller.metadata.records import Record
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -12,15 +12,15 @@ deleted), the refusal says so. Objects are not destroyed here. Source: ADR 0023;
 
 from collections.abc import Sequence
 
-from base.ids import Millis, ObjectId
-from controller.api.messages import (
+from penstock.base.ids import Millis, ObjectId
+from penstock.controller.api.messages import (
     ItemResult,
     ItemResults,
     ObjectsPrepared,
     ReplacedItem,
     Status,
 )
-from controller.api.rewrite_messages import (
+from penstock.controller.api.rewrite_messages import (
     ITEMS_MAX,
     SOURCES_MAX,
     CommitRewrite,
@@ -28,16 +28,16 @@ from controller.api.rewrite_messages import (
     RewriteItem,
     RewriteSource,
 )
-from controller.managers.checks import check_count, check_stream
-from controller.managers.log_changes import LogChanges, check_objects, prepared
-from controller.managers.objects import PREPARED_TTL_MS, prepared_items
-from controller.managers.replacement import NewRange, replace_ranges
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record
-from controller.metadata.streams import StreamState
-from stream.format.keys import parse_data_key
-from stream.ports import ObjectRole
+from penstock.controller.managers.checks import check_count, check_stream
+from penstock.controller.managers.log_changes import LogChanges, check_objects, prepared
+from penstock.controller.managers.objects import PREPARED_TTL_MS, prepared_items
+from penstock.controller.managers.replacement import NewRange, replace_ranges
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import Record
+from penstock.controller.metadata.streams import StreamState
+from penstock.stream.format.keys import parse_data_key
+from penstock.stream.ports import ObjectRole
 
 TTL_MS_MIN = 1_000
 

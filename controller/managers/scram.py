@@ -5,9 +5,9 @@ credentials within the limits of `base.scram` get into the image.
 Source: KRaft `ScramControlManager`, whose texts and order of checks these are; KIP-554, KIP-900.
 """
 
-from base.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
-from controller.api.messages import Status
-from controller.api.scram_messages import (
+from penstock.base.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
+from penstock.controller.api.messages import Status
+from penstock.controller.api.scram_messages import (
     ALTERATIONS_MAX,
     AlterScramCredentials,
     ScramAltered,
@@ -15,9 +15,13 @@ from controller.api.scram_messages import (
     ScramResult,
     ScramUpsertion,
 )
-from controller.managers.result import Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record, ScramCredentialRecord, ScramCredentialRemoved
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
+    Record,
+    ScramCredentialRecord,
+    ScramCredentialRemoved,
+)
 
 USERS_MAX = 100_000
 USER_BYTES_MAX = 1_000

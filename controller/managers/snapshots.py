@@ -15,14 +15,14 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import Millis
-from controller.api.messages import NewTopic, Status
-from controller.managers.forks import Fork, plan_forks
-from controller.managers.result import Refused
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import FrozenTopicRecord, GroupOffsets, MetadataOffset
-from controller.metadata.topic_configs import FORK_SOURCE
-from stream.format.manifest.model import in_snapshot, split_name
+from penstock.base.ids import Millis
+from penstock.controller.api.messages import NewTopic, Status
+from penstock.controller.managers.forks import Fork, plan_forks
+from penstock.controller.managers.result import Refused
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import FrozenTopicRecord, GroupOffsets, MetadataOffset
+from penstock.controller.metadata.topic_configs import FORK_SOURCE
+from penstock.stream.format.manifest.model import in_snapshot, split_name
 
 SNAPSHOT_PARTITIONS_MAX: Final = 100_000
 """Partitions in all snapshots of a cluster. More are refused with PARTITION_LIMIT_REACHED."""

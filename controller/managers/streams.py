@@ -5,8 +5,8 @@ partition's leader epoch. Source: AutoMQ `StreamControlManager#openStream`, `#tr
 its historical WAL responsibilities.
 """
 
-from base.ids import Millis, StreamId
-from controller.api.messages import (
+from penstock.base.ids import Millis, StreamId
+from penstock.controller.api.messages import (
     OpenedStreamItem,
     OpenStreamItem,
     OpenStreams,
@@ -14,20 +14,20 @@ from controller.api.messages import (
     StreamsOpened,
     TrimStream,
 )
-from controller.managers.checks import (
+from penstock.controller.managers.checks import (
     check_count,
     check_epoch,
     check_node,
     check_owner,
     check_stream,
 )
-from controller.managers.kept_logs import trim_grace
-from controller.managers.result import Refused, Result
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record, StreamOpened, StreamTrimmed
-from controller.metadata.streams import StreamState
-from controller.metadata.topics import PartitionKey, leader_of
-from stream.ports import BrokerIncarnation
+from penstock.controller.managers.kept_logs import trim_grace
+from penstock.controller.managers.result import Refused, Result
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import Record, StreamOpened, StreamTrimmed
+from penstock.controller.metadata.streams import StreamState
+from penstock.controller.metadata.topics import PartitionKey, leader_of
+from penstock.stream.ports import BrokerIncarnation
 
 OPENS_MAX = 2_000
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from base.ids import Millis, NodeId, StreamEpoch, StreamId
-from controller.api.messages import (
+from penstock.base.ids import Millis, NodeId, StreamEpoch, StreamId
+from penstock.controller.api.messages import (
     PARTITIONS_PER_REQUEST_MAX,
     CreatedTopic,
     CreatePartitions,
@@ -25,32 +25,32 @@ from controller.api.messages import (
     Status,
     TopicsCreated,
 )
-from controller.managers.deleted_topics import Undeletions
-from controller.managers.elections import Elector
-from controller.managers.forks import Fork, configs_of, plan_forks
-from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
-from controller.managers.result import CountPartitions, Refused, Result, count_nothing
-from controller.managers.snapshots import plan_snapshot_topics
-from controller.metadata import topic_configs
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.image import MetadataImage
-from controller.metadata.internal_topics import (
+from penstock.controller.managers.deleted_topics import Undeletions
+from penstock.controller.managers.elections import Elector
+from penstock.controller.managers.forks import Fork, configs_of, plan_forks
+from penstock.controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
+from penstock.controller.managers.result import CountPartitions, Refused, Result, count_nothing
+from penstock.controller.managers.snapshots import plan_snapshot_topics
+from penstock.controller.metadata import topic_configs
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.internal_topics import (
     CLEANUP_POLICY,
     COMPACT,
     INTERNAL_TOPICS,
     config_problem,
 )
-from controller.metadata.records import (
+from penstock.controller.metadata.records import (
     ConfigRecord,
     PartitionRecord,
     Record,
     StreamCreated,
     TopicRecord,
 )
-from controller.metadata.topic_configs import UNDELETE
-from controller.metadata.topic_names import topic_name_problem
-from controller.metadata.topics import NO_LEADER
-from stream.format.manifest.model import SNAPSHOT_SEPARATOR
+from penstock.controller.metadata.topic_configs import UNDELETE
+from penstock.controller.metadata.topic_names import topic_name_problem
+from penstock.controller.metadata.topics import NO_LEADER
+from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 PARTITIONS_PER_TOPIC_MAX = 10_000
 _LIMIT_REACHED = (

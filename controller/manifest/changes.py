@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from base.ids import Offset, StreamId
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.records import (
+from penstock.base.ids import Offset, StreamId
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.records import (
     ConfigRecord,
     FrozenTopicRecord,
     FrozenTopicRemoved,
@@ -32,7 +32,7 @@ from controller.metadata.records import (
     WalEnded,
     WalRecord,
 )
-from controller.metadata.topics import PartitionKey
+from penstock.controller.metadata.topics import PartitionKey
 
 
 @dataclass(slots=True)

@@ -19,17 +19,17 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from base.ids import Offset, StreamId
-from controller.manifest.changes import ManifestChanges
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.image import MetadataImage
-from controller.metadata.internal_topics import INTERNAL_TOPICS
-from controller.metadata.log_entry import LogEntry
-from controller.metadata.objects import ObjectsImage
-from controller.metadata.streams import StreamState
-from controller.metadata.topics import PartitionKey, PartitionMetadata, TopicState
-from stream.format.manifest.codec import Draft, encode_entries, encode_shard
-from stream.format.manifest.model import (
+from penstock.base.ids import Offset, StreamId
+from penstock.controller.manifest.changes import ManifestChanges
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
+from penstock.controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.objects import ObjectsImage
+from penstock.controller.metadata.streams import StreamState
+from penstock.controller.metadata.topics import PartitionKey, PartitionMetadata, TopicState
+from penstock.stream.format.manifest.codec import Draft, encode_entries, encode_shard
+from penstock.stream.format.manifest.model import (
     INLINE_ENTRIES_MAX,
     PAGE_ENTRIES_MAX,
     PARTITIONS_PER_SHARD,

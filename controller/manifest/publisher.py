@@ -22,22 +22,22 @@ from functools import partial
 
 import structlog
 
-from base.clock import MonotonicClock, WallClock
-from base.ids import Millis
-from controller.config import ControllerConfig
-from controller.manifest.changes import ManifestChanges
-from controller.manifest.ledger import Ledger
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset, Record
-from controller.metadata.topic_configs import CONFIG_DEFAULTS
-from controller.writer.runtime import Runtime
-from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
-from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.errors import FormatUnknown, ObjectCorrupt
-from stream.format.keys import manifest_key, manifest_prefix, parse_manifest_key
-from stream.format.manifest import codec
-from stream.format.manifest.codec import Draft
-from stream.format.manifest.model import LiveWal, ManifestRoot
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import Millis
+from penstock.controller.config import ControllerConfig
+from penstock.controller.manifest.changes import ManifestChanges
+from penstock.controller.manifest.ledger import Ledger
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset, Record
+from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
+from penstock.controller.writer.runtime import Runtime
+from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
+from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt
+from penstock.stream.format.keys import manifest_key, manifest_prefix, parse_manifest_key
+from penstock.stream.format.manifest import codec
+from penstock.stream.format.manifest.codec import Draft
+from penstock.stream.format.manifest.model import LiveWal, ManifestRoot
 
 _log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType, is_known
-from controller.metadata.errors import broken
-from controller.metadata.records import AclEntry, AclRecord, AclRemoved
+from penstock.base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType, is_known
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.records import AclEntry, AclRecord, AclRemoved
 
 
 def acl_text(acl: AclEntry) -> str:

@@ -10,9 +10,9 @@ Source: KIP-714, KIP-1000; Kafka 4.2 `ClientMetricsConfigs`.
 from collections.abc import Mapping
 from typing import Final
 
-from base.regular_expressions import RegexInvalid, check_regex
-from controller.metadata.kafka_config import KafkaConfig
-from controller.metadata.topic_configs import ConfigType
+from penstock.base.regular_expressions import RegexInvalid, check_regex
+from penstock.controller.metadata.kafka_config import KafkaConfig
+from penstock.controller.metadata.topic_configs import ConfigType
 
 INTERVAL: Final = "interval.ms"
 METRICS: Final = "metrics"

@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from controller.metadata.records import Record
-from stream.errors import FormatUnknown
+from penstock.controller.metadata.records import Record
+from penstock.stream.errors import FormatUnknown
 
 _ENCODER = msgspec.msgpack.Encoder(uuid_format="bytes")
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.metadata.records import ConfigRecord
+from penstock.controller.metadata.records import ConfigRecord
 
 TOPIC_RESOURCE = 2
 """Resource types have the numbers of Kafka's protocol."""

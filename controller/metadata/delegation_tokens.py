@@ -8,7 +8,7 @@ Source: KRaft `DelegationTokenImage`; KIP-48, KIP-900.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from controller.metadata.records import DelegationTokenRecord, DelegationTokenRemoved
+from penstock.controller.metadata.records import DelegationTokenRecord, DelegationTokenRemoved
 
 
 @dataclass(slots=True)

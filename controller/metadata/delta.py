@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     ObjectId,
     StreamId,
 )
-from controller.metadata.records import (
+from penstock.controller.metadata.records import (
     AclEntry,
     AclRecord,
     AclRemoved,
@@ -54,8 +54,8 @@ from controller.metadata.records import (
     WalRecord,
     WalRemoved,
 )
-from controller.metadata.topics import PartitionKey
-from stream.ports import BrokerIncarnation
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.ports import BrokerIncarnation
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from controller.metadata.errors import broken
-from controller.metadata.records import FeatureRange, FeatureRecord
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.records import FeatureRange, FeatureRecord
 
 TRANSACTION_VERSION: Final = "transaction.version"
 """1: records of transactions are flexible. 2: every transaction has its own epoch (KIP-890)."""

@@ -16,9 +16,9 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import Millis, NodeEpoch, NodeId
-from controller.metadata.errors import broken
-from controller.metadata.records import (
+from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.records import (
     FrozenTopicRecord,
     FrozenTopicRemoved,
     GroupOffsets,
@@ -27,8 +27,8 @@ from controller.metadata.records import (
     TopicDeleted,
     TopicUndeleted,
 )
-from controller.metadata.topics import PartitionKey, TopicState
-from stream.format.manifest.model import in_snapshot
+from penstock.controller.metadata.topics import PartitionKey, TopicState
+from penstock.stream.format.manifest.model import in_snapshot
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
-from controller.metadata.kafka_config import KafkaConfig
-from controller.metadata.topic_configs import ConfigType
+from penstock.controller.metadata.kafka_config import KafkaConfig
+from penstock.controller.metadata.topic_configs import ConfigType
 
 CONSUMER_SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 CONSUMER_HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"

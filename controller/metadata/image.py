@@ -12,24 +12,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     ObjectId,
     Offset,
     StreamId,
 )
-from controller.metadata import invariants
-from controller.metadata.acls import AclsImage
-from controller.metadata.configs import TOPIC_RESOURCE, ConfigsImage
-from controller.metadata.delegation_tokens import DelegationTokensImage
-from controller.metadata.errors import broken
-from controller.metadata.features import FeaturesImage
-from controller.metadata.frozen_topics import FrozenTopicsImage
-from controller.metadata.kv import KeyValueImage
-from controller.metadata.nodes import NodesImage
-from controller.metadata.objects import ObjectsImage
-from controller.metadata.quotas import QuotasImage
-from controller.metadata.records import (
+from penstock.controller.metadata import invariants
+from penstock.controller.metadata.acls import AclsImage
+from penstock.controller.metadata.configs import TOPIC_RESOURCE, ConfigsImage
+from penstock.controller.metadata.delegation_tokens import DelegationTokensImage
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.features import FeaturesImage
+from penstock.controller.metadata.frozen_topics import FrozenTopicsImage
+from penstock.controller.metadata.kv import KeyValueImage
+from penstock.controller.metadata.nodes import NodesImage
+from penstock.controller.metadata.objects import ObjectsImage
+from penstock.controller.metadata.quotas import QuotasImage
+from penstock.controller.metadata.records import (
     AclRecord,
     AclRemoved,
     ClusterRecord,
@@ -70,10 +70,10 @@ from controller.metadata.records import (
     WalRecord,
     WalRemoved,
 )
-from controller.metadata.scram import ScramImage
-from controller.metadata.streams import StreamsImage
-from controller.metadata.topics import TopicsImage
-from stream.ports import ObjectRange, ObjectRole, StreamRange
+from penstock.controller.metadata.scram import ScramImage
+from penstock.controller.metadata.streams import StreamsImage
+from penstock.controller.metadata.topics import TopicsImage
+from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
 
 _FIRST_OFFSET = MetadataOffset(0)
 _FIRST_STREAM_ID = StreamId(0)

@@ -10,7 +10,7 @@ Must not depend on an image.
 
 from typing import Final
 
-from controller.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"

@@ -6,20 +6,20 @@ Limits: a check costs O(size of the image), so it is meant for tests and the sim
 from collections import Counter
 from collections.abc import Iterator
 
-from base.ids import NodeEpoch, ObjectId, StreamId
-from controller.metadata.errors import broken
-from controller.metadata.frozen_topics import FrozenTopicsImage
-from controller.metadata.nodes import NodesImage
-from controller.metadata.objects import ObjectPhase, ObjectsImage
-from controller.metadata.streams import StreamsImage, StreamState
-from controller.metadata.topics import (
+from penstock.base.ids import NodeEpoch, ObjectId, StreamId
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.frozen_topics import FrozenTopicsImage
+from penstock.controller.metadata.nodes import NodesImage
+from penstock.controller.metadata.objects import ObjectPhase, ObjectsImage
+from penstock.controller.metadata.streams import StreamsImage, StreamState
+from penstock.controller.metadata.topics import (
     NO_LEADER,
     PartitionKey,
     PartitionMetadata,
     TopicsImage,
     leader_of,
 )
-from stream.ports import ObjectRole
+from penstock.stream.ports import ObjectRole
 
 
 def check(

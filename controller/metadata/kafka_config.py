@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from controller.metadata.topic_configs import (
+from penstock.controller.metadata.topic_configs import (
     INT32_MAX,
     INT64_MAX,
     VALUE_CHARS_MAX,

@@ -10,9 +10,9 @@ from bisect import bisect_left
 
 import msgspec
 
-from base.ids import Offset
-from controller.metadata.log_entry import LogEntry
-from controller.metadata.records import TrimGrace
+from penstock.base.ids import Offset
+from penstock.controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.records import TrimGrace
 
 TRIMS_MAX = 16
 """More trims within one grace are joined with the last one: what they cut off is then kept for up

@@ -6,7 +6,7 @@ Source: AutoMQ `KVControlManager`.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from controller.metadata.records import KeyValueRecord
+from penstock.controller.metadata.records import KeyValueRecord
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from base.ids import Millis, ObjectId, Offset, StreamId
-from stream.ports import OWN_STREAM
+from penstock.base.ids import Millis, ObjectId, Offset, StreamId
+from penstock.stream.ports import OWN_STREAM
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -10,16 +10,16 @@ Source: KRaft `ClusterImage`, AutoMQ `NodeControlManager`.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from base.ids import NodeId, WalSequence
-from controller.metadata.errors import broken
-from controller.metadata.records import (
+from penstock.base.ids import NodeId, WalSequence
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.records import (
     NodeRecord,
     NodeRemoved,
     WalEnded,
     WalRecord,
     WalRemoved,
 )
-from stream.ports import BrokerIncarnation
+from penstock.stream.ports import BrokerIncarnation
 
 NodeState = NodeRecord
 """The state of a node *is* its last record."""

@@ -13,22 +13,22 @@ from enum import IntEnum
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     ObjectId,
     WalSequence,
 )
-from controller.metadata.errors import broken
-from controller.metadata.records import (
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.records import (
     MetadataOffset,
     ObjectCommitted,
     ObjectDestroyed,
     ObjectPrepared,
     ObjectRemoved,
 )
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 
 _NO_SLOT = WalSequence(-1)
 _NO_OFFSET = MetadataOffset(0)

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, TypeAlias
 
-from controller.metadata.quotas import CLIENT_ID, USER, Entity
-from controller.metadata.records import QuotaTarget
+from penstock.controller.metadata.quotas import CLIENT_ID, USER, Entity
+from penstock.controller.metadata.records import QuotaTarget
 
 
 class _NoName(Enum):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from controller.metadata.records import QuotaRecord, QuotaTarget
+from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"

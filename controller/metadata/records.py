@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -21,7 +21,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from stream.ports import OWN_STREAM
+from penstock.stream.ports import OWN_STREAM
 
 MetadataOffset = NewType("MetadataOffset", int)
 """Position in the metadata log, which counts records from 0."""

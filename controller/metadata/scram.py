@@ -6,8 +6,8 @@ Source: KRaft `ScramImage`.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from base.scram import ScramCredential, ScramMechanism
-from controller.metadata.records import ScramCredentialRecord, ScramCredentialRemoved
+from penstock.base.scram import ScramCredential, ScramMechanism
+from penstock.controller.metadata.records import ScramCredentialRecord, ScramCredentialRemoved
 
 
 @dataclass(slots=True)

@@ -8,10 +8,10 @@ if another log refers to the same bytes of it.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from base.ids import ObjectId, StreamId
-from controller.metadata.log_entry import LogEntry
-from controller.metadata.streams import StreamsImage, StreamState
-from stream.ports import OWN_STREAM
+from penstock.base.ids import ObjectId, StreamId
+from penstock.controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.streams import StreamsImage, StreamState
+from penstock.stream.ports import OWN_STREAM
 
 
 @dataclass(slots=True)

@@ -15,11 +15,11 @@ from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 
-from base.ids import Millis, ObjectId
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import WalState
-from controller.metadata.objects import ObjectPhase, ObjectState
-from controller.metadata.records import (
+from penstock.base.ids import Millis, ObjectId
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import WalState
+from penstock.controller.metadata.objects import ObjectPhase, ObjectState
+from penstock.controller.metadata.records import (
     AclRecord,
     ClusterRecord,
     ConfigRecord,
@@ -43,7 +43,7 @@ from controller.metadata.records import (
     WalEnded,
     WalRecord,
 )
-from controller.metadata.streams import StreamState
+from penstock.controller.metadata.streams import StreamState
 
 RANGES_PER_RECORD_MAX = 1_000
 

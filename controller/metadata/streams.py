@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     ObjectId,
@@ -22,10 +22,10 @@ from base.ids import (
     StreamEpoch,
     StreamId,
 )
-from controller.metadata.errors import broken
-from controller.metadata.kept_log import KeptLog, KeptTrim
-from controller.metadata.log_entry import LogEntry
-from controller.metadata.records import (
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.kept_log import KeptLog, KeptTrim
+from penstock.controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.records import (
     KeptLogDropped,
     RangeEntry,
     StreamClosed,
@@ -34,7 +34,7 @@ from controller.metadata.records import (
     StreamOpened,
     StreamTrimmed,
 )
-from stream.ports import OWN_STREAM, BrokerIncarnation
+from penstock.stream.ports import OWN_STREAM, BrokerIncarnation
 
 _NEVER_OPENED = StreamEpoch(-1)
 _NOBODY = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))

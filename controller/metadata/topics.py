@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from base.ids import NodeEpoch, NodeId
-from controller.metadata.errors import broken
-from controller.metadata.records import PartitionRecord, TopicRecord
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.metadata.errors import broken
+from penstock.controller.metadata.records import PartitionRecord, TopicRecord
+from penstock.stream.ports import BrokerIncarnation
 
 NO_LEADER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 

@@ -10,10 +10,10 @@ Source: docs/adr/0037.
 
 from collections.abc import Collection, Iterable
 
-from base.ids import StreamId, WalSequence
-from controller.metadata.image import MetadataImage
-from controller.metadata.topics import PartitionKey
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import StreamId, WalSequence
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.ports import BrokerIncarnation
 
 _ROOT = "wal-loss-accepted/"
 SLOTS_MAX = 3_000

@@ -21,10 +21,10 @@ etcd/raft `raft.go`.
 from enum import Enum
 from random import Random
 
-from controller.raft import majority, membership
-from controller.raft.core_config import CoreConfig
-from controller.raft.log import RaftLog
-from controller.raft.messages import (
+from penstock.controller.raft import majority, membership
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.log import RaftLog
+from penstock.controller.raft.messages import (
     NOBODY,
     Append,
     AppendReply,
@@ -41,9 +41,9 @@ from controller.raft.messages import (
     VoteReply,
     Write,
 )
-from controller.raft.progress import Progress, State
-from controller.raft.promises import Promises
-from controller.raft.volume import Candidate, FsyncWindow, SlowVolume
+from penstock.controller.raft.progress import Progress, State
+from penstock.controller.raft.promises import Promises
+from penstock.controller.raft.volume import Candidate, FsyncWindow, SlowVolume
 
 
 class Role(Enum):

@@ -13,7 +13,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from controller.raft.identity import Identity, sync_directory
+from penstock.controller.raft.identity import Identity, sync_directory
 
 
 class AppendFile(Protocol):

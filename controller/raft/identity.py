@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from uuid import uuid4
 
-from controller.api.errors import DataDirInUse, InvalidConfig, JournalForgot
+from penstock.controller.api.errors import DataDirInUse, InvalidConfig, JournalForgot
 
 _CLUSTER = "cluster_id"
 _DIRECTORY = "directory_id"

@@ -10,12 +10,12 @@ import asyncio
 
 import structlog
 
-from controller.api import messages as m
-from controller.api.client import ControllerClient
-from controller.api.errors import InvalidConfig, RequestRefused
-from controller.config import ControllerConfig
-from controller.raft.identity import Identity
-from controller.raft.replicated_log import RaftQuorum
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import InvalidConfig, RequestRefused
+from penstock.controller.config import ControllerConfig
+from penstock.controller.raft.identity import Identity
+from penstock.controller.raft.replicated_log import RaftQuorum
 
 _log = structlog.get_logger(__name__)
 _ATTEMPT_S = 5.0

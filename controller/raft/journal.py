@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 import msgspec
 from crc32c import crc32c
 
-from controller.api.errors import JournalCorrupt, JournalFailed, JournalForgot
-from controller.raft.directory import AppendFile, JournalFiles, JournalOwner
-from controller.raft.messages import Base, Entry, HardState, Members
+from penstock.controller.api.errors import JournalCorrupt, JournalFailed, JournalForgot
+from penstock.controller.raft.directory import AppendFile, JournalFiles, JournalOwner
+from penstock.controller.raft.messages import Base, Entry, HardState, Members
 
 _MAGIC = 0x4A50_5332  # "2SPJ" in file order
 _HEADER = struct.Struct("<IIII")

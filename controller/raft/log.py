@@ -10,7 +10,7 @@ for entries that came later (etcd's "append ABA race"). Source: Raft 5.3 and 7; 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from controller.raft.messages import Base, Entry, Members
+from penstock.controller.raft.messages import Base, Entry, Members
 
 
 class RaftLog:

@@ -10,7 +10,7 @@ Source: Ongaro's thesis 4.1 and 4.2.1; KIP-853 for learners first and directory 
 
 from collections.abc import Iterable
 
-from controller.raft.messages import Endpoint, Members
+from penstock.controller.raft.messages import Endpoint, Members
 
 
 def founded(addresses: Iterable[tuple[int, str]]) -> Members:

@@ -16,13 +16,13 @@ from concurrent.futures import Executor
 from random import Random
 from typing import Protocol, TypeVar
 
-from base.histogram import LatencyHistogram
-from controller.api.errors import QuorumClosed
-from controller.raft.core import RaftCore
-from controller.raft.core_config import CoreConfig
-from controller.raft.journal import Journal, Recovered
-from controller.raft.log import RaftLog
-from controller.raft.messages import Base, Message, Write
+from penstock.base.histogram import LatencyHistogram
+from penstock.controller.api.errors import QuorumClosed
+from penstock.controller.raft.core import RaftCore
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.journal import Journal, Recovered
+from penstock.controller.raft.log import RaftLog
+from penstock.controller.raft.messages import Base, Message, Write
 
 _T = TypeVar("_T")
 

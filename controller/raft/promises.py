@@ -19,7 +19,7 @@ not do I/O. Source: ADR 0033.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controller.raft.messages import NOBODY, Promise, Start
+from penstock.controller.raft.messages import NOBODY, Promise, Start
 
 DISKS_MAX = 64
 """Number of directories remembered; the one first seen is dropped. A quorum has at most five

@@ -19,23 +19,23 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from base.histogram import LatencyHistogram
-from controller.api.errors import (
+from penstock.base.histogram import LatencyHistogram
+from penstock.controller.api.errors import (
     ChangeRefused,
     JournalForgot,
     NotLeader,
     SnapshotCorrupt,
     SnapshotMissing,
 )
-from controller.metadata.records import ControllerEpoch, MetadataOffset
-from controller.raft import membership
-from controller.raft.core import RaftCore
-from controller.raft.core_config import CoreConfig
-from controller.raft.directory import DataDirectory
-from controller.raft.identity import Identity
-from controller.raft.journal import Journal, Recovered
-from controller.raft.messages import Base, Endpoint, HardState, Members, Message, Start
-from controller.raft.node import RaftNode, Transport
+from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
+from penstock.controller.raft import membership
+from penstock.controller.raft.core import RaftCore
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.directory import DataDirectory
+from penstock.controller.raft.identity import Identity
+from penstock.controller.raft.journal import Journal, Recovered
+from penstock.controller.raft.messages import Base, Endpoint, HardState, Members, Message, Start
+from penstock.controller.raft.node import RaftNode, Transport
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")

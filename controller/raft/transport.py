@@ -18,11 +18,11 @@ from typing import Final, NamedTuple, Protocol, cast
 import msgspec
 import structlog
 
-from controller.api.callers import EXCHANGE, CallerRole
-from controller.api.gate import CallerRefused, Gate
-from controller.api.tls import TlsFiles
-from controller.api.tls_troubles import explain
-from controller.api.transport import (
+from penstock.controller.api.callers import EXCHANGE, CallerRole
+from penstock.controller.api.gate import CallerRefused, Gate
+from penstock.controller.api.tls import TlsFiles
+from penstock.controller.api.tls_troubles import explain
+from penstock.controller.api.transport import (
     END_OF_STREAM,
     Channel,
     RpcFailed,
@@ -30,8 +30,8 @@ from controller.api.transport import (
     StreamCall,
     StreamContext,
 )
-from controller.raft.membership import is_impostor, is_meant
-from controller.raft.messages import Endpoint, Members, Message, Start
+from penstock.controller.raft.membership import is_impostor, is_meant
+from penstock.controller.raft.messages import Endpoint, Members, Message, Start
 
 _log = structlog.get_logger(__name__)
 

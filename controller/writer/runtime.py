@@ -22,17 +22,17 @@ from typing import Any, TypeVar
 
 import structlog
 
-from base.clock import WallClock
-from base.histogram import LatencyHistogram
-from base.ids import Millis
-from controller.api.errors import NotLeader, QuorumClosed
-from controller.api.messages import Reply, Status
-from controller.config import ControllerConfig
-from controller.managers.result import Result
-from controller.metadata.codec import encode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ControllerEpoch, MetadataOffset, Record
-from controller.raft.replicated_log import Quorum
+from penstock.base.clock import WallClock
+from penstock.base.histogram import LatencyHistogram
+from penstock.base.ids import Millis
+from penstock.controller.api.errors import NotLeader, QuorumClosed
+from penstock.controller.api.messages import Reply, Status
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.codec import encode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset, Record
+from penstock.controller.raft.replicated_log import Quorum
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")

@@ -15,8 +15,8 @@ Must not decide what the end of a session means: the caller fences. Source: Kafk
 from dataclasses import dataclass
 from typing import Literal
 
-from base.ids import NodeEpoch, NodeId
-from controller.api.load_messages import BrokerSession
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.api.load_messages import BrokerSession
 
 
 @dataclass(slots=True)

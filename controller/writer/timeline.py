@@ -11,7 +11,7 @@ parameter.
 
 from bisect import bisect_right
 
-from controller.metadata.records import MetadataOffset
+from penstock.controller.metadata.records import MetadataOffset
 
 MOMENTS_MAX = 4_096
 

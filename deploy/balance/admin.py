@@ -7,18 +7,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from controller.api.load_messages import (
+from penstock.controller.api.load_messages import (
     LeaderMove,
     MoveLeaders,
     MovesProposed,
     ProposedMove,
     ProposeMoves,
 )
-from deploy.clients.controllers import answer_of, connect
-from deploy.errors import DeployError
+from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.errors import DeployError
 
 if TYPE_CHECKING:
-    from controller.api.client import ControllerClient
+    from penstock.controller.api.client import ControllerClient
 
 _TIMEOUT_S: Final = 10.0
 _T = TypeVar("_T")
@@ -56,7 +56,7 @@ def _ask(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -
 
 
 async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
-    from controller.api.errors import RequestRefused
+    from penstock.controller.api.errors import RequestRefused
 
     client = connect(controller)
     try:

@@ -22,25 +22,25 @@ _INTERRUPTED: Final = 130
 
 def main() -> None:
     """Run the console script; end the process."""
-    from deploy.errors import DeployError, print_error
+    from penstock.deploy.errors import DeployError, print_error
 
     try:
         if len(sys.argv) > 1 and sys.argv[1] in _NODES and not _is_command(sys.argv[2:]):
-            from deploy.node.process import run
+            from penstock.deploy.node.process import run
 
             sys.exit(run(_NODES[sys.argv[1]], sys.argv[2:]))
-        from deploy.local import bytecode
+        from penstock.deploy.local import bytecode
 
         bytecode.keep_bytecode()
         is_sql = sys.argv[1:2] == ["sql"]
         if is_sql:
-            from base.collector import pause_collector
+            from penstock.base.collector import pause_collector
 
             pause_collector()
-        from deploy.cli.app import app
+        from penstock.deploy.cli.app import app
 
         if COMPLETE in os.environ:
-            from deploy.cli.lazy import completion_module
+            from penstock.deploy.cli.lazy import completion_module
 
             completion_module().completion_init()
         try:

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.asking import confirm
-from deploy.cli.completing import complete_groups, complete_topics
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.asking import confirm
+from penstock.deploy.cli.completing import complete_groups, complete_topics
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from base.acls import ResourceType
-    from deploy.clients.acls import AclSelection, AclView
+    from penstock.base.acls import ResourceType
+    from penstock.deploy.clients.acls import AclSelection, AclView
 
 app = typer.Typer(
     help="List, add and remove ACLs: which principals may do what with which resources.",
@@ -71,9 +71,9 @@ def list_acls(
 
     For example: penstock acls list --topic orders
     """
-    from deploy.clients.acls import AclSelection, listed_acls
-    from deploy.clients.wire import WireClient
-    from deploy.output import print_document
+    from penstock.deploy.clients.acls import AclSelection, listed_acls
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import print_document
 
     found = _resource(topic, group, transactional_id, is_cluster=cluster)
     wanted = (
@@ -110,9 +110,9 @@ def add(
 
     penstock acls add --group billing- --prefix --principal User:bob --operation read
     """
-    from deploy.clients.acls import add_acls, listed_acls
-    from deploy.clients.wire import WireClient
-    from deploy.output import print_document
+    from penstock.deploy.clients.acls import add_acls, listed_acls
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import print_document
 
     resource = _resource(topic, group, transactional_id, is_cluster=cluster)
     if resource is None:
@@ -159,9 +159,9 @@ def remove(
 
     For example: penstock acls remove --topic orders --principal User:alice
     """
-    from deploy.clients.acls import listed_acls, remove_acls
-    from deploy.clients.wire import WireClient
-    from deploy.output import print_document
+    from penstock.deploy.clients.acls import listed_acls, remove_acls
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import print_document
 
     resource = _resource(topic, group, transactional_id, is_cluster=cluster)
     if resource is None and principal is None:
@@ -186,7 +186,7 @@ def _resource(
     topic: str | None, group: str | None, transactional_id: str | None, *, is_cluster: bool
 ) -> "tuple[ResourceType, str] | None":
     """Return the resource that the options name; None if they name none. Raises UsageError."""
-    from base.acls import CLUSTER_NAME, ResourceType
+    from penstock.base.acls import CLUSTER_NAME, ResourceType
 
     named = {
         ResourceType.TOPIC: topic,
@@ -211,9 +211,9 @@ def _selections(
     is_denied: bool,
 ) -> "list[AclSelection]":
     """Return one selection per operation. Raises UsageError."""
-    from base.acls import PatternType, Permission
-    from base.principal import Principal
-    from deploy.clients.acls import OPERATIONS, AclSelection
+    from penstock.base.acls import PatternType, Permission
+    from penstock.base.principal import Principal
+    from penstock.deploy.clients.acls import OPERATIONS, AclSelection
 
     principal, host = who
     if principal is not None:
@@ -242,7 +242,7 @@ def _selections(
 
 
 def _print(acls: "list[AclView]") -> None:
-    from deploy.output import print_table
+    from penstock.deploy.output import print_table
 
     columns = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
     rows = [

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from deploy.cli.completing import complete_profiles
-from deploy.cli.lazy import LazyCommands
+from penstock.deploy.cli.completing import complete_profiles
+from penstock.deploy.cli.lazy import LazyCommands
 
 _WITHOUT_PROFILE = frozenset({"dev", "demo", "profile", "completion"})
 
@@ -18,41 +18,41 @@ class _Commands(LazyCommands):
     """A command is one line: its name, and the function or `typer.Typer` that runs it."""
 
     table: ClassVar = {
-        "dev": "deploy.cli.dev:dev",
-        "demo": "deploy.cli.demo:demo",
-        "snippets": "deploy.cli.snippets:snippets",
-        "profile": "deploy.cli.profile:app",
-        "topics": "deploy.cli.topics:app",
-        "snapshots": "deploy.cli.snapshots:app",
-        "produce": "deploy.cli.produce:produce",
-        "consume": "deploy.cli.consume:consume",
-        "sql": "deploy.cli.sql:sql",
-        "groups": "deploy.cli.groups:app",
-        "streams": "deploy.cli.streams:app",
-        "top": "deploy.cli.top:top",
-        "mirror": "deploy.cli.mirror:app",
-        "console": "deploy.cli.console:console",
-        "doctor": "deploy.cli.doctor:doctor",
-        "nodes": "deploy.cli.nodes:app",
-        "log-dirs": "deploy.cli.log_dirs:app",
-        "reassign": "deploy.cli.reassign:app",
-        "transactions": "deploy.cli.transactions:app",
-        "features": "deploy.cli.features:app",
-        "acls": "deploy.cli.acls:app",
-        "users": "deploy.cli.users:app",
-        "tokens": "deploy.cli.tokens:app",
-        "quotas": "deploy.cli.quotas:app",
-        "certs": "deploy.cli.certs:app",
-        "elect": "deploy.cli.elect:elect",
-        "balance": "deploy.cli.balance:balance",
-        "quorum": "deploy.cli.quorum:app",
-        "controller": "deploy.cli.controller:app",
-        "compact": "deploy.cli.compact:compact",
-        "table": "deploy.cli.table:app",
-        "wal": "deploy.cli.wal:app",
-        "configs": "deploy.cli.configs:app",
-        "config": "deploy.cli.config:app",
-        "completion": "deploy.cli.completion:completion",
+        "dev": "penstock.deploy.cli.dev:dev",
+        "demo": "penstock.deploy.cli.demo:demo",
+        "snippets": "penstock.deploy.cli.snippets:snippets",
+        "profile": "penstock.deploy.cli.profile:app",
+        "topics": "penstock.deploy.cli.topics:app",
+        "snapshots": "penstock.deploy.cli.snapshots:app",
+        "produce": "penstock.deploy.cli.produce:produce",
+        "consume": "penstock.deploy.cli.consume:consume",
+        "sql": "penstock.deploy.cli.sql:sql",
+        "groups": "penstock.deploy.cli.groups:app",
+        "streams": "penstock.deploy.cli.streams:app",
+        "top": "penstock.deploy.cli.top:top",
+        "mirror": "penstock.deploy.cli.mirror:app",
+        "console": "penstock.deploy.cli.console:console",
+        "doctor": "penstock.deploy.cli.doctor:doctor",
+        "nodes": "penstock.deploy.cli.nodes:app",
+        "log-dirs": "penstock.deploy.cli.log_dirs:app",
+        "reassign": "penstock.deploy.cli.reassign:app",
+        "transactions": "penstock.deploy.cli.transactions:app",
+        "features": "penstock.deploy.cli.features:app",
+        "acls": "penstock.deploy.cli.acls:app",
+        "users": "penstock.deploy.cli.users:app",
+        "tokens": "penstock.deploy.cli.tokens:app",
+        "quotas": "penstock.deploy.cli.quotas:app",
+        "certs": "penstock.deploy.cli.certs:app",
+        "elect": "penstock.deploy.cli.elect:elect",
+        "balance": "penstock.deploy.cli.balance:balance",
+        "quorum": "penstock.deploy.cli.quorum:app",
+        "controller": "penstock.deploy.cli.controller:app",
+        "compact": "penstock.deploy.cli.compact:compact",
+        "table": "penstock.deploy.cli.table:app",
+        "wal": "penstock.deploy.cli.wal:app",
+        "configs": "penstock.deploy.cli.configs:app",
+        "config": "penstock.deploy.cli.config:app",
+        "completion": "penstock.deploy.cli.completion:completion",
     }
 
 
@@ -107,11 +107,11 @@ def main(
 ) -> None:
     """Run Penstock clusters and work with their topics."""
     if context.invoked_subcommand not in _WITHOUT_PROFILE:
-        from deploy.clients import profiles
+        from penstock.deploy.clients import profiles
 
         profiles.use(profile, os.environ)
     if command_config is not None:
-        from deploy.clients.security import use_file
+        from penstock.deploy.clients.security import use_file
 
         use_file(command_config)
 

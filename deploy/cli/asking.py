@@ -4,8 +4,8 @@ import sys
 
 import typer
 
-from base.printable import printable
-from deploy.output import Format
+from penstock.base.printable import printable
+from penstock.deploy.output import Format
 
 
 def confirm(question: str, output: Format = Format.TABLE, *, yes: bool) -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.completing import complete_topics
-from deploy.cli.options import Controller, Output, StateFile
-from deploy.errors import KafkaFailed, UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.completing import complete_topics
+from penstock.deploy.cli.options import Controller, Output, StateFile
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from controller.api.load_messages import BrokerLoad, ProposedMove
+    from penstock.controller.api.load_messages import BrokerLoad, ProposedMove
 
 MOVES_MAX = 2_000
 
@@ -44,9 +44,9 @@ def balance(
 
     For example: penstock balance --execute
     """
-    from deploy.balance.admin import begin_moves, propose_moves
-    from deploy.clients.metadata import find_controller
-    from deploy.output import print_document
+    from penstock.deploy.balance.admin import begin_moves, propose_moves
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.output import print_document
 
     if not 1 <= max_moves <= MOVES_MAX:
         raise UsageError(f"--max-moves {max_moves} is not allowed: 1 to {MOVES_MAX}")
@@ -83,7 +83,7 @@ def balance(
 def _print_proposal(
     before: "Sequence[BrokerLoad]", after: "Sequence[BrokerLoad]", moves: "Sequence[ProposedMove]"
 ) -> None:
-    from deploy.output import print_table
+    from penstock.deploy.output import print_table
 
     def change(was: float, will_be: float, unit: float) -> str:
         return (

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.errors import UsageError
-from deploy.output import say
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import say
 
 app = typer.Typer(help="Make certificates for development.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def dev(
 
     For example: penstock certs dev certificates --host kafka.example.com
     """
-    from deploy.local.certificates import Authority, write_private
+    from penstock.deploy.local.certificates import Authority, write_private
 
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.glob("*.pem")):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from base.extras import install_hint
-from deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName
-from deploy.errors import DeployError, UsageError
-from deploy.output import Format, say
+from penstock.base.extras import install_hint
+from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, TopicName
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from deploy.cli.compact_job import Target
-    from lake.rewrite.plan import PartitionPlan, RewriteOptions
-    from lake.rewrite.run import RewriteReport
-    from lake.table.engines import Engine
+    from penstock.deploy.cli.compact_job import Target
+    from penstock.lake.rewrite.plan import PartitionPlan, RewriteOptions
+    from penstock.lake.rewrite.run import RewriteReport
+    from penstock.lake.table.engines import Engine
 
 _MIB = 1 << 20
 
@@ -111,12 +111,12 @@ def compact(
         raise UsageError(f"--engine {engine!r}: choose one of local, spark")
     if not 1 <= key_map_mib <= 65_536:
         raise UsageError(f"--key-map-mib {key_map_mib} is not allowed: 1 to 65536")
-    from deploy.cli.compact_job import Target
-    from deploy.clients.target import find_store
-    from deploy.node.logs import to_stderr
-    from lake.rewrite.plan import RewriteOptions
-    from objectstore.errors import InvalidStoreUrl, ObjectStoreError
-    from stream.errors import StreamError
+    from penstock.deploy.cli.compact_job import Target
+    from penstock.deploy.clients.target import find_store
+    from penstock.deploy.node.logs import to_stderr
+    from penstock.lake.rewrite.plan import RewriteOptions
+    from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
+    from penstock.stream.errors import StreamError
 
     to_stderr("warning")
     options = RewriteOptions(
@@ -127,8 +127,8 @@ def compact(
     target = Target(store or find_store(state_file), cluster, topic)
     try:
         if by_key:
-            from deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key
-            from deploy.clients.metadata import find_controller
+            from penstock.deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, compact_by_key
+            from penstock.deploy.clients.metadata import find_controller
 
             address = find_controller(controller, state_file, os.environ)
             limits = ByKeyLimits(target_mib * _MIB, key_map_mib * _MIB, ttl_s * 1_000)
@@ -138,7 +138,7 @@ def compact(
         elif dry_run:
             _show_plan(target, options, output=output)
         else:
-            from deploy.clients.metadata import find_controller
+            from penstock.deploy.clients.metadata import find_controller
 
             address = find_controller(controller, state_file, os.environ)
             with closing(_engine(engine, master)) as runner:
@@ -152,8 +152,8 @@ def compact(
 def _rewrite(
     target: "Target", address: str, engine: "Engine", options: "RewriteOptions", *, output: Format
 ) -> None:
-    from deploy.cli.compact_job import plan_rewrite, rewrite_topic
-    from deploy.output import Progress, print_document
+    from penstock.deploy.cli.compact_job import plan_rewrite, rewrite_topic
+    from penstock.deploy.output import Progress, print_document
 
     total = sum(item.compacted_bytes for item in plan_rewrite(target, options))
     with Progress(f"compact {target.topic}", total, "bytes") as progress:
@@ -174,7 +174,7 @@ def _rewrite(
 
 
 def _print_report(report: "RewriteReport") -> None:
-    from deploy.output import size
+    from penstock.deploy.output import size
 
     sources = sum(item.sources_replaced for item in report.partitions)
     written = sum(item.objects_written for item in report.partitions)
@@ -190,8 +190,8 @@ def _print_report(report: "RewriteReport") -> None:
 
 
 def _show_plan(target: "Target", options: "RewriteOptions", *, output: Format) -> None:
-    from deploy.cli.compact_job import plan_rewrite
-    from deploy.output import print_document, print_table, size
+    from penstock.deploy.cli.compact_job import plan_rewrite
+    from penstock.deploy.output import print_document, print_table, size
 
     plans = plan_rewrite(target, options)
     if output is not Format.TABLE:
@@ -228,7 +228,7 @@ def _plan_summary(plan: "PartitionPlan") -> "dict[str, int]":
 
 
 def _engine(name: str, master: str) -> "Engine":
-    from lake.table.engines import LocalEngine, SparkEngine
+    from penstock.lake.table.engines import LocalEngine, SparkEngine
 
     try:
         return SparkEngine(master) if master or name == "spark" else LocalEngine()

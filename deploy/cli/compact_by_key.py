@@ -12,32 +12,32 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from base.clock import wall_ms
-from base.ids import Offset
-from broker.partition.cleaning import CleaningPolicy
-from controller.api.client import ControllerClient
-from controller.api.follower import MetadataFollower
-from controller.metadata.image import MetadataImage
-from deploy.cli.compact_job import ControllerRewrites, Target
-from deploy.clients.controllers import answer_of, connect
-from deploy.errors import DeployError, UsageError
-from deploy.output import Format, Progress, print_document, print_table, say, size
-from lake.cleaning.job import PassJob, PassResult, PassTask
-from lake.cleaning.run import (
+from penstock.base.clock import wall_ms
+from penstock.base.ids import Offset
+from penstock.broker.partition.cleaning import CleaningPolicy
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.cli.compact_job import ControllerRewrites, Target
+from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.output import Format, Progress, print_document, print_table, say, size
+from penstock.lake.cleaning.job import PassJob, PassResult, PassTask
+from penstock.lake.cleaning.run import (
     Checkpoint,
     CleaningOptions,
     CleaningRun,
     PassPlan,
     TopicCleaner,
 )
-from lake.manifest.errors import ManifestNotFound, UnknownPartition
-from lake.manifest.view import ClusterView
-from lake.rewrite.run import PUBLISH_S
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store
-from stream.cache.block_cache import BlockCache
-from stream.errors import BatchCorrupt
-from stream.format.checkpoint import (
+from penstock.lake.manifest.errors import ManifestNotFound, UnknownPartition
+from penstock.lake.manifest.view import ClusterView
+from penstock.lake.rewrite.run import PUBLISH_S
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.errors import BatchCorrupt
+from penstock.stream.format.checkpoint import (
     CLEANED_KEY,
     RECOVERY_KEY,
     CleanedPart,
@@ -45,12 +45,12 @@ from stream.format.checkpoint import (
     decode_map,
     decode_recovery,
 )
-from stream.format.manifest.model import ManifestRoot
-from stream.ports import ObjectRange
-from stream.read.object_reader import ObjectReader
+from penstock.stream.format.manifest.model import ManifestRoot
+from penstock.stream.ports import ObjectRange
+from penstock.stream.read.object_reader import ObjectReader
 
 if TYPE_CHECKING:
-    from lake.table.engines import Engine
+    from penstock.lake.table.engines import Engine
 
 _TIMEOUT_S: Final = 10.0
 _CHECKPOINT_BYTES: Final = 4 << 20

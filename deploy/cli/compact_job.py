@@ -11,29 +11,29 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from base.clock import wall_ms
-from base.ids import StreamId
-from controller.api.client import ControllerClient
-from controller.api.errors import RequestRefused, StreamRefused
-from controller.api.messages import CommitObject
-from controller.api.rewrite_messages import (
+from penstock.base.clock import wall_ms
+from penstock.base.ids import StreamId
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import RequestRefused, StreamRefused
+from penstock.controller.api.messages import CommitObject
+from penstock.controller.api.rewrite_messages import (
     CommitRewrite,
     PrepareRewrite,
     RewriteItem,
     RewriteSource,
 )
-from controller.metadata.records import RangeEntry
-from deploy.clients.controllers import connect
-from deploy.errors import DeployError, NoController
-from lake.manifest.view import ClusterView
-from lake.rewrite.job import RewriteJob, RewriteResult, RewriteTask
-from lake.rewrite.plan import PartitionPlan, RewriteOptions
-from lake.rewrite.run import BulkRewrite, Exchange, RewriteReport
-from objectstore.url import open_store
-from stream.ports import PreparedObject
+from penstock.controller.metadata.records import RangeEntry
+from penstock.deploy.clients.controllers import connect
+from penstock.deploy.errors import DeployError, NoController
+from penstock.lake.manifest.view import ClusterView
+from penstock.lake.rewrite.job import RewriteJob, RewriteResult, RewriteTask
+from penstock.lake.rewrite.plan import PartitionPlan, RewriteOptions
+from penstock.lake.rewrite.run import BulkRewrite, Exchange, RewriteReport
+from penstock.objectstore.url import open_store
+from penstock.stream.ports import PreparedObject
 
 if TYPE_CHECKING:
-    from lake.table.engines import Engine
+    from penstock.lake.table.engines import Engine
 
 _TIMEOUT_S = 30.0
 

@@ -76,8 +76,8 @@ def complete_config_values(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_profiles(_ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a profile."""
-    from deploy.clients import profiles
-    from deploy.errors import DeployError
+    from penstock.deploy.clients import profiles
+    from penstock.deploy.errors import DeployError
 
     try:
         found = profiles.read(profiles.default_path(os.environ))
@@ -106,8 +106,8 @@ def _complete(ctx: typer.Context, incomplete: str, kind: str) -> list[str]:
 
 
 def _names(ctx: typer.Context, kind: str) -> list[str]:
-    from deploy.clients import profiles, security
-    from deploy.clients.target import find_brokers
+    from penstock.deploy.clients import profiles, security
+    from penstock.deploy.clients.target import find_brokers
 
     given = ctx.find_root().params
     profiles.use(given.get("profile") or "", os.environ)
@@ -151,7 +151,7 @@ def _within_deadline(ask: Callable[[], list[str]]) -> list[str]:
 
 
 def _ask(brokers: str, kind: str) -> list[str]:
-    from deploy.names import ask_names
+    from penstock.deploy.names import ask_names
 
     return ask_names(brokers, kind)[:NAMES_MAX]
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from deploy.cli.lazy import completion_module
+from penstock.deploy.cli.lazy import completion_module
 
 # Bash makes three words of --topic=orders, and puts a space behind a name that is complete.
 _BASH: Final = """\

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import Output
-from deploy.output import Format
+from penstock.deploy.cli.options import Output
+from penstock.deploy.output import Format
 
 app = typer.Typer(help="Show effective settings, and document all settings.", no_args_is_help=True)
 
@@ -28,11 +28,11 @@ def show(
 
     For example: penstock config show --given
     """
-    from deploy.errors import UsageError
-    from deploy.node.config.definition import ROLES, Role
-    from deploy.node.config.effective import DEFAULT, LOCAL_DEFAULT
-    from deploy.node.config.load import load
-    from deploy.output import print_document, print_table
+    from penstock.deploy.errors import UsageError
+    from penstock.deploy.node.config.definition import ROLES, Role
+    from penstock.deploy.node.config.effective import DEFAULT, LOCAL_DEFAULT
+    from penstock.deploy.node.config.load import load
+    from penstock.deploy.output import print_document, print_table
 
     roles: dict[str, Role] = {each: each for each in ROLES}
     known = roles.get(role)
@@ -63,7 +63,7 @@ def docs() -> None:
 
     For example: penstock config docs
     """
-    from deploy.node.config.docs import markdown
+    from penstock.deploy.node.config.docs import markdown
 
     print(markdown(), end="")
 
@@ -76,6 +76,6 @@ def schema() -> None:
     """
     import json
 
-    from deploy.node.config.schema import schema as whole
+    from penstock.deploy.node.config.schema import schema as whole
 
     print(json.dumps(whole(), indent=2))

@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from deploy.errors import UsageError
+from penstock.deploy.errors import UsageError
 
 FILE_MARK = "@"
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\r\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.completing import (
+from penstock.deploy.cli.completing import (
     complete_brokers,
     complete_client_metrics,
     complete_config_names,
@@ -15,14 +15,14 @@ from deploy.cli.completing import (
     complete_groups,
     complete_topics,
 )
-from deploy.cli.config_values import parse_pair
-from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.config_values import parse_pair
+from penstock.deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from deploy.clients.configs import ConfigView
+    from penstock.deploy.clients.configs import ConfigView
 
 app = typer.Typer(
     help=(
@@ -79,7 +79,7 @@ class ResourceOptions:
         """Return Kafka's type and the name of the only resource that is given. Raises
         UsageError.
         """
-        from controller.metadata import configs
+        from penstock.controller.metadata import configs
 
         given = (
             (configs.BROKER_RESOURCE, self.broker),
@@ -106,8 +106,8 @@ def list_(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) ->
 
     For example: penstock configs list
     """
-    from deploy.clients import configs
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients import configs
+    from penstock.deploy.output import print_document, print_table
 
     found = configs.resources(bootstrap)
     if output is not Format.TABLE:
@@ -132,8 +132,8 @@ def describe(
 
     For example: penstock configs describe --topic orders --all
     """
-    from deploy.clients import configs
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients import configs
+    from penstock.deploy.output import print_document, print_table
 
     found = configs.describe(bootstrap, resource.only())
     if not show_all:
@@ -176,9 +176,9 @@ def alter(
 
     For example: penstock configs alter --topic orders --set retention.ms=3600000 --dry-run
 
-    penstock configs alter --broker-logger 1 --set broker.groups=DEBUG
+    penstock configs alter --broker-logger 1 --set penstock.broker.groups=DEBUG
     """
-    from deploy.clients import configs
+    from penstock.deploy.clients import configs
 
     changes: dict[str, str | None] = {}
     for text in values or ():

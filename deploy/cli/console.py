@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import Controller, StateFile
-from deploy.errors import UsageError
+from penstock.deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.options import Controller, StateFile
+from penstock.deploy.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploy.clients.state_file import ClusterState
+    from penstock.deploy.clients.state_file import ClusterState
 
 _PORT: Final = 9080
 
@@ -122,12 +122,12 @@ def console(
     Or for others: penstock console --command-config console.properties --host 0.0.0.0 --name
     console.example.com --login --ssl-certificate cert.pem --ssl-key key.pem
     """
-    from deploy.clients import state_file as states
-    from deploy.clients.profiles import Profile, current_profile
-    from deploy.clients.security import current_security
-    from deploy.clients.target import dev_cluster
-    from deploy.console.options import ConsoleOptions, check
-    from deploy.node import lifeline
+    from penstock.deploy.clients import state_file as states
+    from penstock.deploy.clients.profiles import Profile, current_profile
+    from penstock.deploy.clients.security import current_security
+    from penstock.deploy.clients.target import dev_cluster
+    from penstock.deploy.console.options import ConsoleOptions, check
+    from penstock.deploy.node import lifeline
 
     lifeline.die_with_parent(os.environ)
     # Addresses that options give belong together: neither a profile nor a state file adds to them.
@@ -164,14 +164,14 @@ def console(
         )
     )
     try:
-        from deploy.console.server import serve
+        from penstock.deploy.console.server import serve
     except ModuleNotFoundError as error:
-        from base.extras import install_hint
+        from penstock.base.extras import install_hint
 
         raise UsageError(
             f"the package {error.name} is missing: {install_hint('console')}"
         ) from None
-    from deploy.node.logs import to_stderr
+    from penstock.deploy.node.logs import to_stderr
 
     to_stderr("warning")
     serve(options)
@@ -182,8 +182,8 @@ def _connect_as_described(state: "ClusterState", *, has_controller: bool) -> Non
 
     has_controller: the controllers are others.
     """
-    from deploy.clients.controllers import use_tls
-    from deploy.clients.security import current_security, use_file
+    from penstock.deploy.clients.controllers import use_tls
+    from penstock.deploy.clients.security import current_security, use_file
 
     if state.command_config and not current_security().username:
         use_file(Path(state.command_config))

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.completing import complete_groups, complete_snapshots
-from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
-from deploy.cli.record_options import RecordOptions
-from deploy.errors import UsageError
-from deploy.output import counted, remark
+from penstock.deploy.cli.completing import complete_groups, complete_snapshots
+from penstock.deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
+from penstock.deploy.cli.record_options import RecordOptions
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import counted, remark
 
 if TYPE_CHECKING:
-    from deploy.records.reading import Begin, Limits
-    from deploy.records.writer import RecordWriter
+    from penstock.deploy.records.reading import Begin, Limits
+    from penstock.deploy.records.writer import RecordWriter
 
 _ISOLATIONS = ("read_committed", "read_uncommitted")
 
@@ -72,8 +72,8 @@ class _Where:
 
     def begin(self) -> "Begin":
         """Return where to begin. Raises UsageError."""
-        from deploy.groups.reset import parse_time
-        from deploy.records.reading import parse_begin
+        from penstock.deploy.groups.reset import parse_time
+        from penstock.deploy.records.reading import parse_begin
 
         if sum((self.from_beginning, bool(self.offset), bool(self.from_time))) > 1:
             raise UsageError("name one of --from-beginning, --offset and --from-time")
@@ -104,7 +104,7 @@ class _Ends:
 
     def limits(self) -> "Limits":
         """Return the limits. Raises UsageError."""
-        from deploy.records.reading import Limits
+        from penstock.deploy.records.reading import Limits
 
         if self.max_messages is not None and self.max_messages < 1:
             raise UsageError(f"--max-messages {self.max_messages} is not allowed: 1 or more")
@@ -142,7 +142,7 @@ class _Form:
 
     def writer(self, records: RecordOptions, topic: str, key: str | None) -> "RecordWriter":
         """Return what prints records. key: the only one to print. Raises UsageError."""
-        from deploy.records.writer import RecordWriter
+        from penstock.deploy.records.writer import RecordWriter
 
         if self.as_json and self.template:
             raise UsageError("--json and --template exclude each other")
@@ -200,11 +200,11 @@ def consume(
             )
         if limits.rate:
             raise UsageError("--rate and --snapshot exclude each other")
-        from deploy.cli.consume_snapshot import print_snapshot
+        from penstock.deploy.cli.consume_snapshot import print_snapshot
 
         print_snapshot(topic, snapshot, store, limits.records_max, writer)
         return
-    from deploy.records.reading import Source, read_records
+    from penstock.deploy.records.reading import Source, read_records
 
     source = Source(topic, where.partitions or (), where.group, where.begin(), where.isolation)
     printed = read_records(bootstrap, source, limits, writer)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
-from base.extras import install_hint
-from deploy.errors import DeployError
-from deploy.output import counted, remark
-from deploy.records.writer import RecordWriter
+from penstock.base.extras import install_hint
+from penstock.deploy.errors import DeployError
+from penstock.deploy.output import counted, remark
+from penstock.deploy.records.writer import RecordWriter
 
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -21,12 +21,12 @@ def print_snapshot(
     """Print records, one value or JSON object per line, partition by partition. store: empty for
     that of the local cluster.
     """
-    from deploy.clients.target import find_store
+    from penstock.deploy.clients.target import find_store
 
     address = store or find_store()
     try:
-        from objectstore.errors import ObjectStoreError
-        from stream.errors import StreamError
+        from penstock.objectstore.errors import ObjectStoreError
+        from penstock.stream.errors import StreamError
     except ImportError as error:
         raise _missing(error) from None
     printed = 0
@@ -44,7 +44,7 @@ def print_snapshot(
 
 
 def _rows(store: str, topic: str, snapshot: str) -> Iterator[dict[str, object]]:
-    from lake.arrow.topic_scan import scan
+    from penstock.lake.arrow.topic_scan import scan
 
     for batch in scan(store, topic, snapshot=snapshot, columns=_COLUMNS):
         yield from batch.to_pylist()

@@ -4,7 +4,7 @@
 
 import typer
 
-from deploy.cli import controller_recover
+from penstock.deploy.cli import controller_recover
 
 app = typer.Typer(help="Run a controller; recover a cluster without any.", no_args_is_help=True)
 

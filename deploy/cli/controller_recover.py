@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import Output
-from deploy.errors import DeployError, UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.options import Output
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from controller.disaster_recovery.plan import Gap
-    from controller.disaster_recovery.report import Report
+    from penstock.controller.disaster_recovery.plan import Gap
+    from penstock.controller.disaster_recovery.report import Report
 
 From = Annotated[
     str,
@@ -76,10 +76,10 @@ def recover(
     """
     import asyncio
 
-    from controller.api.errors import ControllerError
-    from deploy.output import print_document
-    from objectstore.errors import ObjectStoreError
-    from stream.errors import StreamError
+    from penstock.controller.api.errors import ControllerError
+    from penstock.deploy.output import print_document
+    from penstock.objectstore.errors import ObjectStoreError
+    from penstock.stream.errors import StreamError
 
     ids = _voters(voters)
     try:
@@ -113,10 +113,10 @@ async def _recover(
     accept_loss: bool,
 ) -> "Report":
 
-    from base.clock import wall_ms
-    from controller.disaster_recovery.recovery import Recovery, cluster_ids
-    from deploy.output import Progress
-    from objectstore.url import open_store
+    from penstock.base.clock import wall_ms
+    from penstock.controller.disaster_recovery.recovery import Recovery, cluster_ids
+    from penstock.deploy.output import Progress
+    from penstock.objectstore.url import open_store
 
     store = open_store(url)
     bar: Progress | None = None
@@ -149,7 +149,7 @@ async def _recover(
 
 
 def _print_report(report: "Report", store: str) -> None:
-    from objectstore.url import redact_url
+    from penstock.objectstore.url import redact_url
 
     snapshot = "none" if report.snapshot_offset is None else f"offset {report.snapshot_offset:,}"
     say(
@@ -173,7 +173,7 @@ def _print_report(report: "Report", store: str) -> None:
 
 
 def _print_wals(report: "Report") -> None:
-    from deploy.output import print_table, size
+    from penstock.deploy.output import print_table, size
 
     columns = ["node", "epoch", "committed up to slot", "end", "slots", "in the backup"]
     rows = [
@@ -195,7 +195,7 @@ def _print_wals(report: "Report") -> None:
 
 
 def _print_gaps(title: str, gaps: "Sequence[Gap]") -> None:
-    from deploy.output import print_table
+    from penstock.deploy.output import print_table
 
     columns = ["topic", "partition", "from offset", "to offset", "what"]
     rows = [

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.errors import UsageError
+from penstock.deploy.errors import UsageError
 
 _ALL = 336_776
 
@@ -48,12 +48,12 @@ def demo(
     """
     from rich.console import Console
 
-    from deploy.demo.story import Demo
+    from penstock.deploy.demo.story import Demo
 
     story = Demo(records, Console())
     if spark:
-        from deploy.demo.spark_master import SparkTarget
-        from deploy.demo.spark_story import SparkDemo
+        from penstock.deploy.demo.spark_master import SparkTarget
+        from penstock.deploy.demo.spark_story import SparkDemo
 
         if store == "memory":
             raise UsageError("--store memory is not allowed: Spark runs in other processes")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.clients.state_file import VARIABLE, default_path
-from deploy.local.plan import ClusterOptions
+from penstock.deploy.clients.state_file import VARIABLE, default_path
+from penstock.deploy.local.plan import ClusterOptions
 
 _STARTED_AT = time.monotonic()
 
@@ -150,12 +150,12 @@ def dev(
 
     For example: penstock dev --brokers 3 --topics orders:6
     """
-    from deploy.node import logs
+    from penstock.deploy.node import logs
 
     logs.import_structlog()
-    from deploy.local.contents import FirstContents
-    from deploy.local.dev_cluster import run_dev
-    from deploy.local.seed import parse_topics
+    from penstock.deploy.local.contents import FirstContents
+    from penstock.deploy.local.dev_cluster import run_dev
+    from penstock.deploy.local.seed import parse_topics
 
     contents = FirstContents(parse_topics(topics), seed_from)
     options = ClusterOptions(

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import Controller, Output, StateFile, Yes
-from deploy.errors import DeployError, UsageError
-from deploy.output import Format
+from penstock.deploy.cli.options import Controller, Output, StateFile, Yes
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deploy.doctor.examine import DoctorOptions
-    from deploy.doctor.inventory import Suspect
-    from deploy.doctor.report import Report
+    from penstock.deploy.doctor.examine import DoctorOptions
+    from penstock.deploy.doctor.inventory import Suspect
+    from penstock.deploy.doctor.report import Report
 
 _AGE = re.compile(r"(\d{1,9})(s|m|h|d)")
 _MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -92,8 +92,8 @@ def doctor(
 
     For example: penstock doctor --store s3://my-bucket
     """
-    from deploy.doctor.examine import DoctorOptions
-    from deploy.doctor.findings import KINDS
+    from penstock.deploy.doctor.examine import DoctorOptions
+    from penstock.deploy.doctor.findings import KINDS
 
     unknown = [code for code in accept or () if code not in KINDS]
     if unknown:
@@ -117,7 +117,7 @@ def doctor(
     )
     report = _examine(options, ask=not yes)
     if output is not Format.TABLE:
-        from deploy.output import print_document
+        from penstock.deploy.output import print_document
 
         print_document(output, report)
     else:
@@ -133,11 +133,11 @@ def _resolve_addresses(
     """
     if store or controller:
         return store, controller or ""
-    from deploy.clients import state_file as states
-    from deploy.clients.controllers import use_tls
-    from deploy.clients.profiles import current_profile
-    from deploy.clients.security import is_chosen, use_file
-    from deploy.clients.target import dev_cluster
+    from penstock.deploy.clients import state_file as states
+    from penstock.deploy.clients.controllers import use_tls
+    from penstock.deploy.clients.profiles import current_profile
+    from penstock.deploy.clients.security import is_chosen, use_file
+    from penstock.deploy.clients.target import dev_cluster
 
     profile = current_profile().profile
     if state_file is None and (profile.store or profile.controller):
@@ -171,10 +171,10 @@ def _age_ms(text: str) -> int:
 def _examine(options: "DoctorOptions", *, ask: bool) -> "Report":
     import asyncio
 
-    from deploy.doctor.examine import Examination
-    from deploy.node.logs import to_stderr
-    from deploy.output import Progress
-    from objectstore.errors import InvalidStoreUrl
+    from penstock.deploy.doctor.examine import Examination
+    from penstock.deploy.node.logs import to_stderr
+    from penstock.deploy.output import Progress
+    from penstock.objectstore.errors import InvalidStoreUrl
 
     to_stderr("error")
     bar: Progress | None = None
@@ -208,8 +208,8 @@ def _examine(options: "DoctorOptions", *, ask: bool) -> "Report":
 
 
 def _confirm_deletion(orphans: "Sequence[Suspect]") -> bool:
-    from base.printable import printable
-    from deploy.output import size
+    from penstock.base.printable import printable
+    from penstock.deploy.output import size
 
     if not sys.stdin.isatty():
         raise UsageError(
@@ -228,7 +228,7 @@ def _print_report(report: "Report") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from deploy.output import cell
+    from penstock.deploy.output import cell
 
     styles = {
         "ok": "green",

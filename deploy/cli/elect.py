@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
-from deploy.errors import KafkaFailed, UsageError
-from deploy.output import Format, print_document, say
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.output import Format, print_document, say
 
 
 def elect(
@@ -37,10 +37,10 @@ def elect(
             "--preferred is required: it is the only type of election; partitions without a"
             " leader get one automatically"
         )
-    from broker.wire.error_codes import ErrorCode
-    from deploy.clients.wire import WireClient
-    from deploy.reassign.admin import elect_preferred
-    from deploy.reassign.plan import parse_partitions
+    from penstock.broker.wire.error_codes import ErrorCode
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.reassign.admin import elect_preferred
+    from penstock.deploy.reassign.plan import parse_partitions
 
     try:
         keys = None if path is None else parse_partitions(path.read_text())

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 app = typer.Typer(help="List, upgrade and downgrade the levels of features.", no_args_is_help=True)
 
@@ -24,9 +24,9 @@ def list_features(*, bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.T
 
     For example: penstock features list
     """
-    from deploy.clients.features import listed_features
-    from deploy.clients.wire import WireClient
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.features import listed_features
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import print_document, print_table
 
     with WireClient(bootstrap) as client:
         found = listed_features(client)
@@ -56,8 +56,8 @@ def downgrade(levels: Levels, *, dry_run: DryRun = False, bootstrap: Bootstrap =
 
 
 def _set(levels: list[str], bootstrap: str, *, is_downgrade: bool, dry_run: bool) -> None:
-    from deploy.clients.features import set_levels
-    from deploy.clients.wire import WireClient
+    from penstock.deploy.clients.features import set_levels
+    from penstock.deploy.clients.wire import WireClient
 
     wanted = _parsed(levels)
     with WireClient(bootstrap) as client:

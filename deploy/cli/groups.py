@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.asking import confirm
-from deploy.cli.completing import complete_groups, complete_topics
-from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
-from deploy.cli.reset_options import ResetGoal, goal_of
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.asking import confirm
+from penstock.deploy.cli.completing import complete_groups, complete_topics
+from penstock.deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, GroupName, Output, Yes
+from penstock.deploy.cli.reset_options import ResetGoal, goal_of
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from deploy.clients.brokers import Brokers, Partition
-    from deploy.groups.views import GroupView, ListedGroup, MemberView, NewOffset
+    from penstock.deploy.clients.brokers import Brokers, Partition
+    from penstock.deploy.groups.views import GroupView, ListedGroup, MemberView, NewOffset
 
 app = typer.Typer(
     help="List, describe and delete groups of consumers; reset and delete their offsets.",
@@ -66,9 +66,9 @@ def list_(
 
     For example: penstock groups list --type share --output json
     """
-    from deploy.clients.brokers import Brokers
-    from deploy.groups.admin import listed_groups
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.deploy.groups.admin import listed_groups
+    from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
         found = listed_groups(brokers, states or (), types or ())
@@ -93,9 +93,9 @@ def describe(
 
     For example: penstock groups describe billing
     """
-    from deploy.clients.brokers import Brokers
-    from deploy.groups.admin import described, found_groups
-    from deploy.output import print_document
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.deploy.groups.admin import described, found_groups
+    from penstock.deploy.output import print_document
 
     with Brokers(bootstrap) as brokers:
         views = [described(brokers, group) for group in found_groups(brokers, names or ())]
@@ -135,8 +135,8 @@ def reset_offsets(
     if execute and dry_run:
         raise UsageError("--execute and --dry-run exclude each other")
     wanted_goal = goal_of(goal)
-    from deploy.clients.brokers import Brokers
-    from deploy.groups import reset
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.deploy.groups import reset
 
     with Brokers(bootstrap) as brokers:
         found = _group(brokers, group)
@@ -167,11 +167,11 @@ def delete(
 
     For example: penstock groups delete billing --dry-run
     """
-    from deploy.clients.brokers import Brokers
-    from deploy.errors import KafkaFailed
-    from deploy.groups.admin import delete as delete_group
-    from deploy.groups.admin import found_groups
-    from deploy.output import print_document
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.deploy.errors import KafkaFailed
+    from penstock.deploy.groups.admin import delete as delete_group
+    from penstock.deploy.groups.admin import found_groups
+    from penstock.deploy.output import print_document
 
     problems: dict[str, str | None] = {}
     with Brokers(bootstrap) as brokers:
@@ -223,10 +223,10 @@ def delete_offsets(
     """
     if not topics:
         raise UsageError("name the topics: --topic TOPIC, or --topic TOPIC:0,1")
-    from deploy.clients.brokers import Brokers
-    from deploy.groups import reset
-    from deploy.groups.admin import found_groups
-    from deploy.output import print_document
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.deploy.groups import reset
+    from penstock.deploy.groups.admin import found_groups
+    from penstock.deploy.output import print_document
 
     with Brokers(bootstrap) as brokers:
         (found,) = found_groups(brokers, [group])
@@ -249,8 +249,8 @@ def delete_offsets(
 
 def _group(brokers: "Brokers", name: str) -> "ListedGroup":
     """Return the group, or one that is empty yet."""
-    from deploy.groups.admin import listed_groups
-    from deploy.groups.views import GroupType, ListedGroup
+    from penstock.deploy.groups.admin import listed_groups
+    from penstock.deploy.groups.views import GroupType, ListedGroup
 
     found = [item for item in listed_groups(brokers) if item.group == name]
     return found[0] if found else ListedGroup(name, GroupType.CLASSIC, "Dead", "consumer", -1)
@@ -260,9 +260,9 @@ def _partitions(
     brokers: "Brokers", group: "ListedGroup", topics: Sequence[str] | None, *, all_topics: bool
 ) -> "list[Partition]":
     """Return the partitions that the options name. Raises UsageError."""
-    from deploy.groups.admin import committed_offsets, share_start_offsets
-    from deploy.groups.reset import parse_topics
-    from deploy.groups.views import GroupType
+    from penstock.deploy.groups.admin import committed_offsets, share_start_offsets
+    from penstock.deploy.groups.reset import parse_topics
+    from penstock.deploy.groups.views import GroupType
 
     if bool(topics) == all_topics:
         raise UsageError("name --topic TOPIC, --topic TOPIC:0,1 or --all-topics")
@@ -273,7 +273,7 @@ def _partitions(
 
 
 def _print_group(view: "GroupView") -> None:
-    from deploy.output import print_table
+    from penstock.deploy.output import print_table
 
     title = f"{view.group}: {view.type}, {view.state}, coordinator {view.coordinator}"
     if view.topology_epoch is not None:
@@ -318,7 +318,7 @@ def _shown(partitions: "Mapping[str, Sequence[int]]") -> str:
 
 
 def _print_planned(planned: "Sequence[NewOffset]", output: Format, *, done: bool) -> None:
-    from deploy.output import print_document, print_table
+    from penstock.deploy.output import print_document, print_table
 
     if output is not Format.TABLE:
         print_document(output, planned)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.completing import complete_brokers, complete_topics
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
-from deploy.errors import UsageError
-from deploy.output import Format
+from penstock.deploy.cli.completing import complete_brokers, complete_topics
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format
 
 app = typer.Typer(
     help="Show the bytes of partitions in the object store, by broker.", no_args_is_help=True
@@ -46,8 +46,8 @@ def describe(
 
     For example: penstock log-dirs describe --topic orders --output csv
     """
-    from deploy.clients.log_dirs import describe_log_dirs
-    from deploy.output import print_document, print_table, size
+    from penstock.deploy.clients.log_dirs import describe_log_dirs
+    from penstock.deploy.output import print_document, print_table, size
 
     found = describe_log_dirs(bootstrap, brokers or (), topics or ())
     if brokers and (unknown := sorted(set(brokers) - {item.broker for item in found})):

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
-from deploy.errors import UsageError
-from deploy.output import Format, remark, say
+from penstock.deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, remark, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from deploy.mirror.plan import TopicPlan
-    from deploy.mirror.session import MirrorSession
-    from deploy.mirror.views import MirrorView
+    from penstock.deploy.mirror.plan import TopicPlan
+    from penstock.deploy.mirror.session import MirrorSession
+    from penstock.deploy.mirror.views import MirrorView
 
 app = typer.Typer()
 
@@ -115,7 +115,7 @@ def mirror(
         return
     if not 0.1 <= interval <= 3_600:
         raise UsageError(f"--interval {interval} is not allowed: 0.1 to 3600 seconds")
-    from deploy.mirror.running import run
+    from penstock.deploy.mirror.running import run
 
     with _session(what, append=append, copies_acls=not no_acls) as session:
         if dry_run:
@@ -135,7 +135,7 @@ def status(context: typer.Context, *, what: _Source) -> None:
 
     For example: penstock mirror status --from kafka:9092
     """
-    from deploy.output import print_document
+    from penstock.deploy.output import print_document
 
     with _session(_inherited(context, what)) as session:
         session.observe()
@@ -172,8 +172,8 @@ def finish(
 
     For example: penstock mirror finish --from kafka:9092 --topics "orders.*" --dry-run
     """
-    from deploy.mirror.running import finish as finished
-    from deploy.output import print_document
+    from penstock.deploy.mirror.running import finish as finished
+    from penstock.deploy.output import print_document
 
     if dry_run:
         with _session(_inherited(context, what), copies_acls=False) as session:
@@ -210,11 +210,11 @@ def _session(
     """Connect to both clusters. Raises UsageError."""
     if not what.source:
         raise UsageError("--from is missing: name brokers of the source, as HOST:PORT")
-    from deploy.clients.security import PLAINTEXT, current_security, read_file
-    from deploy.clients.target import find_brokers
-    from deploy.mirror.cluster import ClusterAddress
-    from deploy.mirror.plan import Selection
-    from deploy.mirror.session import MirrorOptions, MirrorSession
+    from penstock.deploy.clients.security import PLAINTEXT, current_security, read_file
+    from penstock.deploy.clients.target import find_brokers
+    from penstock.deploy.mirror.cluster import ClusterAddress
+    from penstock.deploy.mirror.plan import Selection
+    from penstock.deploy.mirror.session import MirrorOptions, MirrorSession
 
     selection = Selection(what.topics, what.exclude, what.groups)
     selection.check()
@@ -252,7 +252,7 @@ def _reports(output: Format | None) -> "Generator[Callable[[MirrorView], None]]"
 
 
 def _print_line(view: "MirrorView", output: Format) -> None:
-    from deploy.output import print_document, print_json_line
+    from penstock.deploy.output import print_document, print_json_line
 
     if output is not Format.JSON:
         print_document(output, view)
@@ -261,7 +261,7 @@ def _print_line(view: "MirrorView", output: Format) -> None:
 
 
 def _print_text(view: "MirrorView") -> None:
-    from deploy.output import size
+    from penstock.deploy.output import size
 
     lag = "not known" if view.lag is None else f"{view.lag:,}"
     failed = [topic.topic for topic in view.topics if topic.state == "failed"]
@@ -281,7 +281,7 @@ def _page(view: "MirrorView") -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
 
-    from deploy.output import cell, size
+    from penstock.deploy.output import cell, size
 
     table = Table(header_style="bold", caption=None if view.topics else "(nothing)")
     for column, side in (
@@ -317,8 +317,8 @@ def _print(page: "RenderableType") -> None:
 
 
 def _print_plan(session: "MirrorSession", output: Format) -> None:
-    from deploy.mirror.views import PlanView
-    from deploy.output import print_document, print_table
+    from penstock.deploy.mirror.views import PlanView
+    from penstock.deploy.output import print_document, print_table
 
     plan = session.look()
     groups, acls = session.selected_groups(), sorted(map(str, session.missing_acls()))

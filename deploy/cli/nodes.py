@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.asking import confirm
-from deploy.cli.completing import complete_brokers
-from deploy.cli.options import Controller, DryRun, Output, StateFile, Yes
-from deploy.errors import NoController
-from deploy.output import Format, say
+from penstock.deploy.cli.asking import confirm
+from penstock.deploy.cli.completing import complete_brokers
+from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile, Yes
+from penstock.deploy.errors import NoController
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from deploy.views import NodeView
+    from penstock.deploy.views import NodeView
 
 _COLUMNS: Final = (
     "node",
@@ -45,10 +45,10 @@ def nodes(
     """
     if context.invoked_subcommand is not None:
         return
-    from deploy.balance.admin import propose_moves
-    from deploy.clients.metadata import find_controller, read_metadata
-    from deploy.output import print_document, print_table
-    from deploy.views import view_cluster
+    from penstock.deploy.balance.admin import propose_moves
+    from penstock.deploy.clients.metadata import find_controller, read_metadata
+    from penstock.deploy.output import print_document, print_table
+    from penstock.deploy.views import view_cluster
 
     address = find_controller(controller, state_file, os.environ)
     # All controllers have the metadata, and only the leader the loads.
@@ -97,10 +97,10 @@ def unregister(
 
     For example: penstock nodes unregister 2 --dry-run
     """
-    from base.ids import NodeId
-    from controller.api.messages import RemoveBroker
-    from deploy.clients.metadata import find_controller
-    from deploy.clients.quorum import change
+    from penstock.base.ids import NodeId
+    from penstock.controller.api.messages import RemoveBroker
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.clients.quorum import change
 
     address = find_controller(controller, state_file, os.environ)
     if dry_run:
@@ -113,9 +113,9 @@ def unregister(
 
 def _to_unregister(controller: str, node_id: int) -> str:
     """Return what the registration is now. The controller decides whether it can go."""
-    from deploy.clients.metadata import read_metadata
-    from deploy.errors import DeployError
-    from deploy.views import view_cluster
+    from penstock.deploy.clients.metadata import read_metadata
+    from penstock.deploy.errors import DeployError
+    from penstock.deploy.views import view_cluster
 
     cluster = read_metadata(controller, lambda image: view_cluster(image, controller, {}))
     found = [node for node in cluster.nodes if node.node_id == node_id]

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.completing import complete_groups, complete_topics
-from deploy.output import Format
+from penstock.deploy.cli.completing import complete_groups, complete_topics
+from penstock.deploy.output import Format
 
 Bootstrap = Annotated[
     str,

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
-from deploy.cli.record_options import RecordOptions
-from deploy.errors import UsageError
-from deploy.output import Progress, counted, remark
+from penstock.deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
+from penstock.deploy.cli.record_options import RecordOptions
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Progress, counted, remark
 
 if TYPE_CHECKING:
-    from deploy.records.lines import LineReader
-    from deploy.records.sending import SendOptions
+    from penstock.deploy.records.lines import LineReader
+    from penstock.deploy.records.sending import SendOptions
 
 _ACKS = ("all", "1", "0")
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -119,7 +119,7 @@ def produce(
     penstock consume orders --from-beginning --until-end --json | penstock produce copy --json
     """
     reader, sending = _reader(topic, what, records), _sending(topic, delivery)
-    from deploy.records.sending import send
+    from penstock.deploy.records.sending import send
 
     lines: Iterable[bytes] = _lines(what.file)
     if what.value is not None:
@@ -132,8 +132,8 @@ def produce(
 
 def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":
     """Raises UsageError."""
-    from deploy.groups.reset import parse_time
-    from deploy.records.lines import LineReader, parse_headers
+    from penstock.deploy.groups.reset import parse_time
+    from penstock.deploy.records.lines import LineReader, parse_headers
 
     if what.value is not None and what.file is not None:
         raise UsageError("--value and --from-file exclude each other")
@@ -152,7 +152,7 @@ def _reader(topic: str, what: _Input, records: RecordOptions) -> "LineReader":
 
 def _sending(topic: str, delivery: _Delivery) -> "SendOptions":
     """Raises UsageError."""
-    from deploy.records.sending import SendOptions
+    from penstock.deploy.records.sending import SendOptions
 
     if delivery.acks not in _ACKS:
         raise UsageError(f"--acks {delivery.acks!r}: one of {', '.join(_ACKS)}")

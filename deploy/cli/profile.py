@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.completing import complete_profiles
-from deploy.cli.options import Output
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.completing import complete_profiles
+from penstock.deploy.cli.options import Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from deploy.clients.profiles import Profile
+    from penstock.deploy.clients.profiles import Profile
 
 app = typer.Typer(
     help="Name clusters, and choose the one that commands talk to.", no_args_is_help=True
@@ -48,8 +48,8 @@ def add(
 
     For example: penstock profile add prod -b kafka1:9092 --command-config prod.properties
     """
-    from deploy.clients import profiles
-    from deploy.clients.security import chosen_file, read_file
+    from penstock.deploy.clients import profiles
+    from penstock.deploy.clients.security import chosen_file, read_file
 
     profiles.check_name(name)
     file = chosen_file()
@@ -78,8 +78,8 @@ def list_(*, output: Output = Format.TABLE) -> None:
 
     For example: penstock profile list --output json
     """
-    from deploy.clients import profiles
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients import profiles
+    from penstock.deploy.output import print_document, print_table
 
     found = profiles.read(profiles.default_path(os.environ))
     views = [
@@ -111,8 +111,8 @@ def show(
 
     For example: penstock profile show prod
     """
-    from deploy.clients import profiles
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients import profiles
+    from penstock.deploy.output import print_document, print_table
 
     path = profiles.default_path(os.environ)
     found = profiles.read(path)
@@ -132,7 +132,7 @@ def use(name: Name) -> None:
 
     For example: penstock profile use prod
     """
-    from deploy.clients import profiles
+    from penstock.deploy.clients import profiles
 
     path = profiles.default_path(os.environ)
     found = profiles.read(path)
@@ -147,7 +147,7 @@ def remove(name: Name) -> None:
 
     For example: penstock profile remove staging
     """
-    from deploy.clients import profiles
+    from penstock.deploy.clients import profiles
 
     path = profiles.default_path(os.environ)
     found = profiles.read(path)
@@ -160,7 +160,7 @@ def remove(name: Name) -> None:
 
 def _shown(profile: "Profile") -> dict[str, str]:
     """Return the fields without passwords in addresses."""
-    from objectstore.url import redact_url
+    from penstock.objectstore.url import redact_url
 
     return {
         "bootstrap": profile.bootstrap,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import Controller, DryRun, Output, StateFile
-from deploy.output import Format, say
+from penstock.deploy.cli.options import Controller, DryRun, Output, StateFile
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from controller.api.messages import QuorumStatus
+    from penstock.controller.api.messages import QuorumStatus
 
 app = typer.Typer(help="Show and change the quorum of controllers.", no_args_is_help=True)
 
@@ -50,10 +50,10 @@ def describe(
 
     For example: penstock quorum describe --replication
     """
-    from deploy.clients.metadata import find_controller
-    from deploy.clients.quorum import describe as describe_quorum
-    from deploy.clients.quorum import replication_rows, status_lines
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.clients.quorum import describe as describe_quorum
+    from penstock.deploy.clients.quorum import replication_rows, status_lines
+    from penstock.deploy.output import print_document, print_table
 
     quorum: QuorumStatus = describe_quorum(find_controller(controller, state_file, os.environ))
     if output is not Format.TABLE:
@@ -87,9 +87,9 @@ def add(
 
     For example: penstock quorum add 4
     """
-    from controller.api.messages import AddVoter
-    from deploy.clients.metadata import find_controller
-    from deploy.clients.quorum import change
+    from penstock.controller.api.messages import AddVoter
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.clients.quorum import change
 
     address = find_controller(controller, state_file, os.environ)
     change(
@@ -112,9 +112,9 @@ def remove(
 
     For example: penstock quorum remove 2 --dry-run
     """
-    from controller.api.messages import RemoveController
-    from deploy.clients.metadata import find_controller
-    from deploy.clients.quorum import change, describe, removal
+    from penstock.controller.api.messages import RemoveController
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.clients.quorum import change, describe, removal
 
     address = find_controller(controller, state_file, os.environ)
     if dry_run:
@@ -148,9 +148,9 @@ def transfer(
 
     For example: penstock quorum transfer 1
     """
-    from controller.api.messages import TransferLeadership
-    from deploy.clients.metadata import find_controller
-    from deploy.clients.quorum import change
+    from penstock.controller.api.messages import TransferLeadership
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.clients.quorum import change
 
     address = find_controller(controller, state_file, os.environ)
     change(

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deploy.clients.quotas import QuotaView
+    from penstock.deploy.clients.quotas import QuotaView
 
 app = typer.Typer(
     help="List, set and delete quotas of users, clients and addresses.", no_args_is_help=True
@@ -36,8 +36,8 @@ def list_(
 
     For example: penstock quotas list --user alice
     """
-    from deploy.clients.quotas import list_quotas
-    from deploy.clients.wire import WireClient
+    from penstock.deploy.clients.quotas import list_quotas
+    from penstock.deploy.clients.wire import WireClient
 
     with WireClient(bootstrap) as client:
         _print(list_quotas(client, _entity(user, client_id, ip)), output=output)
@@ -91,8 +91,8 @@ def delete(
 
     For example: penstock quotas delete --user alice producer_byte_rate --dry-run
     """
-    from deploy.clients.quotas import list_quotas, shown
-    from deploy.clients.wire import WireClient
+    from penstock.deploy.clients.quotas import list_quotas, shown
+    from penstock.deploy.clients.wire import WireClient
 
     entity = _entity(user, client_id, ip)
     _check_named(entity)
@@ -141,8 +141,8 @@ def _alter(
     *,
     output: Format,
 ) -> None:
-    from deploy.clients.quotas import alter_quotas, list_quotas
-    from deploy.clients.wire import WireClient
+    from penstock.deploy.clients.quotas import alter_quotas, list_quotas
+    from penstock.deploy.clients.wire import WireClient
 
     _check_named(entity)
     with WireClient(bootstrap) as client:
@@ -152,8 +152,8 @@ def _alter(
 
 
 def _print(found: "Sequence[QuotaView]", *, output: Format) -> None:
-    from deploy.clients.quotas import shown
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.quotas import shown
+    from penstock.deploy.output import print_document, print_table
 
     if output is not Format.TABLE:
         print_document(output, found)

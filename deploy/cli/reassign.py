@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.completing import complete_partitions
-from deploy.cli.options import (
+from penstock.deploy.cli.completing import complete_partitions
+from penstock.deploy.cli.options import (
     BOOTSTRAP,
     Bootstrap,
     Controller,
@@ -17,8 +17,8 @@ from deploy.cli.options import (
     Output,
     StateFile,
 )
-from deploy.errors import DeployError, KafkaFailed, UsageError
-from deploy.output import Format, say
+from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.deploy.output import Format, say
 
 app = typer.Typer(
     help="Move partitions to other brokers: generate, execute, verify, cancel, trace.",
@@ -55,10 +55,16 @@ def generate(
 
     For example: penstock reassign generate --topics-to-move-json-file topics.json --broker-list 1,2
     """
-    from deploy.clients.wire import WireClient
-    from deploy.output import print_document
-    from deploy.reassign.admin import current_assignment
-    from deploy.reassign.plan import document, parse_brokers, parse_topics, propose, to_json
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import print_document
+    from penstock.deploy.reassign.admin import current_assignment
+    from penstock.deploy.reassign.plan import (
+        document,
+        parse_brokers,
+        parse_topics,
+        propose,
+        to_json,
+    )
 
     topics, brokers = parse_topics(_read(topics_file)), parse_brokers(broker_list)
     with WireClient(bootstrap) as client:
@@ -91,9 +97,9 @@ def execute(
 
     For example: penstock reassign execute --reassignment-json-file moves.json --dry-run
     """
-    from deploy.clients.wire import WireClient
-    from deploy.reassign.admin import current_assignment, ongoing, reassign
-    from deploy.reassign.plan import ids, parse_reassignment, to_json
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.reassign.admin import current_assignment, ongoing, reassign
+    from penstock.deploy.reassign.plan import ids, parse_reassignment, to_json
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
@@ -136,10 +142,10 @@ def verify(
 
     For example: penstock reassign verify --reassignment-json-file moves.json
     """
-    from deploy.clients.wire import WireClient
-    from deploy.output import print_document
-    from deploy.reassign.admin import current_assignment, ongoing
-    from deploy.reassign.plan import parse_reassignment, status_of
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import print_document
+    from penstock.deploy.reassign.admin import current_assignment, ongoing
+    from penstock.deploy.reassign.plan import parse_reassignment, status_of
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
@@ -174,10 +180,10 @@ def cancel(
 
     For example: penstock reassign cancel --reassignment-json-file moves.json --dry-run
     """
-    from broker.wire.error_codes import ErrorCode
-    from deploy.clients.wire import WireClient
-    from deploy.reassign.admin import ongoing, reassign
-    from deploy.reassign.plan import parse_reassignment
+    from penstock.broker.wire.error_codes import ErrorCode
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.reassign.admin import ongoing, reassign
+    from penstock.deploy.reassign.plan import parse_reassignment
 
     wanted = parse_reassignment(_read(reassignment_file))
     with WireClient(bootstrap) as client:
@@ -225,9 +231,9 @@ def trace(
 
     For example: penstock reassign trace orders-0
     """
-    from deploy.clients.metadata import find_controller
-    from deploy.output import print_document, print_table
-    from deploy.reassign.trace import ask_move, parse_partition
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.output import print_document, print_table
+    from penstock.deploy.reassign.trace import ask_move, parse_partition
 
     key = parse_partition(partition)
     move = ask_move(find_controller(controller, state_file, os.environ), key)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.errors import UsageError
-from deploy.records.formats import RecordFormat
+from penstock.deploy.errors import UsageError
+from penstock.deploy.records.formats import RecordFormat
 
 if TYPE_CHECKING:
-    from deploy.records.formats import RecordCodec
+    from penstock.deploy.records.formats import RecordCodec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class RecordOptions:
 
     def codecs(self, topic: str) -> "tuple[RecordCodec, RecordCodec]":
         """Return the codecs of keys and of values. Raises UsageError."""
-        from broker.schemas.registry import RegistryUrlInvalid, SchemaRegistry
-        from deploy.records.formats import codec
+        from penstock.broker.schemas.registry import RegistryUrlInvalid, SchemaRegistry
+        from penstock.deploy.records.formats import codec
 
         if self.key_format in {RecordFormat.AVRO, RecordFormat.PROTOBUF}:
             raise UsageError(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.errors import UsageError
+from penstock.deploy.errors import UsageError
 
 if TYPE_CHECKING:
-    from deploy.groups.reset import Goal
+    from penstock.deploy.groups.reset import Goal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ResetGoal:
 
 def goal_of(options: ResetGoal) -> "Goal":
     """Return the goal. Raises UsageError unless exactly one option is given."""
-    from deploy.groups import reset
+    from penstock.deploy.groups import reset
 
     time_ms: int | None = None
     if options.to_datetime is not None:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.completing import complete_topics
-from deploy.cli.options import StateFile
-from deploy.errors import UsageError
-from deploy.output import say
+from penstock.deploy.cli.completing import complete_topics
+from penstock.deploy.cli.options import StateFile
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import say
 
 
 def snippets(
@@ -46,10 +46,10 @@ def snippets(
 
     For example: penstock snippets kcat --topic orders
     """
-    from deploy.clients.profiles import current_profile
-    from deploy.clients.security import PLAINTEXT, current_security, read_file
-    from deploy.clients.target import DEFAULT_BOOTSTRAP, dev_cluster
-    from deploy.local.client_snippets import SNIPPETS, filled, lines
+    from penstock.deploy.clients.profiles import current_profile
+    from penstock.deploy.clients.security import PLAINTEXT, current_security, read_file
+    from penstock.deploy.clients.target import DEFAULT_BOOTSTRAP, dev_cluster
+    from penstock.deploy.local.client_snippets import SNIPPETS, filled, lines
 
     if client is not None and client not in SNIPPETS:
         raise UsageError(f"client {client!r} is not supported: {', '.join(SNIPPETS)}")

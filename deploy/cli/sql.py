@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from base.collector import resume_collector
-from deploy.cli.completing import complete_snapshots, complete_topic_values, complete_topics
-from deploy.cli.lake_errors import one_line_errors
-from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import Output
-from deploy.errors import UsageError
-from deploy.output import Format
+from penstock.base.collector import resume_collector
+from penstock.deploy.cli.completing import (
+    complete_snapshots,
+    complete_topic_values,
+    complete_topics,
+)
+from penstock.deploy.cli.lake_errors import one_line_errors
+from penstock.deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.options import Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
-    from lake.sql.session import SessionOptions
-    from lake.table.values import ValueFormat
+    from penstock.lake.sql.session import SessionOptions
+    from penstock.lake.table.values import ValueFormat
 
 _FORMATS = {
     ".avsc": "avro",
@@ -84,7 +88,7 @@ class TopicOptions:
 
     def formats(self) -> "dict[str, ValueFormat]":
         """Return the formats of topics. Raise UsageError."""
-        from lake.table.values import ValueFormat
+        from penstock.lake.table.values import ValueFormat
 
         messages = dict(_pair("--message", item) for item in self.message or [])
         found: dict[str, ValueFormat] = {}
@@ -181,9 +185,9 @@ def sql(
         raise UsageError("--output and --parquet exclude each other")
     with one_line_errors("sql"):
         _hide_pandas()
-        from deploy.clients.target import find_store
-        from deploy.sql.command import Command, RowOutput
-        from deploy.sql.prompt import run_prompt
+        from penstock.deploy.clients.target import find_store
+        from penstock.deploy.sql.command import Command, RowOutput
+        from penstock.deploy.sql.prompt import run_prompt
 
         resume_collector()
         rows = RowOutput(form.output, form.parquet, limits.max_rows)
@@ -198,8 +202,8 @@ def sql(
 
 
 def _session_options(cluster: str, topics: TopicOptions, limits: LimitOptions) -> "SessionOptions":
-    from lake.sql.session import SessionOptions
-    from lake.sql.tokens import moment_of
+    from penstock.lake.sql.session import SessionOptions
+    from penstock.lake.sql.tokens import moment_of
 
     return SessionOptions(
         cluster_id=cluster,

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deploy.cli.options import Controller, Output, StateFile, TopicName
-from deploy.errors import DeployError
-from deploy.output import Format
+from penstock.deploy.cli.options import Controller, Output, StateFile, TopicName
+from penstock.deploy.errors import DeployError
+from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
-    from deploy.views import StreamView
+    from penstock.deploy.views import StreamView
 
 app = typer.Typer(help="Show streams: epochs, ranges, objects.", no_args_is_help=True)
 
@@ -33,9 +33,9 @@ def describe(
 
     For example: penstock streams describe orders
     """
-    from deploy.clients.metadata import find_controller, read_metadata
-    from deploy.output import print_document
-    from deploy.views import view_streams
+    from penstock.deploy.clients.metadata import find_controller, read_metadata
+    from penstock.deploy.output import print_document
+    from penstock.deploy.views import view_streams
 
     found: list[StreamView] | None = read_metadata(
         find_controller(controller, state_file, os.environ),
@@ -53,7 +53,7 @@ def describe(
 
 
 def _print_streams(topic: str, streams: "list[StreamView]") -> None:
-    from deploy.output import print_table, size
+    from penstock.deploy.output import print_table, size
 
     columns = [
         "stream",
@@ -86,7 +86,7 @@ def _print_streams(topic: str, streams: "list[StreamView]") -> None:
 
 
 def _print_ranges(streams: "list[StreamView]") -> None:
-    from deploy.output import print_table, size
+    from penstock.deploy.output import print_table, size
 
     rows = [
         (

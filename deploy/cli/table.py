@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deploy.cli.lake_errors import one_line_errors
-from deploy.cli.option_groups import with_option_groups
-from deploy.cli.options import Output, TopicName
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.lake_errors import one_line_errors
+from penstock.deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.options import Output, TopicName
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from lake.table.engines import Engine
-    from lake.table.sync import BatchReport, SyncOptions, TableSync
-    from lake.table.values import ValueFormat
-    from lake.table.warehouse import Warehouse
+    from penstock.lake.table.engines import Engine
+    from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
+    from penstock.lake.table.values import ValueFormat
+    from penstock.lake.table.warehouse import Warehouse
 
 app = typer.Typer(
     help="Export topics to tables: Iceberg, or a directory of Parquet.", no_args_is_help=True
@@ -64,7 +64,7 @@ class WarehouseOptions:
 
     def open(self) -> "Warehouse":
         """Raise UsageError for a property that is not NAME=VALUE."""
-        from lake.table.warehouse import Warehouse
+        from penstock.lake.table.warehouse import Warehouse
 
         given: dict[str, str] = {}
         for item in self.catalog_property or []:
@@ -96,7 +96,7 @@ class EngineOptions:
 
     @contextmanager
     def start(self) -> Generator["Engine", None, None]:
-        from lake.table.engines import LocalEngine, SparkEngine
+        from penstock.lake.table.engines import LocalEngine, SparkEngine
 
         wanted = _choice("--engine", self.engine, "local", "spark")
         is_spark = self.master or wanted == "spark"
@@ -137,7 +137,7 @@ class RowOptions:
 
     def format(self) -> "ValueFormat":
         """Raise UsageError if the schema's file cannot be read."""
-        from lake.table.values import ValueFormat
+        from penstock.lake.table.values import ValueFormat
 
         try:
             content = b"" if self.schema is None else self.schema.read_bytes()
@@ -211,12 +211,12 @@ def sync(
     For example: penstock table sync flights --warehouse ./warehouse --format json --once
     """
     with one_line_errors("table"):
-        from deploy.output import Progress
-        from lake.arrow.cluster import StoreCluster
-        from lake.table.model import Layout
-        from lake.table.source import TopicSource
-        from lake.table.sync import TableSync
-        from lake.table.warehouse import REJECTS_SUFFIX, table_name_of
+        from penstock.deploy.output import Progress
+        from penstock.lake.arrow.cluster import StoreCluster
+        from penstock.lake.table.model import Layout
+        from penstock.lake.table.source import TopicSource
+        from penstock.lake.table.sync import TableSync
+        from penstock.lake.table.warehouse import REJECTS_SUFFIX, table_name_of
 
         options = _sync_options(rows, batches)
         warehouse = place.open()
@@ -238,7 +238,7 @@ def sync(
 
 
 def _sync_options(rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
-    from lake.table.sync import SyncOptions
+    from penstock.lake.table.sync import SyncOptions
 
     return SyncOptions(
         value_format=rows.format(),
@@ -280,7 +280,7 @@ def _run(run: "TableSync", *, once: bool, interval_s: float, output: Format) -> 
 
 
 def _print_report(report: "BatchReport", *, output: Format) -> None:
-    from deploy.output import print_json_line, size
+    from penstock.deploy.output import print_json_line, size
 
     if output is not Format.TABLE:
         print_json_line(report)
@@ -311,8 +311,8 @@ def compact(
     For example: penstock table compact flights --warehouse ./warehouse
     """
     with one_line_errors("table"):
-        from deploy.output import Progress, print_document
-        from lake.table.compact import compact as join
+        from penstock.deploy.output import Progress, print_document
+        from penstock.lake.table.compact import compact as join
 
         warehouse = place.open()
         with (
@@ -343,8 +343,8 @@ def query(
     For example: penstock table query 'SELECT carrier, avg(delay) FROM flights GROUP BY 1'
     """
     with one_line_errors("table"):
-        from deploy.output import print_document, print_table
-        from lake.table.query import query as ask
+        from penstock.deploy.output import print_document, print_table
+        from penstock.lake.table.query import query as ask
 
         found: Any = ask(place.open(), sql)
     rows: list[dict[str, Any]] = found.slice(0, max_rows).to_pylist()

@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.asking import confirm
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.asking import confirm
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deploy.clients.delegation_tokens import TokenView
-    from deploy.clients.wire import WireClient
+    from penstock.deploy.clients.delegation_tokens import TokenView
+    from penstock.deploy.clients.wire import WireClient
 
 app = typer.Typer(
     help=(
@@ -52,9 +52,9 @@ def create(
 
     For example: penstock tokens create --renewer spark --max-lifetime 2d
     """
-    from deploy.clients.delegation_tokens import create_token
-    from deploy.clients.wire import WireClient
-    from deploy.output import iso_time, print_document
+    from penstock.deploy.clients.delegation_tokens import create_token
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import iso_time, print_document
 
     lifetime_ms = _period_ms("--max-lifetime", max_lifetime)
     with WireClient(bootstrap) as client:
@@ -86,9 +86,9 @@ def list_(
 
     For example: penstock tokens list --owner alice
     """
-    from deploy.clients.delegation_tokens import list_tokens
-    from deploy.clients.wire import WireClient
-    from deploy.output import iso_time, print_document, print_table
+    from penstock.deploy.clients.delegation_tokens import list_tokens
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import iso_time, print_document, print_table
 
     with WireClient(bootstrap) as client:
         tokens = list_tokens(client, owner)
@@ -127,9 +127,9 @@ def renew(
 
     For example: penstock tokens renew 1f0c2f5e-3b3e-4a4e-9a53-6d2b0f6f9a11
     """
-    from deploy.clients.delegation_tokens import renew_token
-    from deploy.clients.wire import WireClient
-    from deploy.output import iso_time, print_document
+    from penstock.deploy.clients.delegation_tokens import renew_token
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import iso_time, print_document
 
     period_ms = _period_ms("--period", period)
     with WireClient(bootstrap) as client:
@@ -153,8 +153,8 @@ def expire(
 
     For example: penstock tokens expire 1f0c2f5e-3b3e-4a4e-9a53-6d2b0f6f9a11 --dry-run
     """
-    from deploy.clients.delegation_tokens import expire_token
-    from deploy.clients.wire import WireClient
+    from penstock.deploy.clients.delegation_tokens import expire_token
+    from penstock.deploy.clients.wire import WireClient
 
     with WireClient(bootstrap) as client:
         token = _found(client, token_id)
@@ -167,7 +167,7 @@ def expire(
 
 
 def _found(client: "WireClient", token_id: str) -> "TokenView":
-    from deploy.clients.delegation_tokens import list_tokens
+    from penstock.deploy.clients.delegation_tokens import list_tokens
 
     found: Sequence[TokenView] = [
         token for token in list_tokens(client) if token.token_id == token_id
@@ -178,7 +178,7 @@ def _found(client: "WireClient", token_id: str) -> "TokenView":
 
 
 def _document(token: "TokenView") -> dict[str, object]:
-    from deploy.output import iso_time
+    from penstock.deploy.output import iso_time
 
     return {
         "token_id": token.token_id,
@@ -193,8 +193,8 @@ def _document(token: "TokenView") -> dict[str, object]:
 
 
 def _period_ms(option: str, given: str | None) -> int:
-    from base.settings import Kind, Setting, SettingInvalid, parse
-    from deploy.clients.delegation_tokens import DEFAULT_PERIOD
+    from penstock.base.settings import Kind, Setting, SettingInvalid, parse
+    from penstock.deploy.clients.delegation_tokens import DEFAULT_PERIOD
 
     if given is None:
         return DEFAULT_PERIOD

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import Controller, Output, StateFile
-from deploy.errors import UsageError
-from deploy.output import Format
+from penstock.deploy.cli.options import Controller, Output, StateFile
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
-    from deploy.top.watch import Watch
+    from penstock.deploy.top.watch import Watch
 
 
 def top(
@@ -43,9 +43,9 @@ def top(
     """
     if not 0.1 <= interval <= 60:
         raise UsageError(f"--interval {interval} is not allowed: 0.1 to 60 seconds")
-    from deploy.clients.metadata import find_controller
-    from deploy.top.cost import Prices
-    from deploy.top.watch import Watch
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.top.cost import Prices
+    from penstock.deploy.top.watch import Watch
 
     prices = Prices(
         put_usd_per_1000=put_price,
@@ -64,8 +64,8 @@ def top(
 def _print_once(watch: "Watch", output: Format) -> None:
     from rich.console import Console
 
-    from deploy.output import print_document
-    from deploy.top.page import page
+    from penstock.deploy.output import print_document
+    from penstock.deploy.top.page import page
 
     view = watch.measure()
     if output is not Format.TABLE:
@@ -77,7 +77,7 @@ def _print_once(watch: "Watch", output: Format) -> None:
 def _print_live(watch: "Watch", interval: float) -> None:
     from rich.live import Live
 
-    from deploy.top.page import page
+    from penstock.deploy.top.page import page
 
     with Live(page(watch.measure()), screen=True, auto_refresh=False) as live:
         while True:

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.asking import confirm
-from deploy.cli.completing import (
+from penstock.deploy.cli.asking import confirm
+from penstock.deploy.cli.completing import (
     complete_deleted_topics,
     complete_topic_configs,
     complete_topics,
 )
-from deploy.cli.config_values import parse_topic_config
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
-from deploy.cli.topics_apply import alter, apply
-from deploy.cli.topics_fork import fork
-from deploy.cli.topics_offsets import offsets
-from deploy.errors import UsageError
-from deploy.output import Format, iso_time, say
+from penstock.deploy.cli.config_values import parse_topic_config
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName, Yes
+from penstock.deploy.cli.topics_apply import alter, apply
+from penstock.deploy.cli.topics_fork import fork
+from penstock.deploy.cli.topics_offsets import offsets
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, iso_time, say
 
 if TYPE_CHECKING:
-    from broker.wire.frozen_topics import FrozenTopicInfo
-    from deploy.clients.kafka import Kafka
-    from deploy.topic_sizes import SizeView
+    from penstock.broker.wire.frozen_topics import FrozenTopicInfo
+    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.topic_sizes import SizeView
 
 app = typer.Typer(
     help=(
@@ -71,7 +71,7 @@ def create(
     For example: penstock topics create orders --partitions 6 --config retention.ms=3600000
     """
     configs = dict(map(parse_topic_config, config or []))
-    from deploy.clients.kafka import Kafka
+    from penstock.deploy.clients.kafka import Kafka
 
     Kafka(bootstrap).create_topic(name, partitions, replication_factor, configs)
     say(f"created {name}")
@@ -98,8 +98,8 @@ def list_topics(
     if deleted:
         _list_deleted(bootstrap, output=output)
         return
-    from deploy.clients.brokers import Brokers
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
         topics = brokers.metadata(None).topics
@@ -155,8 +155,8 @@ def describe(
     """
     if name is None and not size:
         raise UsageError("name a topic, or add --size for the sizes of all topics")
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     if size or name is None:
@@ -226,8 +226,8 @@ def delete_records(
     """
     if (before_offset is not None) + (before_time is not None) + all_records != 1:
         raise UsageError("name one of --before-offset, --before-time and --all")
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     there = [part.partition for part in kafka.topic(name).partitions]
@@ -236,7 +236,7 @@ def delete_records(
     offsets = kafka.offsets(name, partition or there)
     ends = {index: latest for index, (_, latest) in offsets.items()}
     if before_time is not None:
-        from deploy.groups.reset import parse_time
+        from penstock.deploy.groups.reset import parse_time
 
         starts = kafka.offsets_for_time(name, ends, parse_time(before_time))
     else:
@@ -267,7 +267,7 @@ def delete_records(
 def _print_records_to_delete(
     name: str, offsets: Mapping[int, tuple[int, int]], starts: Mapping[int, int], output: Format
 ) -> None:
-    from deploy.output import print_document, print_table
+    from penstock.deploy.output import print_document, print_table
 
     views = [
         {
@@ -308,9 +308,9 @@ def delete(
 
     For example: penstock topics delete orders --dry-run
     """
-    from deploy.clients.frozen_topics import delete_topic, deleted_topics, full_name
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_document
+    from penstock.deploy.clients.frozen_topics import delete_topic, deleted_topics, full_name
+    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.output import print_document
 
     is_purge = name in map(full_name, deleted_topics(bootstrap))
     what = f"{name} for good" if is_purge else _contents(Kafka(bootstrap), name)
@@ -395,9 +395,9 @@ def undelete(
     if records:
         _undelete_records(bootstrap, name, new_name, output=output, dry_run=dry_run)
         return
-    from deploy.clients.frozen_topics import find_deleted
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_document
+    from penstock.deploy.clients.frozen_topics import find_deleted
+    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.output import print_document
 
     found = find_deleted(bootstrap, name)
     returned = new_name or found.name
@@ -433,8 +433,8 @@ def _undelete_records(
 ) -> None:
     if new_name is None:
         raise UsageError("--records needs --as NEW: the log start of a topic never goes back")
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.output import print_document, print_table
 
     kafka = Kafka(bootstrap)
     partitions = [part.partition for part in kafka.topic(name).partitions]
@@ -474,10 +474,10 @@ def _undelete_records(
 
 def _list_deleted(bootstrap: str, *, output: Format) -> None:
     """Print the deleted topics, and the topics with deleted records, that can come back."""
-    from deploy.clients.frozen_topics import deleted_records, deleted_topics
-    from deploy.output import print_document, print_table
-    from deploy.output import size as size_text
-    from deploy.top.cost import Prices, storage_usd_month
+    from penstock.deploy.clients.frozen_topics import deleted_records, deleted_topics
+    from penstock.deploy.output import print_document, print_table
+    from penstock.deploy.output import size as size_text
+    from penstock.deploy.top.cost import Prices, storage_usd_month
 
     rows = [
         (
@@ -508,9 +508,9 @@ def _until(topic: "FrozenTopicInfo") -> str:
 
 def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: Format) -> None:
     """Print the sizes of the partitions of one topic, or of all topics."""
-    from deploy.output import print_document, print_table
-    from deploy.top.cost import Prices
-    from deploy.topic_sizes import topic_sizes, total
+    from penstock.deploy.output import print_document, print_table
+    from penstock.deploy.top.cost import Prices
+    from penstock.deploy.topic_sizes import topic_sizes, total
 
     topics = kafka.topics() if name is None else [kafka.topic(name)]
     sizes = topic_sizes(kafka.brokers(), topics, Prices(storage_usd_per_gb_month=price))
@@ -544,7 +544,7 @@ def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, output: F
 
 
 def _cells(size: "SizeView") -> tuple[str, ...]:
-    from deploy.output import size as size_text
+    from penstock.deploy.output import size as size_text
 
     return (
         "-" if size.stored_bytes is None else size_text(size.stored_bytes),

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, TopicName
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 
 def apply(
@@ -34,11 +34,11 @@ def apply(
 
     For example: penstock topics apply topics.json --dry-run
     """
-    from controller.metadata.configs import TOPIC_RESOURCE
-    from deploy.clients import configs
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_document
-    from deploy.topic_plan import FoundTopic, plan, read_wanted
+    from penstock.controller.metadata.configs import TOPIC_RESOURCE
+    from penstock.deploy.clients import configs
+    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.output import print_document
+    from penstock.deploy.topic_plan import FoundTopic, plan, read_wanted
 
     wanted = read_wanted(_content(file), "standard input" if file == "-" else file)
     kafka = Kafka(bootstrap)
@@ -101,7 +101,7 @@ def alter(
 
     For example: penstock topics alter orders --partitions 12
     """
-    from deploy.clients.kafka import Kafka
+    from penstock.deploy.clients.kafka import Kafka
 
     Kafka(bootstrap).add_partitions(name, partitions)
     say(f"{name} has {partitions} partitions")

@@ -5,11 +5,15 @@ from typing import Annotated
 
 import typer
 
-from deploy.cli.completing import complete_snapshots, complete_topic_configs, complete_topics
-from deploy.cli.config_values import parse_topic_config
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
-from deploy.errors import UsageError
-from deploy.output import Format, say
+from penstock.deploy.cli.completing import (
+    complete_snapshots,
+    complete_topic_configs,
+    complete_topics,
+)
+from penstock.deploy.cli.config_values import parse_topic_config
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, say
 
 Source = Annotated[
     str,
@@ -74,22 +78,22 @@ def fork(
     if sum(option is not None for option in (at_time, at_offsets, snapshot)) > 1:
         raise UsageError("name one of --at-time, --at-offsets and --snapshot")
     if snapshot is not None:
-        from stream.format.manifest.model import in_snapshot
+        from penstock.stream.format.manifest.model import in_snapshot
 
         source = in_snapshot(source, snapshot)
     configs = {"penstock.fork.source": source} | dict(map(parse_topic_config, config or []))
     if at_time is not None:
-        from deploy.groups.reset import parse_time
+        from penstock.deploy.groups.reset import parse_time
 
         configs["penstock.fork.timestamp.ms"] = str(parse_time(at_time))
     if at_offsets is not None:
-        from deploy.fork_offsets import read_offsets
+        from penstock.deploy.fork_offsets import read_offsets
 
         configs["penstock.fork.offsets"] = ",".join(
             f"{partition}:{offset}" for partition, offset in read_offsets(at_offsets, source)
         )
-    from deploy.clients.kafka import Kafka
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.kafka import Kafka
+    from penstock.deploy.output import print_document, print_table
 
     kafka, began = Kafka(bootstrap), monotonic()
     kafka.create_topic(name, -1, -1, configs)

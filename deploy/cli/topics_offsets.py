@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from deploy.cli.completing import complete_topics
-from deploy.cli.options import BOOTSTRAP, Bootstrap, Output
-from deploy.errors import UsageError
-from deploy.output import Format
+from penstock.deploy.cli.completing import complete_topics
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, Output
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format
 
 if TYPE_CHECKING:
-    from deploy.clients.brokers import Brokers, Partition
+    from penstock.deploy.clients.brokers import Brokers, Partition
 
 _TIMES: Final[Mapping[str, int]] = {
     "latest": -1,
@@ -61,8 +61,8 @@ def offsets(
     For example: penstock topics offsets orders --time 2026-01-31T12:00:00
     """
     timestamp = _timestamp(time)
-    from deploy.clients.brokers import Brokers
-    from deploy.output import print_document, print_table
+    from penstock.deploy.clients.brokers import Brokers
+    from penstock.deploy.output import print_document, print_table
 
     with Brokers(bootstrap) as brokers:
         wanted = _wanted(brokers, names or (), partition or ())
@@ -82,7 +82,7 @@ def _timestamp(text: str) -> int:
         return _TIMES[text]
     if text.isdecimal() or text in map(str, _TIMES.values()):
         return int(text)
-    from deploy.groups.reset import parse_time
+    from penstock.deploy.groups.reset import parse_time
 
     try:
         return parse_time(text)

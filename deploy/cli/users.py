@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
-from deploy.cli.asking import confirm
-from deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
-from deploy.errors import UsageError
-from deploy.output import Format, remark, say
+from penstock.base.scram import ITERATIONS_MAX, ITERATIONS_MIN, SCRAM_BY_NAME
+from penstock.deploy.cli.asking import confirm
+from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, DryRun, Output, Yes
+from penstock.deploy.errors import UsageError
+from penstock.deploy.output import Format, remark, say
 
 app = typer.Typer(help="Manage users who authenticate by SCRAM or PLAIN.", no_args_is_help=True)
 _DEFAULT = "SCRAM-SHA-512"
@@ -40,8 +40,8 @@ def create(
 
     For example: penstock users create alice --password-file alice.txt
     """
-    from deploy.clients.users import create_user
-    from deploy.clients.wire import WireClient
+    from penstock.deploy.clients.users import create_user
+    from penstock.deploy.clients.wire import WireClient
 
     if mechanism not in SCRAM_BY_NAME:
         raise UsageError(f"--mechanism {mechanism!r} is not allowed: {', '.join(SCRAM_BY_NAME)}")
@@ -57,9 +57,9 @@ def list_(bootstrap: Bootstrap = BOOTSTRAP, output: Output = Format.TABLE) -> No
 
     For example: penstock users list --output json
     """
-    from deploy.clients.users import list_users
-    from deploy.clients.wire import WireClient
-    from deploy.output import print_document
+    from penstock.deploy.clients.users import list_users
+    from penstock.deploy.clients.wire import WireClient
+    from penstock.deploy.output import print_document
 
     with WireClient(bootstrap) as client:
         users = list_users(client)
@@ -90,8 +90,8 @@ def delete(
 
     For example: penstock users delete alice --dry-run
     """
-    from deploy.clients.users import delete_credential, list_users
-    from deploy.clients.wire import WireClient
+    from penstock.deploy.clients.users import delete_credential, list_users
+    from penstock.deploy.clients.wire import WireClient
 
     with WireClient(bootstrap) as client:
         found = [user for user in list_users(client, name) if user.name == name]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.cli.options import Controller, Output, StateFile
-from deploy.errors import DeployError
-from deploy.output import Format, say
+from penstock.deploy.cli.options import Controller, Output, StateFile
+from penstock.deploy.errors import DeployError
+from penstock.deploy.output import Format, say
 
 if TYPE_CHECKING:
-    from deploy.doctor.wal_survey import WalSurvey
+    from penstock.deploy.doctor.wal_survey import WalSurvey
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and repair the WALs of brokers.")
 
@@ -71,13 +71,13 @@ def repair(
     """
     import asyncio
 
-    from controller.api.errors import ControllerError
-    from deploy.clients.metadata import find_controller
-    from deploy.clients.target import find_store
-    from deploy.node.logs import to_stderr
-    from deploy.output import print_document
-    from objectstore.errors import InvalidStoreUrl, ObjectStoreError
-    from stream.errors import StreamError
+    from penstock.controller.api.errors import ControllerError
+    from penstock.deploy.clients.metadata import find_controller
+    from penstock.deploy.clients.target import find_store
+    from penstock.deploy.node.logs import to_stderr
+    from penstock.deploy.output import print_document
+    from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
+    from penstock.stream.errors import StreamError
 
     to_stderr("warning")
     address = find_controller(controller, state_file, os.environ)
@@ -98,13 +98,17 @@ async def _repair(
     """Return the damaged WALs, and whether all of them have ended since."""
     import asyncio
 
-    from base.ids import WalSequence
-    from controller.api.messages import PutKeyValue
-    from controller.metadata.wal_losses import acceptance_key, accepted_losses, encode_slots
-    from deploy.clients.controllers import connect
-    from deploy.doctor.metadata import LiveMetadata
-    from deploy.doctor.wal_survey import still_lost, survey_wals
-    from objectstore.url import open_store
+    from penstock.base.ids import WalSequence
+    from penstock.controller.api.messages import PutKeyValue
+    from penstock.controller.metadata.wal_losses import (
+        acceptance_key,
+        accepted_losses,
+        encode_slots,
+    )
+    from penstock.deploy.clients.controllers import connect
+    from penstock.deploy.doctor.metadata import LiveMetadata
+    from penstock.deploy.doctor.wal_survey import still_lost, survey_wals
+    from penstock.objectstore.url import open_store
 
     store, metadata = open_store(url), LiveMetadata(address)
     client = connect(address)
@@ -143,7 +147,7 @@ async def _repair(
 
 
 def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -> None:
-    from deploy.output import print_table
+    from penstock.deploy.output import print_table
 
     if not surveys:
         say("no WAL slot of a dead broker is lost or damaged")

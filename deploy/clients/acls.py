@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from base.principal import Principal
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, explain, known_code
-from broker.wire.gen import create_acls, delete_acls, describe_acls
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed, UsageError
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.principal import Principal
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
+from penstock.broker.wire.gen import create_acls, delete_acls, describe_acls
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed, UsageError
 
 RESOURCES: Final = {
     "topic": ResourceType.TOPIC,

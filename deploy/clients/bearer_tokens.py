@@ -27,9 +27,9 @@ from urllib.request import (
 )
 from uuid import uuid4
 
-from base.client_tls import client_tls
-from deploy.clients.assertions import GRANT, Assertion
-from deploy.errors import KafkaFailed
+from penstock.base.client_tls import client_tls
+from penstock.deploy.clients.assertions import GRANT, Assertion
+from penstock.deploy.errors import KafkaFailed
 
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 1 << 20

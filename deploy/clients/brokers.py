@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self, TypeVar
 
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, explain, known_code
-from broker.wire.gen import find_coordinator, list_offsets, metadata
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed, near_hint
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
+from penstock.broker.wire.gen import find_coordinator, list_offsets, metadata
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed, near_hint
 
 RETRY_S: Final = 10.0
 _PAUSE_S: Final = 0.2

@@ -9,23 +9,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from broker.wire import apis
-from broker.wire.error_codes import explain
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import explain
+from penstock.broker.wire.gen import (
     describe_configs,
     incremental_alter_configs,
     list_config_resources,
     metadata,
 )
-from controller.metadata.configs import (
+from penstock.controller.metadata.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
 
 if TYPE_CHECKING:
     from collections.abc import Generator

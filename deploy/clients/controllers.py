@@ -9,12 +9,12 @@ import os
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from base.settings import SettingInvalid, fields_of
-from controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
-from deploy.errors import DeployError, NoController, UsageError
+from penstock.base.settings import SettingInvalid, fields_of
+from penstock.controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
+from penstock.deploy.errors import DeployError, NoController, UsageError
 
 if TYPE_CHECKING:
-    from controller.api.client import ControllerClient
+    from penstock.controller.api.client import ControllerClient
 
 LOCKED_OUT_S: Final = 2.0
 """A restarting controller may also refuse connections for a moment."""
@@ -37,7 +37,7 @@ def connect(
     """Return a client of these controllers. addresses: host:port, in one text separated by commas.
     Raises DeployError if the files of TLS are wrong, UsageError if a variable is missing.
     """
-    from controller.api.client import ControllerClient
+    from penstock.controller.api.client import ControllerClient
 
     listed = addresses.split(",") if isinstance(addresses, str) else addresses
     return ControllerClient(listed, tls=_tls(environment))

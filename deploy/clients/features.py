@@ -7,11 +7,11 @@ Source: KIP-584.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from broker.wire import apis
-from broker.wire.error_codes import explain
-from broker.wire.gen import api_versions, update_features
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import explain
+from penstock.broker.wire.gen import api_versions, update_features
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
 
 _UPGRADE = 1
 _SAFE_DOWNGRADE = 2

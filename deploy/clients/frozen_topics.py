@@ -4,14 +4,14 @@ Delete topics, and find those that come back.
 
 from collections.abc import Sequence
 
-from broker.wire import apis
-from broker.wire.error_codes import known_code
-from broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
-from broker.wire.gen import metadata
-from deploy.clients.forks import delete_on
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
-from stream.format.manifest.model import in_snapshot
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import known_code
+from penstock.broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
+from penstock.broker.wire.gen import metadata
+from penstock.deploy.clients.forks import delete_on
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
+from penstock.stream.format.manifest.model import in_snapshot
 
 
 def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[FrozenTopicInfo]:

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from deploy.clients.security import ClientSecurity, current_security
-from deploy.clients.target import check_reachable, find_brokers, no_broker
-from deploy.errors import KafkaFailed, near_hint
+from penstock.deploy.clients.security import ClientSecurity, current_security
+from penstock.deploy.clients.target import check_reachable, find_brokers, no_broker
+from penstock.deploy.errors import KafkaFailed, near_hint
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata

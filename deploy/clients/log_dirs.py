@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from broker.wire import apis
-from broker.wire.gen import describe_log_dirs as wire
-from deploy.clients.brokers import Brokers, check
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import describe_log_dirs as wire
+from penstock.deploy.clients.brokers import Brokers, check
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-from controller.metadata.image import MetadataImage
-from deploy.clients import state_file
-from deploy.clients.controllers import answer_of, connect, use_tls
-from deploy.clients.profiles import current_profile
-from deploy.clients.target import dev_cluster
-from deploy.errors import NoController
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.clients import state_file
+from penstock.deploy.clients.controllers import answer_of, connect, use_tls
+from penstock.deploy.clients.profiles import current_profile
+from penstock.deploy.clients.target import dev_cluster
+from penstock.deploy.errors import NoController
 
 CONTROLLER_VARIABLE: Final = "PENSTOCK_CONTROLLER"
 _TIMEOUT_S: Final = 10.0
@@ -55,7 +55,7 @@ def read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
 
 
 async def _read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
-    from controller.api.follower import MetadataFollower
+    from penstock.controller.api.follower import MetadataFollower
 
     client = connect(controller)
     follower = MetadataFollower(client)

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.errors import UsageError, near_hint
+from penstock.deploy.errors import UsageError, near_hint
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")

@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from controller.api.errors import RequestRefused
-from controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
-from deploy.clients.controllers import connect, unless_locked_out
-from deploy.errors import DeployError, NoController
+from penstock.controller.api.errors import RequestRefused
+from penstock.controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
+from penstock.deploy.clients.controllers import connect, unless_locked_out
+from penstock.deploy.errors import DeployError, NoController
 
 if TYPE_CHECKING:
-    from controller.api.client import ControllerClient
+    from penstock.controller.api.client import ControllerClient
 
 _TIMEOUT_S: Final = 10.0
 _EACH_S: Final = 1.0

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from base.client_tls import client_tls
-from base.listeners import SecurityProtocol
-from base.scram import SCRAM_BY_NAME
-from broker.security.config import OAUTHBEARER, PLAIN
-from deploy.clients.assertions import find_assertion
-from deploy.clients.bearer_tokens import TokenSource
-from deploy.clients.profiles import current_profile
-from deploy.errors import UsageError
+from penstock.base.client_tls import client_tls
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.scram import SCRAM_BY_NAME
+from penstock.broker.security.config import OAUTHBEARER, PLAIN
+from penstock.deploy.clients.assertions import find_assertion
+from penstock.deploy.clients.bearer_tokens import TokenSource
+from penstock.deploy.clients.profiles import current_profile
+from penstock.deploy.errors import UsageError
 
 MECHANISMS: Final = (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER)
 _OAUTH: Final = "sasl.oauthbearer."

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from deploy.errors import DeployError
+from penstock.deploy.errors import DeployError
 
 Phase = Literal["starting", "serving", "stopped"]
 VARIABLE: Final = "PENSTOCK_STATE_FILE"

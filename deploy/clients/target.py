@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.clients import profiles, security, state_file
-from deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.deploy.clients import profiles, security, state_file
+from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 _CONNECT_TIMEOUT_S: Final = 5.0

@@ -10,13 +10,13 @@ import struct
 from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
-from broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
-from broker.wire.errors import WireError
-from broker.wire.framing import encode_request_frame, parse_response_header
-from broker.wire.primitives import Reader, Writer
-from deploy.clients.security import ClientSecurity, current_security
-from deploy.clients.target import find_brokers, no_broker
-from deploy.errors import KafkaFailed
+from penstock.broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.framing import encode_request_frame, parse_response_header
+from penstock.broker.wire.primitives import Reader, Writer
+from penstock.deploy.clients.security import ClientSecurity, current_security
+from penstock.deploy.clients.target import find_brokers, no_broker
+from penstock.deploy.errors import KafkaFailed
 
 TIMEOUT_S: Final = 35.0
 """Longer than the brokers wait for the controller."""
@@ -93,10 +93,10 @@ class WireClient:
 
     def _log_in(self) -> None:
         # Loads cryptography and PyJWT, which takes as long as the rest of a command.
-        from broker.security.access import new_nonce
-        from broker.security.exchange import AuthenticationFailed
-        from broker.security.sasl_client import SaslLogin
-        from broker.wire.gen import sasl_authenticate, sasl_handshake
+        from penstock.broker.security.access import new_nonce
+        from penstock.broker.security.exchange import AuthenticationFailed
+        from penstock.broker.security.sasl_client import SaslLogin
+        from penstock.broker.wire.gen import sasl_authenticate, sasl_handshake
 
         security = self._security
         login = SaslLogin(

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from deploy.clients.wire import WireClient
-from deploy.console.console import Console
-from deploy.errors import KafkaFailed
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.console.console import Console
+from penstock.deploy.errors import KafkaFailed
 
 _T = TypeVar("_T")
 

@@ -20,12 +20,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deploy.clients.security import use
-from deploy.console import login
-from deploy.console.console import Busy, Console, page
-from deploy.console.guard import HEADERS, is_known_host
-from deploy.console.login import COOKIE, session_at
-from deploy.console.pages import (
+from penstock.deploy.clients.security import use
+from penstock.deploy.console import login
+from penstock.deploy.console.console import Busy, Console, page
+from penstock.deploy.console.guard import HEADERS, is_known_host
+from penstock.deploy.console.login import COOKIE, session_at
+from penstock.deploy.console.pages import (
     acls,
     configs,
     doctor,
@@ -43,11 +43,11 @@ from deploy.console.pages import (
     transactions,
     users,
 )
-from deploy.console.rights import NotAllowed
-from deploy.errors import DeployError, KafkaFailed, NoController, UsageError
-from lake.manifest.errors import ManifestNotFound
-from objectstore.errors import ObjectStoreError
-from stream.errors import StreamError
+from penstock.deploy.console.rights import NotAllowed
+from penstock.deploy.errors import DeployError, KafkaFailed, NoController, UsageError
+from penstock.lake.manifest.errors import ManifestNotFound
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.errors import StreamError
 
 _OPEN_PATHS: Final = ("/login", "/static/")
 _STATIC: Final = Path(__file__).with_name("static")

@@ -7,11 +7,11 @@ Invariant: reads the footer and the index, never blocks. Everything is checked b
 import asyncio
 from typing import Final
 
-from deploy.errors import UsageError
-from objectstore.url import open_store
-from stream.errors import ObjectCorrupt
-from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
-from stream.format.layout import TAIL_BYTES
+from penstock.deploy.errors import UsageError
+from penstock.objectstore.url import open_store
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from penstock.stream.format.layout import TAIL_BYTES
 
 _READ_S: Final = 30.0
 

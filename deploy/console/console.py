@@ -17,17 +17,17 @@ from markupsafe import Markup, escape
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from deploy.console import formats
-from deploy.console.decoding import SchemaCache
-from deploy.console.guard import BODY_BYTES_MAX, is_same_origin, is_token
-from deploy.console.live import LiveCluster
-from deploy.console.options import ConsoleOptions
-from deploy.console.rights import NotAllowed, Rights
-from deploy.console.sessions import Session, Sessions
-from deploy.console.statements import is_available
-from deploy.doctor.report import Report
-from deploy.errors import DeployError, UsageError
-from deploy.records.decode_process import DecodeProcess
+from penstock.deploy.console import formats
+from penstock.deploy.console.decoding import SchemaCache
+from penstock.deploy.console.guard import BODY_BYTES_MAX, is_same_origin, is_token
+from penstock.deploy.console.live import LiveCluster
+from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.console.rights import NotAllowed, Rights
+from penstock.deploy.console.sessions import Session, Sessions
+from penstock.deploy.console.statements import is_available
+from penstock.deploy.doctor.report import Report
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.records.decode_process import DecodeProcess
 
 CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32

@@ -15,17 +15,17 @@ from typing import Final
 
 import msgspec
 
-from broker.schemas.language import ReferencedSchema
-from broker.schemas.registry import (
+from penstock.broker.schemas.language import ReferencedSchema
+from penstock.broker.schemas.registry import (
     NotRegistered,
     RegistryError,
     SchemaRegistry,
     StoredSchema,
 )
-from broker.schemas.rules import FieldRule, schema_rules
-from deploy.console.formats import SHOWN_BYTES_MAX, BytesView, shown_bytes
-from deploy.records.decode_process import DecodeProcess
-from deploy.records.decode_worker import FRAME_BYTES, DecodeValue
+from penstock.broker.schemas.rules import FieldRule, schema_rules
+from penstock.deploy.console.formats import SHOWN_BYTES_MAX, BytesView, shown_bytes
+from penstock.deploy.records.decode_process import DecodeProcess
+from penstock.deploy.records.decode_worker import FRAME_BYTES, DecodeValue
 
 VALUE_BYTES_MAX: Final = 1 << 20
 FAILURES_MAX: Final = 3

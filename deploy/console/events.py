@@ -13,8 +13,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from deploy.console.console import Console, console_of, session_of
-from deploy.console.sessions import Session
+from penstock.deploy.console.console import Console, console_of, session_of
+from penstock.deploy.console.sessions import Session
 
 STREAMS_MAX: Final = 32
 STREAM_S_MAX: Final = 1_800.0

@@ -5,11 +5,11 @@ Must not: render. The methods block.
 
 from dataclasses import dataclass
 
-from deploy.clients.forks import FORK_SOURCE
-from deploy.clients.kafka import Kafka
-from deploy.errors import UsageError
-from deploy.snapshots import find_snapshot
-from stream.format.manifest.model import in_snapshot
+from penstock.deploy.clients.forks import FORK_SOURCE
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.errors import UsageError
+from penstock.deploy.snapshots import find_snapshot
+from penstock.stream.format.manifest.model import in_snapshot
 
 FORK_TIME = "penstock.fork.timestamp.ms"
 

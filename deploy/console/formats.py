@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from deploy.output import counted, size
+from penstock.deploy.output import counted, size
 
 UNKNOWN: Final = "–"  # noqa: RUF001 - a dash as wide as a number
 SHOWN_BYTES_MAX: Final = 16 << 10

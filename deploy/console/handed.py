@@ -16,8 +16,8 @@ from typing import Final
 
 import uvicorn
 
-from deploy.console.connection import ConsoleConnection
-from deploy.node.console import READY, REQUEST_BYTES_MAX
+from penstock.deploy.console.connection import ConsoleConnection
+from penstock.deploy.node.console import READY, REQUEST_BYTES_MAX
 
 IDLE_S: Final = 1_800.0
 """As long as a login without requests."""

@@ -11,25 +11,25 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from base.log import get_logger
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.follower import MetadataFollower
-from controller.api.messages import MoveTrace, QuorumStatus, TraceMove
-from controller.metadata.image import MetadataImage
-from controller.metadata.topics import PartitionKey
-from deploy.clients.controllers import connect, no_controller
-from deploy.console.options import ConsoleOptions
-from deploy.console.samples import INTERVAL_S, Sample, Samples, sample_of
-from deploy.errors import NoController
-from deploy.top.cost import Prices
-from deploy.top.offsets import EndOffsets, Ends
-from deploy.top.view import Offsets, TopView, stored_topics, view_top
-from deploy.top.watch import broker_addresses, broker_loads
-from deploy.views import view_cluster
+from penstock.base.log import get_logger
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.messages import MoveTrace, QuorumStatus, TraceMove
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.deploy.clients.controllers import connect, no_controller
+from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.console.samples import INTERVAL_S, Sample, Samples, sample_of
+from penstock.deploy.errors import NoController
+from penstock.deploy.top.cost import Prices
+from penstock.deploy.top.offsets import EndOffsets, Ends
+from penstock.deploy.top.view import Offsets, TopView, stored_topics, view_top
+from penstock.deploy.top.watch import broker_addresses, broker_loads
+from penstock.deploy.views import view_cluster
 
 if TYPE_CHECKING:
-    from controller.metadata.delta import MetadataDelta
+    from penstock.controller.metadata.delta import MetadataDelta
 
 WANTED_S: Final = 60.0
 TIMEOUT_S: Final = 5.0

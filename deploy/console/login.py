@@ -10,10 +10,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from deploy.console import rights
-from deploy.console.console import Console, console_of, form_of, page, session_of
-from deploy.console.sessions import SESSION_S_MAX, Session
-from deploy.errors import KafkaFailed
+from penstock.deploy.console import rights
+from penstock.deploy.console.console import Console, console_of, form_of, page, session_of
+from penstock.deploy.console.sessions import SESSION_S_MAX, Session
+from penstock.deploy.errors import KafkaFailed
 
 COOKIE: Final = "penstock_session"
 

@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from base.listeners import is_loopback
-from deploy.clients.security import PLAINTEXT, ClientSecurity
-from deploy.errors import UsageError
+from penstock.base.listeners import is_loopback
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
+from penstock.deploy.errors import UsageError
 
 _PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+")
 PORT: Final = 9080

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from base.extras import install_hint
-from deploy.console.bucket import need_store
-from deploy.console.formats import BytesView, shown_bytes
-from deploy.errors import UsageError
+from penstock.base.extras import install_hint
+from penstock.deploy.console.bucket import need_store
+from penstock.deploy.console.formats import BytesView, shown_bytes
+from penstock.deploy.errors import UsageError
 
 LIMITS: Final = (20, 50, 100)
 STARTS: Final = ("newest", "earliest", "offset", "time")
@@ -84,8 +84,8 @@ def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound
     """
     need_store(store)
     try:
-        from lake.arrow.cluster import StoreCluster
-        from lake.arrow.topic_scan import scan
+        from penstock.lake.arrow.cluster import StoreCluster
+        from penstock.lake.arrow.topic_scan import scan
     except ImportError as error:
         raise UsageError(
             f"this page needs the package {error.name}: {install_hint('reader')}"

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from base.acls import Operation
-from broker.wire import apis
-from broker.wire.gen import describe_cluster, metadata
-from deploy.clients.security import MECHANISMS, ClientSecurity
-from deploy.clients.wire import WireClient
-from deploy.errors import DeployError, KafkaFailed
+from penstock.base.acls import Operation
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import describe_cluster, metadata
+from penstock.deploy.clients.security import MECHANISMS, ClientSecurity
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import DeployError, KafkaFailed
 
 
 class NotAllowed(DeployError):

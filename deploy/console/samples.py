@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.top.view import TopView
+from penstock.deploy.top.view import TopView
 
 INTERVAL_S: Final = 2.0
 """Brokers report their loads as often."""

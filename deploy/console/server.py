@@ -14,19 +14,19 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from base.clock import wall_ms
-from base.listeners import is_loopback
-from broker.schemas.registry import RegistryUrlInvalid
-from deploy.console.application import application
-from deploy.console.connection import ConsoleConnection
-from deploy.console.console import Console
-from deploy.console.decoding import SchemaCache
-from deploy.console.handed import HandedServer, yield_to_node
-from deploy.console.live import LiveCluster
-from deploy.console.options import ConsoleOptions
-from deploy.console.sessions import Sessions
-from deploy.errors import DeployError, PortTaken, UsageError
-from deploy.output import remark, say
+from penstock.base.clock import wall_ms
+from penstock.base.listeners import is_loopback
+from penstock.broker.schemas.registry import RegistryUrlInvalid
+from penstock.deploy.console.application import application
+from penstock.deploy.console.connection import ConsoleConnection
+from penstock.deploy.console.console import Console
+from penstock.deploy.console.decoding import SchemaCache
+from penstock.deploy.console.handed import HandedServer, yield_to_node
+from penstock.deploy.console.live import LiveCluster
+from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.console.sessions import Sessions
+from penstock.deploy.errors import DeployError, PortTaken, UsageError
+from penstock.deploy.output import remark, say
 
 CONNECTIONS_MAX: Final = 256
 HEAD_BYTES_MAX: Final = 32 << 10

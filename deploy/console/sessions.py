@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.clients.security import ClientSecurity
-from deploy.console.rights import EVERYTHING, Rights
+from penstock.deploy.clients.security import ClientSecurity
+from penstock.deploy.console.rights import EVERYTHING, Rights
 
 SESSIONS_MAX: Final = 200
 SESSION_S_MAX: Final = 8 * 3_600.0

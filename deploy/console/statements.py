@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final
 
-from deploy.console.bucket import need_store
-from deploy.errors import UsageError
+from penstock.deploy.console.bucket import need_store
+from penstock.deploy.errors import UsageError
 
 ROWS_MAX: Final = 500
 SECONDS_MAX: Final = 30.0
@@ -35,8 +35,8 @@ def is_available() -> bool:
 def run_statement(store: str, query: str) -> StatementResult:
     """Run one statement. Raises UsageError with the reason. Blocks."""
     need_store(store)
-    from lake.sql.api import sql
-    from lake.sql.errors import SqlError
+    from penstock.lake.sql.api import sql
+    from penstock.lake.sql.errors import SqlError
 
     try:
         with sql(

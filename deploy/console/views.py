@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from base.ids import ObjectId
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import is_moving
-from deploy.clients import kafka as clients
-from deploy.errors import UsageError
-from deploy.reassign.trace import MoveView
-from deploy.top.view import TopicView
-from stream.format.layout import BlockEntry
-from stream.ports import ObjectRole
+from penstock.base.ids import ObjectId
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.controller.metadata.topics import is_moving
+from penstock.deploy.clients import kafka as clients
+from penstock.deploy.errors import UsageError
+from penstock.deploy.reassign.trace import MoveView
+from penstock.deploy.top.view import TopicView
+from penstock.stream.format.layout import BlockEntry
+from penstock.stream.ports import ObjectRole
 
 TOPIC_ORDERS: Final[Mapping[str, Callable[[TopicView], tuple[float, str]]]] = {
     "name": lambda topic: (0.0, topic.name),

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from controller.metadata.image import MetadataImage
-from deploy.clients.metadata import read_metadata
-from deploy.clients.state_file import ClusterState
-from deploy.local.moto_store import COUNTS_PATH
-from objectstore.config import S3Config
-from objectstore.url import parse_store_url
-from stream.ports import ObjectRole
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.clients.metadata import read_metadata
+from penstock.deploy.clients.state_file import ClusterState
+from penstock.deploy.local.moto_store import COUNTS_PATH
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.url import parse_store_url
+from penstock.stream.ports import ObjectRole
 
 _NAMES: Final = {
     ObjectRole.WAL: "WAL objects that the log refers to",
@@ -72,7 +72,7 @@ def _roles(image: MetadataImage) -> dict[str, str]:
 
 
 async def _list(store_url: str) -> list[tuple[str, int]]:
-    from objectstore.url import open_store
+    from penstock.objectstore.url import open_store
 
     store = open_store(store_url)
     try:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from base.extras import install_hint
-from deploy.demo.flights import Flight
-from deploy.demo.tally import Tally
-from deploy.errors import DeployError, KafkaFailed
+from penstock.base.extras import install_hint
+from penstock.deploy.demo.flights import Flight
+from penstock.deploy.demo.tally import Tally
+from penstock.deploy.errors import DeployError, KafkaFailed
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from deploy.demo.flights import Flight
+from penstock.deploy.demo.flights import Flight
 
 
 class Delay(NamedTuple):

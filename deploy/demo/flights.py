@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from base.extras import install_hint
-from deploy.errors import DeployError
+from penstock.base.extras import install_hint
+from penstock.deploy.errors import DeployError
 
 RECORDS: Final = 336_776
 _MEMBER: Final = "flights.csv"

@@ -17,12 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from base.extras import install_hint
-from deploy.demo.delays import Delay
-from deploy.demo.spark_master import CONNECT_TIMEOUT_S, SparkTarget, explained
-from deploy.errors import DeployError
-from objectstore.config import DirectoryConfig, S3Config
-from objectstore.url import parse_store_url
+from penstock.base.extras import install_hint
+from penstock.deploy.demo.delays import Delay
+from penstock.deploy.demo.spark_master import CONNECT_TIMEOUT_S, SparkTarget, explained
+from penstock.deploy.errors import DeployError
+from penstock.objectstore.config import DirectoryConfig, S3Config
+from penstock.objectstore.url import parse_store_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,7 +183,7 @@ def probe_of(store_url: str) -> Callable[[Iterator[Any]], Iterator[tuple[str, st
                 socket.create_connection((parts.hostname, port), timeout_s).close()
             except OSError as error:
                 problem = f"{endpoint}: {error.strerror or error}"
-        has_penstock = importlib.util.find_spec("lake") is not None
+        has_penstock = importlib.util.find_spec("penstock") is not None
         yield socket.gethostname(), sys.executable, has_penstock, problem
 
     return probe

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import DeployError, UsageError
 
 LOCAL: Final = "local[2]"
 CONNECT_TIMEOUT_S: Final = 5.0

@@ -13,15 +13,15 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from deploy.clients.kafka import Kafka
-from deploy.demo import spark_job
-from deploy.demo.delays import Delay, delays_in, difference
-from deploy.demo.flights import read_flights
-from deploy.demo.spark_master import SparkTarget
-from deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
-from deploy.errors import DeployError
-from deploy.local.handle import LocalCluster
-from objectstore.url import redact_url
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.demo import spark_job
+from penstock.deploy.demo.delays import Delay, delays_in, difference
+from penstock.deploy.demo.flights import read_flights
+from penstock.deploy.demo.spark_master import SparkTarget
+from penstock.deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
+from penstock.deploy.errors import DeployError
+from penstock.deploy.local.handle import LocalCluster
+from penstock.objectstore.url import redact_url
 
 STOP_TIMEOUT_S: Final = 10.0
 

@@ -24,15 +24,15 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from deploy.clients.kafka import Kafka
-from deploy.demo import bucket, clients
-from deploy.demo.flights import RECORDS, find_file, read_flights
-from deploy.demo.tally import Tally
-from deploy.errors import DeployError
-from deploy.local import moto_store
-from deploy.local.handle import LocalCluster
-from deploy.output import size
-from objectstore.url import redact_url
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.demo import bucket, clients
+from penstock.deploy.demo.flights import RECORDS, find_file, read_flights
+from penstock.deploy.demo.tally import Tally
+from penstock.deploy.errors import DeployError
+from penstock.deploy.local import moto_store
+from penstock.deploy.local.handle import LocalCluster
+from penstock.deploy.output import size
+from penstock.objectstore.url import redact_url
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 6

@@ -10,18 +10,24 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from broker.wire import apis
-from broker.wire.gen import describe_cluster, describe_configs
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError, RequestRefused
-from controller.api.load_messages import ProposeMoves, Troubles
-from controller.api.messages import QuorumStatus
-from controller.metadata.configs import BROKER_RESOURCE
-from deploy.clients.controllers import connect
-from deploy.clients.wire import WireClient
-from deploy.doctor.facts import ClockSpan, ClusterFacts, ControllerFacts, ListenerFacts, QuorumFacts
-from deploy.doctor.store_facts import HERE, wall_ms
-from deploy.errors import KafkaFailed
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import describe_cluster, describe_configs
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError, RequestRefused
+from penstock.controller.api.load_messages import ProposeMoves, Troubles
+from penstock.controller.api.messages import QuorumStatus
+from penstock.controller.metadata.configs import BROKER_RESOURCE
+from penstock.deploy.clients.controllers import connect
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.doctor.facts import (
+    ClockSpan,
+    ClusterFacts,
+    ControllerFacts,
+    ListenerFacts,
+    QuorumFacts,
+)
+from penstock.deploy.doctor.store_facts import HERE, wall_ms
+from penstock.deploy.errors import KafkaFailed
 
 CONTROLLER_S: Final = 3.0
 LEADER_S: Final = 5.0

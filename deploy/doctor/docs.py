@@ -3,13 +3,13 @@
 import re
 from typing import Final
 
-from deploy.doctor.findings import CHECKS, Kind
+from penstock.deploy.doctor.findings import CHECKS, Kind
 
 _FIELD: Final = re.compile(r"\{(\w+)(?::[^{}]*)?\}")
 
 _HEAD: Final = """# Doctor
 
-<!-- Written by `python -m deploy.doctor.docs`; do not edit. -->
+<!-- Written by `python -m penstock.deploy.doctor.docs`; do not edit. -->
 
 `penstock doctor` checks a deployment and names each problem with a way to mend it.
 

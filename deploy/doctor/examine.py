@@ -12,31 +12,37 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from controller.api.errors import ControllerError
-from controller.api.load_messages import Troubles
-from controller.metadata.image import MetadataImage
-from deploy.doctor import findings as f
-from deploy.doctor import judge
-from deploy.doctor.cluster_facts import ask_controllers, ask_listeners
-from deploy.doctor.facts import ClockSpan, ClusterFacts, ListenerFacts, QuorumFacts, StoreFacts
-from deploy.doctor.findings import CheckResult, result, unchecked
-from deploy.doctor.image_facts import (
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.load_messages import Troubles
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.doctor import findings as f
+from penstock.deploy.doctor import judge
+from penstock.deploy.doctor.cluster_facts import ask_controllers, ask_listeners
+from penstock.deploy.doctor.facts import (
+    ClockSpan,
+    ClusterFacts,
+    ListenerFacts,
+    QuorumFacts,
+    StoreFacts,
+)
+from penstock.deploy.doctor.findings import CheckResult, result, unchecked
+from penstock.deploy.doctor.image_facts import (
     expected_in_manifest,
     found_in_manifest,
     lasting_problems,
     read_cluster,
 )
-from deploy.doctor.inventory import (
+from penstock.deploy.doctor.inventory import (
     CANDIDATES_MAX,
     Inventory,
     Suspect,
     lost_ranges,
     overdue,
 )
-from deploy.doctor.listing import confirm_missing, delete_orphans, list_all
-from deploy.doctor.metadata import LiveMetadata, Metadata, StoredMetadata
-from deploy.doctor.report import Report, build_report
-from deploy.doctor.store_facts import (
+from penstock.deploy.doctor.listing import confirm_missing, delete_orphans, list_all
+from penstock.deploy.doctor.metadata import LiveMetadata, Metadata, StoredMetadata
+from penstock.deploy.doctor.report import Report, build_report
+from penstock.deploy.doctor.store_facts import (
     ask_backup,
     ask_store,
     broker_clocks,
@@ -44,14 +50,14 @@ from deploy.doctor.store_facts import (
     newest_manifest,
     wall_ms,
 )
-from deploy.doctor.troubles import failing, unreadable
-from deploy.doctor.wal_survey import WalSurvey, still_lost, survey_wals
-from deploy.output import size
-from objectstore.errors import ObjectStoreError
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store, redact_url
-from stream.errors import StreamError
-from stream.format.manifest.model import ManifestRoot
+from penstock.deploy.doctor.troubles import failing, unreadable
+from penstock.deploy.doctor.wal_survey import WalSurvey, still_lost, survey_wals
+from penstock.deploy.output import size
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store, redact_url
+from penstock.stream.errors import StreamError
+from penstock.stream.format.manifest.model import ManifestRoot
 
 STEP_S: Final = 60.0
 """Deadline of a step with several requests, each of which has its own deadline."""

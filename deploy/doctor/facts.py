@@ -7,9 +7,9 @@ otherwise. What could not be gathered is None, and a field beside it says why.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.api.load_messages import Troubles
-from controller.api.messages import ControllerStatus, QuorumStatus
-from stream.ports import BrokerIncarnation
+from penstock.controller.api.load_messages import Troubles
+from penstock.controller.api.messages import ControllerStatus, QuorumStatus
+from penstock.stream.ports import BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)

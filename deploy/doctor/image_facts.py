@@ -6,12 +6,12 @@ Invariant: pure, O(partitions + ranges of deleted topics); the result does not r
 
 from collections.abc import Iterable
 
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import NodeState
-from controller.metadata.topics import is_moving, leader_of
-from deploy.doctor.facts import BrokerFacts, ClusterFacts, MoveFacts, WalFacts
-from stream.format.manifest.model import ManifestRoot
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodeState
+from penstock.controller.metadata.topics import is_moving, leader_of
+from penstock.deploy.doctor.facts import BrokerFacts, ClusterFacts, MoveFacts, WalFacts
+from penstock.stream.format.manifest.model import ManifestRoot
 
 FIRST_LISTENER = "first"
 """A name for a broker's first listener, whose own name is not in the metadata."""

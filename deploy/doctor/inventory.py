@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from base.ids import ObjectId
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase
-from objectstore.ports import ObjectInfo
-from stream.format.keys import (
+from penstock.base.ids import ObjectId
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.objectstore.ports import ObjectInfo
+from penstock.stream.format.keys import (
     DATA_ROOT,
     LEASE_ROOT,
     MANIFEST_ROOT,
@@ -40,8 +40,8 @@ from stream.format.keys import (
     parse_snapshot_key,
     parse_wal_key,
 )
-from stream.format.layout import HEADER_BYTES
-from stream.ports import BrokerIncarnation
+from penstock.stream.format.layout import HEADER_BYTES
+from penstock.stream.ports import BrokerIncarnation
 
 PROBE_ROOT: Final = "probe/"
 PARTS: Final = (

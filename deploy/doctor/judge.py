@@ -9,9 +9,9 @@ from itertools import groupby
 from statistics import median
 from typing import Final, NamedTuple
 
-from controller.api.messages import QuorumMember
-from deploy.doctor import findings as f
-from deploy.doctor.facts import (
+from penstock.controller.api.messages import QuorumMember
+from penstock.deploy.doctor import findings as f
+from penstock.deploy.doctor.facts import (
     BackupFacts,
     ClockSpan,
     ClusterFacts,
@@ -24,13 +24,13 @@ from deploy.doctor.facts import (
     UnreadableFacts,
     WalFacts,
 )
-from deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
-from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
-from deploy.doctor.wal_survey import WalSurvey
-from deploy.output import size
-from deploy.top.cost import Prices, storage_usd_month
-from stream.format.manifest.lease import LEASES_MAX
-from stream.ports import BrokerIncarnation
+from penstock.deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
+from penstock.deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
+from penstock.deploy.doctor.wal_survey import WalSurvey
+from penstock.deploy.output import size
+from penstock.deploy.top.cost import Prices, storage_usd_month
+from penstock.stream.format.manifest.lease import LEASES_MAX
+from penstock.stream.ports import BrokerIncarnation
 
 FINDINGS_OF_A_KIND_MAX: Final = 100
 """Findings of one kind in a check; further ones add no information."""

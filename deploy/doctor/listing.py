@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from deploy.doctor.inventory import PARTS, Expected, Inventory, Suspect, is_unknown
-from deploy.doctor.metadata import Metadata
-from objectstore.errors import ObjectNotFound
-from objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, ObjectStore
+from penstock.deploy.doctor.inventory import PARTS, Expected, Inventory, Suspect, is_unknown
+from penstock.deploy.doctor.metadata import Metadata
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, ObjectStore
 
 LISTS_AT_ONCE: Final = 8
 HEADS_AT_ONCE: Final = 16

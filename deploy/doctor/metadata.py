@@ -8,14 +8,14 @@ the store has it; what it refers to has not been deleted (ADR 0013).
 import asyncio
 from typing import Final, Protocol
 
-from controller.api.follower import MetadataFollower
-from controller.backup.log import BackupLog
-from controller.backup.snapshots import SnapshotStore
-from controller.metadata.codec import decode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
-from deploy.clients.controllers import connect
-from objectstore.ports import ObjectStore
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.snapshots import SnapshotStore
+from penstock.controller.metadata.codec import decode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.deploy.clients.controllers import connect
+from penstock.objectstore.ports import ObjectStore
 
 START_S: Final = 10.0
 REFRESH_S: Final = 15.0

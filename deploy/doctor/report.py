@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.doctor.findings import CheckResult, Finding, Level
+from penstock.deploy.doctor.findings import CheckResult, Finding, Level
 
 EXIT_OK: Final = 0
 EXIT_FINDINGS: Final = 1

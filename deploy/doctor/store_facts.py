@@ -10,29 +10,29 @@ import time
 from collections.abc import Awaitable, Mapping
 from typing import Final
 
-from controller.api.errors import BackupCorrupt
-from controller.backup.layout import needed_objects
-from controller.backup.log import BackupLog
-from controller.backup.snapshots import SnapshotStore
-from controller.disaster_recovery.recovery import cluster_ids
-from deploy.doctor.facts import BackupFacts, ClockSpan, ManifestFacts, StoreFacts
-from deploy.doctor.inventory import PROBE_ROOT, Backlog
-from lake.manifest.sections import load_root
-from objectstore.errors import ConditionalWritesIgnored, ObjectNotFound, ObjectStoreError
-from objectstore.ports import ObjectStore
-from objectstore.probe import probe_conditional_writes
-from stream.errors import FormatUnknown, ObjectCorrupt
-from stream.format.decoder import parse_header
-from stream.format.keys import (
+from penstock.controller.api.errors import BackupCorrupt
+from penstock.controller.backup.layout import needed_objects
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.snapshots import SnapshotStore
+from penstock.controller.disaster_recovery.recovery import cluster_ids
+from penstock.deploy.doctor.facts import BackupFacts, ClockSpan, ManifestFacts, StoreFacts
+from penstock.deploy.doctor.inventory import PROBE_ROOT, Backlog
+from penstock.lake.manifest.sections import load_root
+from penstock.objectstore.errors import ConditionalWritesIgnored, ObjectNotFound, ObjectStoreError
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.probe import probe_conditional_writes
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt
+from penstock.stream.format.decoder import parse_header
+from penstock.stream.format.keys import (
     lease_prefix,
     manifest_prefix,
     parse_lease_key,
     parse_manifest_key,
 )
-from stream.format.layout import HEADER_BYTES
-from stream.format.manifest.lease import LEASES_MAX
-from stream.format.manifest.model import ManifestRoot
-from stream.ports import BrokerIncarnation
+from penstock.stream.format.layout import HEADER_BYTES
+from penstock.stream.format.manifest.lease import LEASES_MAX
+from penstock.stream.format.manifest.model import ManifestRoot
+from penstock.stream.ports import BrokerIncarnation
 
 STEP_S: Final = 20.0
 """Deadline of one request to the store."""

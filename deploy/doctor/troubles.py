@@ -6,11 +6,11 @@ refers to) are left out.
 
 from collections.abc import Mapping
 
-from controller.api.load_messages import DamagedObject, Troubles
-from controller.metadata.image import MetadataImage
-from controller.metadata.topics import PartitionKey, leader_of
-from deploy.doctor.facts import FailingFacts, UnreadableFacts
-from deploy.doctor.inventory import LostRange, lost_ranges
+from penstock.controller.api.load_messages import DamagedObject, Troubles
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topics import PartitionKey, leader_of
+from penstock.deploy.doctor.facts import FailingFacts, UnreadableFacts
+from penstock.deploy.doctor.inventory import LostRange, lost_ranges
 
 
 def failing(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[FailingFacts]:

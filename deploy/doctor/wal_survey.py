@@ -14,15 +14,15 @@ from typing import Final
 
 import msgspec
 
-from base.ids import Millis, NodeEpoch, NodeId
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import WalState
-from controller.metadata.wal_losses import accepted_losses, data_streams_of
-from objectstore.ports import ObjectStore
-from stream.config import StreamConfig
-from stream.ports import BrokerIncarnation
-from stream.recovery.recoverer import WalWalker
-from stream.recovery.salvage import BadSlot, Loss, Salvage
+from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import WalState
+from penstock.controller.metadata.wal_losses import accepted_losses, data_streams_of
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.config import StreamConfig
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.recovery.recoverer import WalWalker
+from penstock.stream.recovery.salvage import BadSlot, Loss, Salvage
 
 WALKS_AT_ONCE: Final = 8
 _READING: Final = StreamConfig()

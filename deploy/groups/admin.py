@@ -7,9 +7,9 @@ KIP-932, KIP-1071.
 
 from collections.abc import Mapping, Sequence
 
-from broker.groups.embedded import MalformedEmbedded, decode_assignment
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.broker.groups.embedded import MalformedEmbedded, decode_assignment
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     consumer_group_describe,
     delete_groups,
     describe_groups,
@@ -18,10 +18,10 @@ from broker.wire.gen import (
     offset_fetch,
     share_group_describe,
 )
-from deploy.clients.brokers import LATEST, Brokers, Partition, check
-from deploy.errors import KafkaFailed, near_hint
-from deploy.groups.streams import described_streams
-from deploy.groups.views import (
+from penstock.deploy.clients.brokers import LATEST, Brokers, Partition, check
+from penstock.deploy.errors import KafkaFailed, near_hint
+from penstock.deploy.groups.streams import described_streams
+from penstock.deploy.groups.views import (
     DescribedGroup,
     GroupType,
     GroupView,

@@ -12,17 +12,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     alter_share_group_offsets,
     delete_share_group_offsets,
     offset_commit,
     offset_delete,
 )
-from deploy.clients.brokers import EARLIEST, LATEST, Brokers, Partition, by_topic, check
-from deploy.errors import KafkaFailed, UsageError
-from deploy.groups.admin import committed_offsets, share_start_offsets
-from deploy.groups.views import GroupType, ListedGroup, NewOffset
+from penstock.deploy.clients.brokers import EARLIEST, LATEST, Brokers, Partition, by_topic, check
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.groups.admin import committed_offsets, share_start_offsets
+from penstock.deploy.groups.views import GroupType, ListedGroup, NewOffset
 
 _INACTIVE: Final = frozenset({"Empty", "Dead"})
 _NAMED_TOPICS: Final = 9

@@ -6,17 +6,17 @@ Source: Kafka's `kafka-streams-groups`; KIP-1071.
 
 from collections.abc import Sequence
 
-from broker.wire import apis
-from broker.wire.gen import streams_group_describe
-from broker.wire.gen.streams_group_describe import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import streams_group_describe
+from penstock.broker.wire.gen.streams_group_describe import (
     Assignment,
     Member,
     Subtopology,
     TaskIds,
     Topology,
 )
-from deploy.clients.brokers import Brokers, by_topic, check
-from deploy.groups.views import DescribedGroup, MemberView, TasksView
+from penstock.deploy.clients.brokers import Brokers, by_topic, check
+from penstock.deploy.groups.views import DescribedGroup, MemberView, TasksView
 
 
 def described_streams(brokers: Brokers, name: str) -> DescribedGroup:

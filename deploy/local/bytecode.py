@@ -50,6 +50,6 @@ def _is_missing(source: Path, *, forbidden: bool) -> bool:
 
 
 def _own() -> Path | None:
-    from base.own_directory import cache_roots, own_directory
+    from penstock.base.own_directory import cache_roots, own_directory
 
     return own_directory(root / "bytecode" for root in cache_roots())

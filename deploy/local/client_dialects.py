@@ -5,9 +5,9 @@ Invariant: pure. The order of settings is: address, protocol, SASL, TLS.
 
 from typing import Final
 
-from deploy.clients.bearer_tokens import TokenSource
-from deploy.clients.security import ClientSecurity
-from deploy.errors import UsageError
+from penstock.deploy.clients.bearer_tokens import TokenSource
+from penstock.deploy.clients.security import ClientSecurity
+from penstock.deploy.errors import UsageError
 
 _LOGIN_MODULES: Final = {
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.clients.security import PLAINTEXT, ClientSecurity
-from deploy.local import client_dialects
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
+from penstock.deploy.local import client_dialects
 
 _LINE_CHARACTERS_MAX: Final = 88
 _PLACEHOLDER: Final = re.compile(

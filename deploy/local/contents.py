@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from deploy.errors import KafkaFailed, UsageError
-from deploy.local.seed import SeedRecord, parse_seed
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.local.seed import SeedRecord, parse_seed
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -56,10 +56,10 @@ class FirstContents:
 
 def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
     """Create topics and return those that did not exist. Raises KafkaFailed."""
-    from broker.wire import apis
-    from broker.wire.error_codes import ErrorCode
-    from broker.wire.gen import create_topics as wire
-    from deploy.clients.wire import WireClient
+    from penstock.broker.wire import apis
+    from penstock.broker.wire.error_codes import ErrorCode
+    from penstock.broker.wire.gen import create_topics as wire
+    from penstock.deploy.clients.wire import WireClient
 
     # Records of a seed may be older than the 7 days that topics keep by default.
     keep_all = wire.CreatableTopicConfig("retention.ms", "-1")
@@ -87,7 +87,7 @@ def send(
     """Send records and return how many were acknowledged: all unless it is stopping. Raises
     KafkaFailed.
     """
-    from deploy.clients.kafka import Kafka
+    from penstock.deploy.clients.kafka import Kafka
 
     kafka = Kafka(bootstrap)
     producer = kafka.producer(

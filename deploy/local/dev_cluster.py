@@ -17,33 +17,33 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from base.collector import pause_collector
-from controller.config import QUORUM_SIZES
-from deploy.clients import state_file
-from deploy.clients.security import current_security, use
-from deploy.clients.state_file import ClusterState, ProcessState
-from deploy.errors import DeployError, UsageError
-from deploy.local import client_snippets as snippets
-from deploy.local.contents import FirstContents
-from deploy.local.directories import controller_directory, security_directory
-from deploy.local.plan import (
+from penstock.base.collector import pause_collector
+from penstock.controller.config import QUORUM_SIZES
+from penstock.deploy.clients import state_file
+from penstock.deploy.clients.security import current_security, use
+from penstock.deploy.clients.state_file import ClusterState, ProcessState
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.local import client_snippets as snippets
+from penstock.deploy.local.contents import FirstContents
+from penstock.deploy.local.directories import controller_directory, security_directory
+from penstock.deploy.local.plan import (
     BROKERS_MAX,
     ClusterOptions,
     ClusterPlan,
     Ports,
     plan_cluster,
 )
-from deploy.local.ports import find_ports
-from deploy.local.security import SecurityFiles, make, names_of_this_machine
-from deploy.local.supervisor import Supervisor
-from deploy.local.web_console import WebConsole
-from deploy.local.web_console import listen as listen_for_console
-from deploy.node import lifeline
-from deploy.node.config.definition import ROLES
-from deploy.node.config.load import given_beside_flags
-from deploy.node.config.sources import check_assignment
-from deploy.output import Progress
-from objectstore.url import redact_url
+from penstock.deploy.local.ports import find_ports
+from penstock.deploy.local.security import SecurityFiles, make, names_of_this_machine
+from penstock.deploy.local.supervisor import Supervisor
+from penstock.deploy.local.web_console import WebConsole
+from penstock.deploy.local.web_console import listen as listen_for_console
+from penstock.deploy.node import lifeline
+from penstock.deploy.node.config.definition import ROLES
+from penstock.deploy.node.config.load import given_beside_flags
+from penstock.deploy.node.config.sources import check_assignment
+from penstock.deploy.output import Progress
+from penstock.objectstore.url import redact_url
 
 _FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -136,7 +136,7 @@ def check(options: ClusterOptions) -> ClusterOptions:
 
 
 def _check_moto() -> None:
-    from deploy.local import moto_store
+    from penstock.deploy.local import moto_store
 
     try:
         moto_store.check_installed()
@@ -209,7 +209,7 @@ class _Dev:
             yield
 
     async def _supervise(self, stop: asyncio.Event, hurry: list[Callable[[], None]]) -> None:
-        from deploy.local.moto_store import listen
+        from penstock.deploy.local.moto_store import listen
 
         store_socket = listen(self._store_port) if self._store_port else None
         supervisor = Supervisor(
@@ -224,10 +224,10 @@ class _Dev:
         await supervisor.run(stop, self._ready)
 
     async def _run_in_process(self, stop: asyncio.Event) -> None:
-        from deploy.node import logs
+        from penstock.deploy.node import logs
 
         logs.configure(self._options.log_level)
-        from deploy.local.in_process import run_in_process
+        from penstock.deploy.local.in_process import run_in_process
 
         def ready(processes: Sequence[ProcessState]) -> None:
             self._write_state(processes)
@@ -260,7 +260,7 @@ class _Dev:
             self._announce()
 
     async def _fill(self) -> None:
-        from deploy.local import contents
+        from penstock.deploy.local import contents
 
         bootstrap = self._plan.bootstrap
         try:
@@ -323,8 +323,8 @@ async def _check_bucket(url: str) -> None:
     """Check that the bucket exists, or say how to create it. Importing the S3 client takes 0.5
     s.
     """
-    from objectstore.errors import BucketNotFound, ObjectStoreError
-    from objectstore.url import open_store, parse_store_url
+    from penstock.objectstore.errors import BucketNotFound, ObjectStoreError
+    from penstock.objectstore.url import open_store, parse_store_url
 
     try:
         config = parse_store_url(url)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deploy.clients.state_file import is_running
+from penstock.deploy.clients.state_file import is_running
 
 TEMPORARY_PREFIX: Final = "penstock-dev-"
 """The owner's pid follows, which tells leftovers from directories in use."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from deploy.clients import state_file
-from deploy.clients.state_file import ClusterState, ProcessState
-from deploy.errors import ClusterFailed
-from deploy.local.directories import TEMPORARY_PREFIX, remove_leftovers
-from deploy.node import lifeline
+from penstock.deploy.clients import state_file
+from penstock.deploy.clients.state_file import ClusterState, ProcessState
+from penstock.deploy.errors import ClusterFailed
+from penstock.deploy.local.directories import TEMPORARY_PREFIX, remove_leftovers
+from penstock.deploy.node import lifeline
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -131,7 +131,7 @@ class LocalCluster:
             sys.executable,
             "-P",
             "-m",
-            "deploy.cli",
+            "penstock.deploy.cli",
             "dev",
             "--state-file",
             str(self.state_path),

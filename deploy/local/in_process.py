@@ -13,28 +13,28 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from base.allocator import keep_freed_memory
-from base.collector import tune_collector
-from base.open_files import raise_open_files_limit
-from broker.config import BrokerConfig
-from broker.handlers.long_requests import SWITCH_INTERVAL_S
-from broker.node import Broker
-from broker.security.config import SecurityConfig
-from controller.config import ControllerConfig
-from controller.main import ControllerServer
-from deploy.clients.state_file import ProcessState
-from deploy.errors import ClusterFailed
-from deploy.local.plan import ClusterPlan, ProcessPlan
-from deploy.node.client_metrics import sender_of
-from deploy.node.config.definition import ProcessConfig
-from deploy.node.config.exposure import exposures
-from deploy.node.insecure import reminding
-from deploy.node.process import open_tls
-from deploy.node.traces.set_up import of_moves, of_requests
-from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectStore
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.base.allocator import keep_freed_memory
+from penstock.base.collector import tune_collector
+from penstock.base.open_files import raise_open_files_limit
+from penstock.broker.config import BrokerConfig
+from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
+from penstock.broker.node import Broker
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import ControllerServer
+from penstock.deploy.clients.state_file import ProcessState
+from penstock.deploy.errors import ClusterFailed
+from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
+from penstock.deploy.node.client_metrics import sender_of
+from penstock.deploy.node.config.definition import ProcessConfig
+from penstock.deploy.node.config.exposure import exposures
+from penstock.deploy.node.insecure import reminding
+from penstock.deploy.node.process import open_tls
+from penstock.deploy.node.traces.set_up import of_moves, of_requests
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 
 async def run_in_process(

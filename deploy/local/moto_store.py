@@ -8,7 +8,7 @@ be used: after each answer it reads for 10 ms and drops what arrives, which is t
 Must not import moto's other services: they take 1 s and 50 MB. `GET /-/counts` returns the number
 of requests of each kind and their bytes.
 
-python -m deploy.local.moto_store --bucket NAME [--fd LISTENING_SOCKET | [--host HOST] --port PORT]
+python -m penstock.deploy.local.moto_store --bucket NAME [--fd SOCKET | [--host HOST] --port PORT]
 """
 
 import argparse
@@ -26,9 +26,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
-from base.extras import install_hint
-from deploy.errors import DeployError
-from deploy.node import lifeline
+from penstock.base.extras import install_hint
+from penstock.deploy.errors import DeployError
+from penstock.deploy.node import lifeline
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -240,7 +240,9 @@ class _Handler(BaseHTTPRequestHandler):
 def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._exit) -> None:
     """Run the process. SIGTERM and SIGINT end it at once: there is nothing to save."""
     lifeline.die_with_parent(os.environ)
-    parser = argparse.ArgumentParser(prog="python -m deploy.local.moto_store", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock.deploy.local.moto_store", allow_abbrev=False
+    )
     parser.add_argument("--bucket", required=True)
     parser.add_argument("--fd", type=int, help="file descriptor of a listening socket")
     parser.add_argument(

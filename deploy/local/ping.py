@@ -10,7 +10,7 @@ import struct
 from contextlib import suppress
 from typing import Final
 
-from deploy.clients.security import PLAINTEXT, ClientSecurity
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
 
 _CORRELATION_ID: Final = 1
 _REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION_ID, -1)

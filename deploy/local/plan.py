@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from deploy.local.security import SecurityFiles
-    from deploy.node.config.definition import Role as NodeRole
-    from deploy.node.config.effective import Effective
+    from penstock.deploy.local.security import SecurityFiles
+    from penstock.deploy.node.config.definition import Role as NodeRole
+    from penstock.deploy.node.config.effective import Effective
 
 Role = Literal["store", "controller", "broker"]
 
@@ -70,7 +70,7 @@ class Ports:
     store: int
 
 
-_NODE_COMMAND: Final = ("-m", "deploy.cli")
+_NODE_COMMAND: Final = ("-m", "penstock.deploy.cli")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ProcessPlan:
         """Return the configuration that the broker or controller loads if it starts with these
         variables and its own. Raises UsageError.
         """
-        from deploy.node.config.load import load  # not for `--help`
+        from penstock.deploy.node.config.load import load  # not for `--help`
 
         flags = self.arguments[len(_NODE_COMMAND) + 1 :]
         role: NodeRole = "controller" if self.role == "controller" else "broker"
@@ -194,7 +194,7 @@ def plan_cluster(
 
 
 def _store_process(port: int) -> ProcessPlan:
-    command = ("-m", "deploy.local.moto_store", "--bucket", BUCKET)
+    command = ("-m", "penstock.deploy.local.moto_store", "--bucket", BUCKET)
     return ProcessPlan("store", None, "127.0.0.1", port, command)
 
 
@@ -238,7 +238,7 @@ def _flags(
     """Return the flags of a node. chosen: the plan's choices, which users may override. own: what
     nodes need to find each other.
     """
-    from deploy.node.config.definition import flag_of, roles_with  # not for `--help`
+    from penstock.deploy.node.config.definition import flag_of, roles_with  # not for `--help`
 
     flags = ["--config", options.config] if options.config else []
     if options.allow_insecure:
@@ -284,8 +284,8 @@ def _security_flags(
     """Return the flags of a node of a secure cluster."""
     if files is None:
         return ()
-    from deploy.local.security import CLIENT_PROTOCOL
-    from deploy.node.config.definition import flag_of
+    from penstock.deploy.local.security import CLIENT_PROTOCOL
+    from penstock.deploy.node.config.definition import flag_of
 
     given = files.node_settings(role)
     if role == "broker":

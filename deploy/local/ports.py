@@ -9,8 +9,8 @@ import socket
 from random import Random
 from typing import Final
 
-from deploy.errors import DeployError, PortTaken, UsageError
-from deploy.local.plan import (
+from penstock.deploy.errors import DeployError, PortTaken, UsageError
+from penstock.deploy.local.plan import (
     ClusterOptions,
     Ports,
     broker_ports,

@@ -21,12 +21,12 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import Final
 
-from base.listeners import SecurityProtocol
-from broker.security.config import STANDARD_AUTHORIZER
-from broker.security.users_file import parse_users
-from deploy.clients.security import ClientSecurity
-from deploy.errors import DeployError
-from deploy.local.client_dialects import java, librdkafka, properties_text
+from penstock.base.listeners import SecurityProtocol
+from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.broker.security.users_file import parse_users
+from penstock.deploy.clients.security import ClientSecurity
+from penstock.deploy.errors import DeployError
+from penstock.deploy.local.client_dialects import java, librdkafka, properties_text
 
 CLIENT_PROTOCOL: Final = SecurityProtocol.SASL_SSL
 ADMIN: Final = "admin"
@@ -139,7 +139,7 @@ def make(
 
 
 def _write_certificates(files: SecurityFiles, hosts: Sequence[str]) -> None:
-    from deploy.local.certificates import Authority, write_private
+    from penstock.deploy.local.certificates import Authority, write_private
 
     clients = Authority.make("penstock dev clients")
     files.truststore.write_bytes(clients.pem)
@@ -156,7 +156,7 @@ def _write_certificates(files: SecurityFiles, hosts: Sequence[str]) -> None:
 
 def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
     """Return the passwords of the file of users, with those that it lacked."""
-    from deploy.local.certificates import write_private
+    from penstock.deploy.local.certificates import write_private
 
     known: dict[str, str] = {}
     if files.users.exists():
@@ -173,7 +173,7 @@ def _users(files: SecurityFiles, password: Callable[[], str]) -> dict[str, str]:
 
 
 def _write_for_clients(files: SecurityFiles, admin: ClientSecurity, bootstrap: str) -> None:
-    from deploy.local.certificates import write_private
+    from penstock.deploy.local.certificates import write_private
 
     write_private(files.client_properties, properties_text(java(admin)).encode())
     write_private(files.librdkafka_properties, properties_text(librdkafka(admin)).encode())

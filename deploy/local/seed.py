@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from deploy.errors import UsageError
+from penstock.deploy.errors import UsageError
 
 PARTITIONS_MAX: Final = 1_000
 _FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp_ms")

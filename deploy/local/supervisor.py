@@ -16,13 +16,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.clients.security import PLAINTEXT, ClientSecurity
-from deploy.clients.state_file import Phase, ProcessState
-from deploy.errors import ClusterFailed
-from deploy.local import bytecode
-from deploy.local.ping import is_serving
-from deploy.local.plan import ClusterPlan, ProcessPlan
-from deploy.node import lifeline
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
+from penstock.deploy.clients.state_file import Phase, ProcessState
+from penstock.deploy.errors import ClusterFailed
+from penstock.deploy.local import bytecode
+from penstock.deploy.local.ping import is_serving
+from penstock.deploy.local.plan import ClusterPlan, ProcessPlan
+from penstock.deploy.node import lifeline
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0

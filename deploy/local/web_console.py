@@ -16,10 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Self
 
-from deploy.errors import DeployError, PortTaken
-from deploy.local import bytecode
-from deploy.local.supervisor import describe_end
-from deploy.node import lifeline
+from penstock.deploy.errors import DeployError, PortTaken
+from penstock.deploy.local import bytecode
+from penstock.deploy.local.supervisor import describe_end
+from penstock.deploy.node import lifeline
 
 HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9080
@@ -106,7 +106,7 @@ class WebConsole:
         login = ("--login",) if self._is_secure else ()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
-                (sys.executable, "-P", "-m", "deploy.cli", "console", *arguments, *login),
+                (sys.executable, "-P", "-m", "penstock.deploy.cli", "console", *arguments, *login),
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr,
                 env=self._environment,

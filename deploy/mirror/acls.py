@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, explain, known_code
-from broker.wire.gen import create_acls, describe_acls
-from deploy.mirror.cluster import Cluster
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
+from penstock.broker.wire.gen import create_acls, describe_acls
+from penstock.deploy.mirror.cluster import Cluster
 
 
 class Acl(NamedTuple):

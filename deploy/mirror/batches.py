@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from msgspec import Struct
 
-from base.buffers import Buffer
-from base.ids import Offset
-from stream.batch.compression import Compression
-from stream.batch.control import decode_marker
-from stream.batch.header import (
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.control import decode_marker
+from penstock.stream.batch.header import (
     BATCH_OVERHEAD,
     CRC_START,
     DELETE_HORIZON_MASK,
@@ -29,8 +29,8 @@ from stream.batch.header import (
     BatchHeader,
     parse_header,
 )
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.cleaning.batches import fillers
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.cleaning.batches import fillers
 
 _LENGTH: Final = struct.Struct(">8xi4xb")
 JOINED_BYTES_MAX: Final = 256 * 1024

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeVar
 
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.error_codes import ErrorCode, explain
-from broker.wire.gen import api_versions, find_coordinator, list_offsets, metadata
-from broker.wire.primitives import Reader, Writer
-from deploy.clients.brokers import MOVED, Partition, by_topic
-from deploy.clients.security import ClientSecurity
-from deploy.clients.wire import TIMEOUT_S, WireClient
-from deploy.errors import KafkaFailed
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.error_codes import ErrorCode, explain
+from penstock.broker.wire.gen import api_versions, find_coordinator, list_offsets, metadata
+from penstock.broker.wire.primitives import Reader, Writer
+from penstock.deploy.clients.brokers import MOVED, Partition, by_topic
+from penstock.deploy.clients.security import ClientSecurity
+from penstock.deploy.clients.wire import TIMEOUT_S, WireClient
+from penstock.deploy.errors import KafkaFailed
 
 RETRY_S: Final = 10.0
 _PAUSE_S: Final = 0.2

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from base.regular_expressions import RegexInvalid, compiled
-from controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
-from deploy.errors import UsageError
+from penstock.base.regular_expressions import RegexInvalid, compiled
+from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
+from penstock.deploy.errors import UsageError
 
 PROGRESS_PREFIX: Final = "penstock-mirror-"
 """Begins the names of topics in which mirrors keep how far they came."""

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from deploy.clients.brokers import Partition
-from deploy.mirror.translation import OffsetMap, Segment
-from stream.batch.records import Record
+from penstock.deploy.clients.brokers import Partition
+from penstock.deploy.mirror.translation import OffsetMap, Segment
+from penstock.stream.batch.records import Record
 
 _BEGUN: Final = -2
 _FINISHED: Final = -1

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from deploy.clients.brokers import Partition
-from deploy.errors import DeployError, KafkaFailed
-from deploy.mirror.session import MirrorSession
-from deploy.mirror.views import MirrorView
+from penstock.deploy.clients.brokers import Partition
+from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.deploy.mirror.session import MirrorSession
+from penstock.deploy.mirror.views import MirrorView
 
 REFRESH_S: Final = 5.0
 """How long a new topic, a config or an offset of a group waits until it is copied."""

@@ -9,12 +9,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
-from deploy.clients.brokers import Partition
-from deploy.errors import DeployError, KafkaFailed
-from deploy.mirror import acls, admin, groups
-from deploy.mirror.cluster import EARLIEST, LATEST, Cluster, ClusterAddress, Outdated, Refused
-from deploy.mirror.plan import (
+from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
+from penstock.deploy.clients.brokers import Partition
+from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.deploy.mirror import acls, admin, groups
+from penstock.deploy.mirror.cluster import (
+    EARLIEST,
+    LATEST,
+    Cluster,
+    ClusterAddress,
+    Outdated,
+    Refused,
+)
+from penstock.deploy.mirror.plan import (
     PROGRESS_PREFIX,
     MirrorContext,
     MirrorPlan,
@@ -26,12 +33,12 @@ from deploy.mirror.plan import (
     left_out_configs,
     plan_topics,
 )
-from deploy.mirror.progress import Progress
-from deploy.mirror.same_offsets import SameOffsets
-from deploy.mirror.state import UNKNOWN, PartitionState
-from deploy.mirror.translated import TranslatedOffsets, load_progress
-from deploy.mirror.views import MirrorView, TopicView, mirror_view, topic_view
-from deploy.mirror.worker import CopyTask
+from penstock.deploy.mirror.progress import Progress
+from penstock.deploy.mirror.same_offsets import SameOffsets
+from penstock.deploy.mirror.state import UNKNOWN, PartitionState
+from penstock.deploy.mirror.translated import TranslatedOffsets, load_progress
+from penstock.deploy.mirror.views import MirrorView, TopicView, mirror_view, topic_view
+from penstock.deploy.mirror.worker import CopyTask
 
 WORKERS: Final = 4
 """Threads that copy with the offsets of the source: each waits for one request at a time."""

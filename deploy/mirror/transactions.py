@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from base.buffers import Buffer
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, known_code
-from broker.wire.gen import add_partitions_to_txn, end_txn, init_producer_id, produce
-from deploy.clients.brokers import Partition, by_topic
-from deploy.errors import KafkaFailed
-from deploy.mirror.batches import in_transaction
-from deploy.mirror.cluster import TRANSACTION, Cluster, Outdated
-from deploy.mirror.state import Ended
+from penstock.base.buffers import Buffer
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, known_code
+from penstock.broker.wire.gen import add_partitions_to_txn, end_txn, init_producer_id, produce
+from penstock.deploy.clients.brokers import Partition, by_topic
+from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.mirror.batches import in_transaction
+from penstock.deploy.mirror.cluster import TRANSACTION, Cluster, Outdated
+from penstock.deploy.mirror.state import Ended
 
 TIMEOUT_MS: Final = 60_000
 """How long a transaction may take before its coordinator aborts it."""

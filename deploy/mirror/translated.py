@@ -9,24 +9,24 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from broker.wire import apis
-from broker.wire.gen import fetch
-from deploy.clients.brokers import Partition
-from deploy.errors import KafkaFailed
-from deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
-from deploy.mirror.cluster import EARLIEST, LATEST, Cluster
-from deploy.mirror.progress import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import fetch
+from penstock.deploy.clients.brokers import Partition
+from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
+from penstock.deploy.mirror.cluster import EARLIEST, LATEST, Cluster
+from penstock.deploy.mirror.progress import (
     Progress,
     begun_record,
     finished_record,
     read_progress,
     segment_record,
 )
-from deploy.mirror.source import PARTITION_BYTES_MAX, Copy
-from deploy.mirror.state import PartitionState
-from deploy.mirror.transactions import TransactionalProducer
-from deploy.mirror.translation import Segment, segments_of
-from stream.batch.records import Record, decode_records, encode_batch
+from penstock.deploy.mirror.source import PARTITION_BYTES_MAX, Copy
+from penstock.deploy.mirror.state import PartitionState
+from penstock.deploy.mirror.transactions import TransactionalProducer
+from penstock.deploy.mirror.translation import Segment, segments_of
+from penstock.stream.batch.records import Record, decode_records, encode_batch
 
 _RECORDS_MAX: Final = 2_000
 """Segments in one batch of a progress topic, 200 bytes each."""

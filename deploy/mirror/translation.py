@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deploy.mirror.batches import Run
+from penstock.deploy.mirror.batches import Run
 
 
 class Segment(Struct, frozen=True):

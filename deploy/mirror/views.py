@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from deploy.mirror.plan import OffsetKind, TopicPlan
-from deploy.mirror.state import PartitionState
+from penstock.deploy.mirror.plan import OffsetKind, TopicPlan
+from penstock.deploy.mirror.state import PartitionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Protocol
 
-from base.backoff import Backoff
-from broker.wire.error_codes import ErrorCode, known_code
-from deploy.errors import KafkaFailed
-from deploy.mirror.cluster import Cluster, ClusterAddress, Outdated, Refused
-from deploy.mirror.source import Copy, fetched
-from deploy.mirror.state import UNKNOWN, Ended, PartitionState
+from penstock.base.backoff import Backoff
+from penstock.broker.wire.error_codes import ErrorCode, known_code
+from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.mirror.cluster import Cluster, ClusterAddress, Outdated, Refused
+from penstock.deploy.mirror.source import Copy, fetched
+from penstock.deploy.mirror.state import UNKNOWN, Ended, PartitionState
 
 WAIT_MS: Final = 250
 """How long a fetch waits for records, divided by the number of leaders of the source."""

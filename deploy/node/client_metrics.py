@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from base.log_limit import LogLimit
-from broker.client_metrics.otlp import MetricsInvalid, read_answer
-from broker.client_metrics.sender import SentCounts
-from broker.config import BrokerConfig
-from broker.security.files import WatchedFiles
-from broker.security.tls import SecurityFileInvalid
-from deploy.errors import UsageError
-from deploy.node.otlp import METRICS, ReceiverFiles, headers_of, url_of
+from penstock.base.log_limit import LogLimit
+from penstock.broker.client_metrics.otlp import MetricsInvalid, read_answer
+from penstock.broker.client_metrics.sender import SentCounts
+from penstock.broker.config import BrokerConfig
+from penstock.broker.security.files import WatchedFiles
+from penstock.broker.security.tls import SecurityFileInvalid
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.otlp import METRICS, ReceiverFiles, headers_of, url_of
 
 if TYPE_CHECKING:
     import aiohttp

@@ -20,9 +20,9 @@ from typing import Final
 
 import structlog
 
-from base.extras import install_hint
-from deploy.node import lifeline
-from deploy.node.console_plan import BASE, ConsolePlan
+from penstock.base.extras import install_hint
+from penstock.deploy.node import lifeline
+from penstock.deploy.node.console_plan import BASE, ConsolePlan
 
 START_S: Final = 20.0
 RESTART_S: Final = 5.0
@@ -148,7 +148,7 @@ class NodeConsole:
         return ours, process
 
     def _command(self, number: int) -> tuple[str, ...]:
-        program = (sys.executable, "-P", "-m", "deploy.cli", "console")
+        program = (sys.executable, "-P", "-m", "penstock.deploy.cli", "console")
         return (*program, "--fd", str(number), *self._plan.arguments)
 
     async def _is_ready(self, channel: socket.socket, process: "subprocess.Popen[bytes]") -> bool:

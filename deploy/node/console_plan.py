@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from base.listeners import Listener, parse_listeners
-from broker.config import BrokerConfig
-from broker.security.config import SecurityConfig
-from controller.api.tls import TlsConfig
-from controller.config import ControllerConfig
-from deploy.errors import UsageError
-from deploy.node.config.console import CHANGE, ConsoleConfig
-from deploy.node.config.definition import ProcessConfig, variable_of
-from deploy.node.config.exposure import InsecureListener
+from penstock.base.listeners import Listener, parse_listeners
+from penstock.broker.config import BrokerConfig
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.tls import TlsConfig
+from penstock.controller.config import ControllerConfig
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.config.console import CHANGE, ConsoleConfig
+from penstock.deploy.node.config.definition import ProcessConfig, variable_of
+from penstock.deploy.node.config.exposure import InsecureListener
 
 if TYPE_CHECKING:
-    from deploy.node.config.effective import Effective
+    from penstock.deploy.node.config.effective import Effective
 
 BASE: Final = "/console"
 _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
@@ -96,7 +96,7 @@ def _has_users(path: str) -> bool:
         return False
     from pathlib import Path
 
-    from deploy.clients.security import read_file
+    from penstock.deploy.clients.security import read_file
 
     return read_file(Path(path)).protocol.has_sasl
 

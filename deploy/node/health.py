@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from base.health import Health, ServeHealth
-from base.listening import stop_listening
-from deploy.errors import PortTaken
+from penstock.base.health import Health, ServeHealth
+from penstock.base.listening import stop_listening
+from penstock.deploy.errors import PortTaken
 
 if TYPE_CHECKING:
-    from deploy.node.console import NodeConsole
+    from penstock.deploy.node.console import NodeConsole
 
 REQUEST_TIMEOUT_S: Final = 10.0
 REQUEST_BYTES_MAX: Final = 8 << 10

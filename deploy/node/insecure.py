@@ -10,8 +10,8 @@ from typing import Final
 
 import structlog
 
-from base.health import Health, ServeHealth
-from deploy.node.config.exposure import Exposure, InsecureListener
+from penstock.base.health import Health, ServeHealth
+from penstock.deploy.node.config.exposure import Exposure, InsecureListener
 
 REMIND_INTERVAL_S: Final = 3_600.0
 Sleep = Callable[[float], Awaitable[None]]

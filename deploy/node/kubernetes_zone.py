@@ -1,7 +1,7 @@
 """Read the zone of a pod's Kubernetes node into the configuration, for clusters whose pods do not
 have the label.
 
-python -m deploy.node.kubernetes_zone --config FILE --out FILE
+python -m penstock.deploy.node.kubernetes_zone --config FILE --out FILE
 
 Runs as an init container: copies the configuration file and adds `broker.rack` for brokers.
 Invariants: a node without a zone adds nothing; a `broker.rack` in the file wins; if Kubernetes does
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from base.client_tls import client_tls
+from penstock.base.client_tls import client_tls
 
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -71,7 +71,7 @@ def main(
 ) -> int:
     """Run the process; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m deploy.node.kubernetes_zone", allow_abbrev=False
+        prog="python -m penstock.deploy.node.kubernetes_zone", allow_abbrev=False
     )
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -18,8 +18,8 @@ from importlib import import_module
 from textwrap import indent
 from typing import Any, Final
 
-from base import log_levels
-from base.printable import printable, printable_value
+from penstock.base import log_levels
+from penstock.base.printable import printable, printable_value
 
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 """The values of the setting, with the names of `log_levels.LEVELS`."""
@@ -70,7 +70,7 @@ def to_stderr(level: str) -> None:
     """Configure the logs of a command that prints tables with rich."""
     import structlog
 
-    from base.log import NamedOutput
+    from penstock.base.log import NamedOutput
 
     for_people = sys.stderr.isatty()
     log_levels.LOG_LEVELS.set(log_levels.ROOT, LEVELS[level])

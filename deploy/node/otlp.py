@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from base.client_tls import client_tls
-from deploy.errors import UsageError
+from penstock.base.client_tls import client_tls
+from penstock.deploy.errors import UsageError
 
 METRICS: Final = "METRICS"
 TRACES: Final = "TRACES"

@@ -8,19 +8,19 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from base.allocator import keep_freed_memory
-from base.collector import pause_collector
-from base.core_dumps import forgo_core_dumps
-from base.open_files import raise_open_files_limit
-from deploy.node import lifeline, logs
+from penstock.base.allocator import keep_freed_memory
+from penstock.base.collector import pause_collector
+from penstock.base.core_dumps import forgo_core_dumps
+from penstock.base.open_files import raise_open_files_limit
+from penstock.deploy.node import lifeline, logs
 
 if TYPE_CHECKING:
-    from base.health import ServeHealth
-    from controller.api.tls import TlsFiles
-    from deploy.node.config.definition import Role
-    from deploy.node.config.effective import Effective
-    from deploy.node.console import NodeConsole
-    from deploy.node.console_plan import ConsolePlan
+    from penstock.base.health import ServeHealth
+    from penstock.controller.api.tls import TlsFiles
+    from penstock.deploy.node.config.definition import Role
+    from penstock.deploy.node.config.effective import Effective
+    from penstock.deploy.node.console import NodeConsole
+    from penstock.deploy.node.console_plan import ConsolePlan
 
 
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
@@ -31,12 +31,12 @@ def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] =
     lifeline.die_with_parent(environment)
     logs.keep_rich_out()
     if {"-h", "--help"} & set(arguments):
-        from deploy.node.config.docs import help_text
+        from penstock.deploy.node.config.docs import help_text
 
         print(help_text(role))
         return 0
-    from deploy.node.config.definition import ProcessConfig
-    from deploy.node.config.load import load
+    from penstock.deploy.node.config.definition import ProcessConfig
+    from penstock.deploy.node.config.load import load
 
     config = load(role, arguments, environment)
     logs.configure(config.part(ProcessConfig).log_level)
@@ -44,14 +44,14 @@ def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] =
 
 
 def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
-    from broker.config import BrokerConfig
-    from broker.main import run as run_broker
-    from broker.security.config import SecurityConfig
-    from deploy.node.client_metrics import sender_of
-    from deploy.node.config.definition import ProcessConfig
-    from deploy.node.traces.set_up import of_requests
-    from stream.compaction.plan import CompactionConfig
-    from stream.config import StreamConfig
+    from penstock.broker.config import BrokerConfig
+    from penstock.broker.main import run as run_broker
+    from penstock.broker.security.config import SecurityConfig
+    from penstock.deploy.node.client_metrics import sender_of
+    from penstock.deploy.node.config.definition import ProcessConfig
+    from penstock.deploy.node.traces.set_up import of_requests
+    from penstock.stream.compaction.plan import CompactionConfig
+    from penstock.stream.config import StreamConfig
 
     keep_freed_memory()
     process = config.part(ProcessConfig)
@@ -72,15 +72,15 @@ def _run_broker(config: "Effective", environment: Mapping[str, str]) -> int:
 
 
 def _run_controller(config: "Effective") -> int:
-    from base.settings import fields_of, renamed
-    from controller.api.errors import ControllerError
-    from controller.config import ControllerConfig
-    from controller.main import run as run_controller
-    from deploy.errors import DeployError
-    from deploy.node.config.definition import ProcessConfig
-    from deploy.node.traces.set_up import of_moves
-    from objectstore.errors import ObjectStoreError
-    from stream.errors import StreamError
+    from penstock.base.settings import fields_of, renamed
+    from penstock.controller.api.errors import ControllerError
+    from penstock.controller.config import ControllerConfig
+    from penstock.controller.main import run as run_controller
+    from penstock.deploy.errors import DeployError
+    from penstock.deploy.node.config.definition import ProcessConfig
+    from penstock.deploy.node.traces.set_up import of_moves
+    from penstock.objectstore.errors import ObjectStoreError
+    from penstock.stream.errors import StreamError
 
     process = config.part(ProcessConfig)
     try:
@@ -100,8 +100,8 @@ def _run_controller(config: "Effective") -> int:
 
 def open_tls(config: "Effective") -> "TlsFiles | None":
     """Return the certificate of the connections between nodes; None: no TLS. Raises DeployError."""
-    from controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
-    from deploy.errors import DeployError
+    from penstock.controller.api.tls import TlsConfig, TlsFiles, TlsFilesInvalid
+    from penstock.deploy.errors import DeployError
 
     try:
         return TlsFiles.open(config.part(TlsConfig))
@@ -110,8 +110,8 @@ def open_tls(config: "Effective") -> "TlsFiles | None":
 
 
 def _serve_health(config: "Effective") -> "ServeHealth":
-    from deploy.node.config.exposure import exposures
-    from deploy.node.insecure import with_reminders
+    from penstock.deploy.node.config.exposure import exposures
+    from penstock.deploy.node.insecure import with_reminders
 
     plan = _console_plan(config)
     found = [*exposures(config.parts), *(() if plan is None else plan.insecure)]
@@ -119,15 +119,15 @@ def _serve_health(config: "Effective") -> "ServeHealth":
 
 
 def _health_endpoint(config: "Effective", plan: "ConsolePlan | None") -> "ServeHealth":
-    from base.health import no_health_endpoint
-    from base.listeners import parse_listeners
-    from deploy.node.config.definition import ProcessConfig
+    from penstock.base.health import no_health_endpoint
+    from penstock.base.listeners import parse_listeners
+    from penstock.deploy.node.config.definition import ProcessConfig
 
     process = config.part(ProcessConfig)
     if not process.health_listener:
         return no_health_endpoint
-    from deploy.node.health import serve_at
-    from deploy.node.metrics.node import metrics_of
+    from penstock.deploy.node.health import serve_at
+    from penstock.deploy.node.metrics.node import metrics_of
 
     listener = parse_listeners("health_listener", [process.health_listener])[0]
     return serve_at(listener.host, listener.port, metrics_of, _console(plan))
@@ -135,11 +135,11 @@ def _health_endpoint(config: "Effective", plan: "ConsolePlan | None") -> "ServeH
 
 def _console_plan(config: "Effective") -> "ConsolePlan | None":
     """Return how this node serves the web console, if it does. Raises UsageError."""
-    from deploy.node.config.console import OFF, ConsoleConfig
+    from penstock.deploy.node.config.console import OFF, ConsoleConfig
 
     if config.part(ConsoleConfig).access == OFF:
         return None
-    from deploy.node.console_plan import plan_console
+    from penstock.deploy.node.console_plan import plan_console
 
     return plan_console(config)
 
@@ -147,7 +147,7 @@ def _console_plan(config: "Effective") -> "ConsolePlan | None":
 def _console(plan: "ConsolePlan | None") -> "NodeConsole | None":
     if plan is None:
         return None
-    from deploy.node.console import NodeConsole
+    from penstock.deploy.node.console import NodeConsole
 
     console = NodeConsole(plan)
     console.warn()

@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, explain, known_code
-from broker.wire.gen import alter_partition_reassignments as alter
-from broker.wire.gen import elect_leaders as elect
-from broker.wire.gen import list_partition_reassignments as listing
-from broker.wire.gen import metadata
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
-from deploy.reassign.plan import Assignment, Key
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
+from penstock.broker.wire.gen import alter_partition_reassignments as alter
+from penstock.broker.wire.gen import elect_leaders as elect
+from penstock.broker.wire.gen import list_partition_reassignments as listing
+from penstock.broker.wire.gen import metadata
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.reassign.plan import Assignment, Key
 
 _TIMEOUT_MS: Final = 30_000
 PARTITIONS_PER_REQUEST_MAX: Final = 1_000

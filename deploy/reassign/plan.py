@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from deploy.errors import UsageError
+from penstock.deploy.errors import UsageError
 
 _VERSION: Final = 1
 

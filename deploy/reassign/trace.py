@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.api.messages import MoveTrace, TraceMove
-from controller.metadata.records import PartitionRecord
-from deploy.clients.controllers import answer_of, connect
-from deploy.errors import DeployError
-from deploy.reassign.plan import Key
+from penstock.controller.api.messages import MoveTrace, TraceMove
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.errors import DeployError
+from penstock.deploy.reassign.plan import Key
 
 _TIMEOUT_S: Final = 10.0
 
@@ -108,7 +108,7 @@ def ask_move(controller: str, key: Key) -> MoveView | None:
 
 
 async def _ask(controller: str, key: Key) -> MoveView | None:
-    from controller.api.follower import MetadataFollower
+    from penstock.controller.api.follower import MetadataFollower
 
     client = connect(controller)
     follower = MetadataFollower(client)

@@ -13,16 +13,16 @@ from typing import Final
 
 from msgspec import MsgspecError
 
-from broker.schemas.messages import FRAME_BYTES
-from broker.schemas.process import LIMIT_SIGNALS, remove, spawned, temporary_directory
-from broker.schemas.worker import CPU_S_MAX, MEMORY_BYTES_MAX
-from deploy.records.decode_worker import DecodedValue, DecodeValue, decode_answer, encode
+from penstock.broker.schemas.messages import FRAME_BYTES
+from penstock.broker.schemas.process import LIMIT_SIGNALS, remove, spawned, temporary_directory
+from penstock.broker.schemas.worker import CPU_S_MAX, MEMORY_BYTES_MAX
+from penstock.deploy.records.decode_worker import DecodedValue, DecodeValue, decode_answer, encode
 
 ANSWER_S: Final = 10.0
 """Above the CPU that the process may use: a machine may be busy."""
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _END_S: Final = 5.0
-_MODULE: Final = "deploy.records.decode_worker"
+_MODULE: Final = "penstock.deploy.records.decode_worker"
 
 
 class DecodeProcess:

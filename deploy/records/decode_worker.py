@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from broker.schemas.language import (
+from penstock.broker.schemas.language import (
     CannotCheck,
     CompiledSchema,
     ReferencedSchema,
@@ -20,7 +20,7 @@ from broker.schemas.language import (
     brief,
     compile_schema,
 )
-from broker.schemas.worker import serve
+from penstock.broker.schemas.worker import serve
 
 COMPILED_COUNT_MAX: Final = 100
 FRAME_BYTES: Final = 5

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from base.extras import install_hint
-from deploy.errors import DeployError, UsageError
+from penstock.base.extras import install_hint
+from penstock.deploy.errors import DeployError, UsageError
 
 if TYPE_CHECKING:
-    from broker.schemas.registry import SchemaRegistry
+    from penstock.broker.schemas.registry import SchemaRegistry
 
 _MAGIC: Final = 0
 _FRAME_BYTES: Final = 5
@@ -263,7 +263,7 @@ def _newest_id(registry: "SchemaRegistry", subject: str) -> int:
 @contextmanager
 def _registry_errors() -> Generator[None]:
     """Raise what a schema registry fails with as DeployError."""
-    from broker.schemas.registry import RegistryError
+    from penstock.broker.schemas.registry import RegistryError
 
     try:
         yield

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from deploy.errors import UsageError
-from deploy.records.formats import BadRecord, RecordCodec
+from penstock.deploy.errors import UsageError
+from penstock.deploy.records.formats import BadRecord, RecordCodec
 
 Headers = list[tuple[str, str | bytes | None]]
 """In order; the type that confluent-kafka takes."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from confluent_kafka import KafkaError
 
-from deploy.clients.kafka import Kafka
-from deploy.errors import KafkaFailed, UsageError
-from deploy.records.writer import RecordWriter
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.records.writer import RecordWriter
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from deploy.clients.kafka import Kafka
-from deploy.errors import DeployError, KafkaFailed
-from deploy.records.lines import NewRecord
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.errors import DeployError, KafkaFailed
+from penstock.deploy.records.lines import NewRecord
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
 
-    from deploy.output import Progress
+    from penstock.deploy.output import Progress
 
 _FLUSH_S: Final = 60.0
 

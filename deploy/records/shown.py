@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from deploy.output import json_text
+from penstock.deploy.output import json_text
 
 
 @dataclass(frozen=True, slots=True)

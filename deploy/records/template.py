@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from deploy.errors import UsageError
-from deploy.records.shown import ShownRecord
+from penstock.deploy.errors import UsageError
+from penstock.deploy.records.shown import ShownRecord
 
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _PIECE: Final = re.compile(r"%(.)|\\(.)|([^%\\]+)|(.)", re.DOTALL)

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterable
 from typing import BinaryIO, Final
 
-from base.printable import printable
-from deploy.records.formats import BadRecord, RecordCodec, TextCodec
-from deploy.records.shown import ShownRecord
-from deploy.records.template import parse_template
+from penstock.base.printable import printable
+from penstock.deploy.records.formats import BadRecord, RecordCodec, TextCodec
+from penstock.deploy.records.shown import ShownRecord
+from penstock.deploy.records.template import parse_template
 
 _LAYOUT: Final = "\n\t"
 

@@ -1,7 +1,7 @@
 """Write `docs/reference/errors.md`: the Kafka error codes that brokers send and the error classes,
 with what to do.
 
-    python -m deploy.reference.errors > docs/reference/errors.md
+    python -m penstock.deploy.reference.errors > docs/reference/errors.md
 
 Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares). Another
 test compares `ADVICE` with the codes that the sources of the broker name.
@@ -13,22 +13,22 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
 
-from broker.wire import errors as wire
-from broker.wire.error_codes import ErrorCode
-from controller.api import errors as controller
-from deploy import errors as deploy
-from lake.fetch import errors as reader
-from lake.manifest import errors as manifest
-from lake.spark import errors as spark
-from lake.spark.sink import errors as sink
-from lake.table import errors as table
-from objectstore import errors as objectstore
-from stream import errors as stream
+from penstock.broker.wire import errors as wire
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.api import errors as controller
+from penstock.deploy import errors as deploy
+from penstock.lake.fetch import errors as reader
+from penstock.lake.manifest import errors as manifest
+from penstock.lake.spark import errors as spark
+from penstock.lake.spark.sink import errors as sink
+from penstock.lake.table import errors as table
+from penstock.objectstore import errors as objectstore
+from penstock.stream import errors as stream
 
 _HEAD: Final = """\
 # Errors
 
-<!-- Written by `python -m deploy.reference.errors`; do not edit. -->
+<!-- Written by `python -m penstock.deploy.reference.errors`; do not edit. -->
 
 ## Kafka error codes
 

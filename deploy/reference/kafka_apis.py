@@ -1,6 +1,6 @@
 """Write `docs/reference/kafka-apis.md`: the Kafka APIs that brokers serve, with their versions.
 
-    python -m deploy.reference.kafka_apis > docs/reference/kafka-apis.md
+    python -m penstock.deploy.reference.kafka_apis > docs/reference/kafka-apis.md
 
 Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
 """
@@ -9,17 +9,17 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from broker.handlers.table import INLINE, make_handlers
-from broker.wire.apis import APIS, ApiSpec
-from broker.wire.primitives import REQUEST_ELEMENTS_MAX
-from broker.wire.request_limits import elements_max, things_max
-from deploy.reference.api_evidence import EVIDENCE
-from deploy.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
+from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.wire.apis import APIS, ApiSpec
+from penstock.broker.wire.primitives import REQUEST_ELEMENTS_MAX
+from penstock.broker.wire.request_limits import elements_max, things_max
+from penstock.deploy.reference.api_evidence import EVIDENCE
+from penstock.deploy.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 
 _HEAD: Final = """\
 # Kafka APIs
 
-<!-- Written by `python -m deploy.reference.kafka_apis`; do not edit. -->
+<!-- Written by `python -m penstock.deploy.reference.kafka_apis`; do not edit. -->
 
 Brokers serve these APIs, and announce them in their answer to ApiVersions.
 They are the APIs of Apache Kafka 4.2, in the versions that are stable there.

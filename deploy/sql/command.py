@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from deploy.errors import DeployError
-from deploy.output import Format, Progress, remark
-from deploy.sql.forms import (
+from penstock.deploy.errors import DeployError
+from penstock.deploy.output import Format, Progress, remark
+from penstock.deploy.sql.forms import (
     print_csv,
     print_json_rows,
     print_rows,
     print_yaml_rows,
     write_parquet,
 )
-from lake.sql.session import Session, SessionOptions
-from lake.sql.tokens import statements_of
+from penstock.lake.sql.session import Session, SessionOptions
+from penstock.lake.sql.tokens import statements_of
 
 if TYPE_CHECKING:
-    from lake.sql.result import SqlResult
+    from penstock.lake.sql.result import SqlResult
 
 TABLE_ROWS_MAX: Final = 1_000
 """Rows of a table on the terminal."""

@@ -14,12 +14,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from deploy.csv_rows import CsvWriter
-from deploy.errors import DeployError
-from deploy.output import cell, json_text, remark
+from penstock.deploy.csv_rows import CsvWriter
+from penstock.deploy.errors import DeployError
+from penstock.deploy.output import cell, json_text, remark
 
 if TYPE_CHECKING:
-    from lake.sql.result import SqlResult
+    from penstock.lake.sql.result import SqlResult
 
 
 def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
@@ -67,7 +67,7 @@ def print_json_rows(result: "SqlResult") -> None:
 
 def print_yaml_rows(result: "SqlResult") -> None:
     """Print one YAML sequence, an object per row."""
-    from deploy.yaml_text import encode_yaml
+    from penstock.deploy.yaml_text import encode_yaml
 
     is_empty = True
     for batch in result.batches():

@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from base.own_directory import cache_roots
-from deploy.errors import DeployError, print_error
-from deploy.output import remark, say
-from deploy.sql.command import Command
-from lake.sql.errors import SqlError
-from lake.sql.tokens import is_complete, quoted, tokens_of
-from objectstore.errors import ObjectStoreError
-from stream.errors import StreamError
+from penstock.base.own_directory import cache_roots
+from penstock.deploy.errors import DeployError, print_error
+from penstock.deploy.output import remark, say
+from penstock.deploy.sql.command import Command
+from penstock.lake.sql.errors import SqlError
+from penstock.lake.sql.tokens import is_complete, quoted, tokens_of
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.errors import StreamError
 
 HISTORY_LINES_MAX: Final = 10_000
 HELP: Final = """\

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from controller.api.load_messages import StoreRequests
+from penstock.controller.api.load_messages import StoreRequests
 
 HOUR_S: Final = 3_600
 MONTH_HOURS: Final = 730

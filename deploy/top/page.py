@@ -6,11 +6,11 @@ Invariant: unknown values are dashes, never zeros.
 from rich.console import Group
 from rich.table import Table
 
-from controller.api.load_messages import StoreRequests
-from deploy.output import cell, size
-from deploy.top.cost import usd_month
-from deploy.top.view import TopView
-from deploy.views import NodeView
+from penstock.controller.api.load_messages import StoreRequests
+from penstock.deploy.output import cell, size
+from penstock.deploy.top.cost import usd_month
+from penstock.deploy.top.view import TopView
+from penstock.deploy.views import NodeView
 
 TOPICS_MAX = 20
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from controller.metadata.image import MetadataImage
-from deploy.top.cost import Prices, StoreCost, store_cost
-from deploy.views import ClusterView
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.top.cost import Prices, StoreCost, store_cost
+from penstock.deploy.views import ClusterView
 
 STANDARD = Prices()
 Offsets = Mapping[str, int]

@@ -10,19 +10,19 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Self
 
-from controller.api.load_messages import ProposeMoves
-from deploy.clients.controllers import answer_of, connect
-from deploy.errors import NoController
-from deploy.top.cost import Prices
-from deploy.top.offsets import EndOffsets
-from deploy.top.view import STANDARD, Offsets, TopView, stored_topics, view_top
-from deploy.views import view_cluster
+from penstock.controller.api.load_messages import ProposeMoves
+from penstock.deploy.clients.controllers import answer_of, connect
+from penstock.deploy.errors import NoController
+from penstock.deploy.top.cost import Prices
+from penstock.deploy.top.offsets import EndOffsets
+from penstock.deploy.top.view import STANDARD, Offsets, TopView, stored_topics, view_top
+from penstock.deploy.views import view_cluster
 
 if TYPE_CHECKING:
-    from base.ids import NodeId
-    from controller.api.client import ControllerClient
-    from controller.api.load_messages import BrokerLoad
-    from controller.metadata.image import MetadataImage
+    from penstock.base.ids import NodeId
+    from penstock.controller.api.client import ControllerClient
+    from penstock.controller.api.load_messages import BrokerLoad
+    from penstock.controller.metadata.image import MetadataImage
 
 _TIMEOUT_S: Final = 5.0
 
@@ -67,7 +67,7 @@ class Watch:
         return view
 
     async def _open(self) -> None:
-        from controller.api.follower import MetadataFollower
+        from penstock.controller.api.follower import MetadataFollower
 
         self._client = connect(self._controller)
         self._follower = MetadataFollower(self._client)
@@ -86,7 +86,7 @@ class Watch:
 
 async def broker_loads(client: "ControllerClient") -> "Mapping[NodeId, BrokerLoad]":
     """Return the brokers' loads, or none without an active controller."""
-    from controller.api.errors import ControllerError
+    from penstock.controller.api.errors import ControllerError
 
     try:
         found = await client.propose_moves(ProposeMoves(moves_max=0), timeout_s=_TIMEOUT_S)

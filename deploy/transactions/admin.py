@@ -11,20 +11,20 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Self
 
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode, explain, known_code
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, explain, known_code
+from penstock.broker.wire.gen import (
     describe_producers,
     describe_transactions,
     list_transactions,
     metadata,
     write_txn_markers,
 )
-from deploy.clients.brokers import Brokers, by_topic
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
-from deploy.reassign.plan import Key
-from deploy.transactions.views import (
+from penstock.deploy.clients.brokers import Brokers, by_topic
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
+from penstock.deploy.reassign.plan import Key
+from penstock.deploy.transactions.views import (
     ListedTransaction,
     OpenTransaction,
     TransactionView,

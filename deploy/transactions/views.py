@@ -9,7 +9,7 @@ Source: KIP-664.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from deploy.reassign.plan import Key
+from penstock.deploy.reassign.plan import Key
 
 
 @dataclass(frozen=True, slots=True)

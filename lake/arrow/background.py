@@ -15,8 +15,8 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
 
 _T = TypeVar("_T")
 _CLOSE_S = 10.0

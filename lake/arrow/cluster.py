@@ -15,14 +15,14 @@ from typing import Final, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from lake.arrow.background import BackgroundLoop, background
-from lake.fetch.errors import ObjectGone, ObjectStaysGone
-from lake.fetch.slices import Slice
-from lake.manifest.leases import HeldLease
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView, PartitionOffsets
-from stream.format.manifest.model import ManifestRoot
-from stream.format.transaction_log import AbortedTransaction
+from penstock.lake.arrow.background import BackgroundLoop, background
+from penstock.lake.fetch.errors import ObjectGone, ObjectStaysGone
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.leases import HeldLease
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView, PartitionOffsets
+from penstock.stream.format.manifest.model import ManifestRoot
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 DEADLINE_S: Final = 300.0
 """The deadline of one call here; its requests have shorter ones of their own."""
@@ -171,7 +171,7 @@ class StoreCluster:
     async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
         """Find the object by the indexes, and the record by the object's blocks and batches."""
         # Imports Arrow, which most users of a cluster do not need.
-        from lake.arrow.lookup import first_as_young
+        from penstock.lake.arrow.lookup import first_as_young
 
         view = await self.view()
         store = await background().store(self.store_url)

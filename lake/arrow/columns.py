@@ -9,8 +9,8 @@ in a later one, so all batches are made here. Source: Spark `KafkaRecordToRowCon
 from collections.abc import Sequence
 from typing import Final
 
-from lake.arrow.pyarrow_untyped import Array, Schema, pa
-from stream.format.manifest.model import split_name
+from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
+from penstock.stream.format.manifest.model import split_name
 
 HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 FIELDS: Final = (

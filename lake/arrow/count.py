@@ -9,18 +9,18 @@ markers and aborted records, so they are used only where no producer used a tran
 
 from collections.abc import Mapping, Sequence
 
-from lake.arrow.background import background
-from lake.arrow.cluster import StoreCluster
-from lake.arrow.decode import Decoder
-from lake.arrow.read import AbortedByStream, PartDecoder, index_cache
-from lake.arrow.read_sync import CLOSE_S
-from lake.arrow.renew import PAUSE_MS, ReplanBackoff, look_up_aborted, replan_slices
-from lake.fetch.errors import ObjectGone
-from lake.fetch.fetcher import Fetch
-from lake.fetch.limits import ReadConfig
-from lake.fetch.parts import Piece
-from lake.fetch.slices import Slice
-from lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.arrow.background import background
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.arrow.decode import Decoder
+from penstock.lake.arrow.read import AbortedByStream, PartDecoder, index_cache
+from penstock.lake.arrow.read_sync import CLOSE_S
+from penstock.lake.arrow.renew import PAUSE_MS, ReplanBackoff, look_up_aborted, replan_slices
+from penstock.lake.fetch.errors import ObjectGone
+from penstock.lake.fetch.fetcher import Fetch
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.parts import Piece
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
 
 
 def count_records(

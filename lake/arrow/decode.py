@@ -17,17 +17,17 @@ from typing import Final
 import numpy as np
 from crc32c import crc32c
 
-from base.buffers import Buffer
-from lake.arrow import decode_table as t
-from lake.arrow import kernel_build
-from lake.arrow.columns import DEFAULT, arrow_schema
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.arrow.row_times import count_within
-from lake.fetch.errors import ReadError
-from lake.fetch.limits import ReadConfig
-from lake.fetch.times import ALL_TIMES, TimeBounds
-from stream.batch.compression import Inflater
-from stream.batch.header import (
+from penstock.base.buffers import Buffer
+from penstock.lake.arrow import decode_table as t
+from penstock.lake.arrow import kernel_build
+from penstock.lake.arrow.columns import DEFAULT, arrow_schema
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.arrow.row_times import count_within
+from penstock.lake.fetch.errors import ReadError
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.stream.batch.compression import Inflater
+from penstock.stream.batch.header import (
     COMPRESSION_MASK,
     CONTROL_MASK,
     CRC_START,
@@ -35,8 +35,8 @@ from stream.batch.header import (
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
-from stream.errors import BatchCorrupt
-from stream.format.transaction_log import AbortedTransaction
+from penstock.stream.errors import BatchCorrupt
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 _GROUP_BYTES: Final = 1 << 20
 """The approximate size of decompressed batches that are decoded together. More would not fit into
@@ -107,10 +107,10 @@ def open_rows(
         if compiled is None
         else compiled
     ):
-        from lake.arrow.decode_buffers import CompiledRows
+        from penstock.lake.arrow.decode_buffers import CompiledRows
 
         return CompiledRows(columns, config)
-    from lake.arrow.decode_numpy import NumpyRows
+    from penstock.lake.arrow.decode_numpy import NumpyRows
 
     return NumpyRows(columns, config)
 

@@ -12,24 +12,24 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lake.arrow import decode_job as j
-from lake.arrow import decode_table as t
-from lake.arrow.columns import Places, arrow_schema, row_bytes
-from lake.arrow.decode_layout import (
+from penstock.lake.arrow import decode_job as j
+from penstock.lake.arrow import decode_table as t
+from penstock.lake.arrow.columns import Places, arrow_schema, row_bytes
+from penstock.lake.arrow.decode_layout import (
     COUNTS,
     OUTPUTS,
     Layout,
     Written,
 )
-from lake.arrow.kernel_build import kernels
-from lake.arrow.pyarrow_untyped import (
+from penstock.lake.arrow.kernel_build import kernels
+from penstock.lake.arrow.pyarrow_untyped import (
     Array,
     Buffer,
     RecordBatch,
     pa,
 )
-from lake.arrow.slabs import Slab
-from lake.fetch.limits import VIEWED_BYTES_MAX, ReadConfig
+from penstock.lake.arrow.slabs import Slab
+from penstock.lake.fetch.limits import VIEWED_BYTES_MAX, ReadConfig
 
 _WANTED: Final = {
     "key": j.WANT_KEY,

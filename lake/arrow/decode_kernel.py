@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numba
 
-from lake.arrow import decode_job as j
-from lake.arrow import decode_table as t
-from lake.arrow.decode_memory import (
+from penstock.lake.arrow import decode_job as j
+from penstock.lake.arrow import decode_table as t
+from penstock.lake.arrow.decode_memory import (
     STEP_BYTES,
     Untyped,
     copy,

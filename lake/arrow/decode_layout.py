@@ -11,20 +11,20 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lake.arrow import decode_job as j
-from lake.arrow.columns import (
+from penstock.lake.arrow import decode_job as j
+from penstock.lake.arrow.columns import (
     HEADER,
     NAMES,
     arrow_schema,
     readable_names,
 )
-from lake.arrow.pyarrow_untyped import (
+from penstock.lake.arrow.pyarrow_untyped import (
     Array,
     Buffer,
     DataType,
     pa,
 )
-from lake.arrow.slabs import (
+from penstock.lake.arrow.slabs import (
     Home,
     Slab,
     aligned,

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lake.arrow import decode_table as t
-from lake.arrow.columns import (
+from penstock.lake.arrow import decode_table as t
+from penstock.lake.arrow.columns import (
     HEADER,
     NAMES,
     Places,
@@ -21,17 +21,17 @@ from lake.arrow.columns import (
     readable_names,
     row_bytes,
 )
-from lake.arrow.pyarrow_untyped import (
+from penstock.lake.arrow.pyarrow_untyped import (
     Array,
     DataType,
     RecordBatch,
     pa,
 )
-from lake.fetch.limits import ReadConfig
-from stream.batch.header import HEADER as BATCH_HEADER
-from stream.batch.header import HEADER_BYTES, MAGIC, BatchHeader
-from stream.batch.varint import read_varint
-from stream.errors import BatchCorrupt
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.stream.batch.header import HEADER as BATCH_HEADER
+from penstock.stream.batch.header import HEADER_BYTES, MAGIC, BatchHeader
+from penstock.stream.batch.varint import read_varint
+from penstock.stream.errors import BatchCorrupt
 
 _Numbers = NDArray[np.int64]
 _INT64_MAX: Final = (1 << 63) - 1

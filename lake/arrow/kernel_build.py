@@ -18,10 +18,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from lake.arrow import kernel_cache
+from penstock.lake.arrow import kernel_cache
 
 if TYPE_CHECKING:
-    from lake.arrow.kernel_code import Kernels
+    from penstock.lake.arrow.kernel_code import Kernels
 
 _WORTHWHILE_BYTES: Final = 8 << 20
 """Loading LLVM and the kernels takes a tenth of a second of CPU. On a slow machine, the other
@@ -79,7 +79,7 @@ def kernels() -> "Kernels":
     """Return the kernels; compile them if they are not in the cache."""
     with _Loaded.lock:
         if _Loaded.kernels is None:
-            from lake.arrow import kernel_code
+            from penstock.lake.arrow import kernel_code
 
             _Loaded.kernels = kernel_code.load_kernels(_code())
         return _Loaded.kernels
@@ -87,7 +87,7 @@ def kernels() -> "Kernels":
 
 def _code() -> bytes:
     """Return the code from the cache, or compile it and keep it there."""
-    from lake.arrow import kernel_code
+    from penstock.lake.arrow import kernel_code
 
     directory = kernel_cache.cache_directory()
     place = None if directory is None else _file_in(directory)
@@ -101,7 +101,7 @@ def _code() -> bytes:
 
 def _file_in(directory: Path) -> Path:
     """Return where the code for this CPU is kept."""
-    from lake.arrow.kernel_code import machine_hash
+    from penstock.lake.arrow.kernel_code import machine_hash
 
     return directory / f"{machine_hash()}.o"
 

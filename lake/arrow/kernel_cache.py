@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from base.own_directory import cache_roots, own_directory
+from penstock.base.own_directory import cache_roots, own_directory
 
 _FILES: Final = (
     "decode_table.py",

@@ -51,7 +51,7 @@ def compile_kernels() -> bytes:
     """Return the object code for this CPU. This imports numba and takes 8 s of CPU."""
     import numba
 
-    from lake.arrow.decode_kernel import KERNELS
+    from penstock.lake.arrow.decode_kernel import KERNELS
 
     cfunc: Untyped = numba.cfunc
     number: Untyped = numba.types.int64

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
-from lake.arrow.pyarrow_untyped import Array, pa, pc
-from lake.arrow.read import read_slices
-from lake.fetch.slices import Slice
-from lake.fetch.times import TimeBounds
-from objectstore.ports import ObjectStore
+from penstock.lake.arrow.pyarrow_untyped import Array, pa, pc
+from penstock.lake.arrow.read import read_slices
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import TimeBounds
+from penstock.objectstore.ports import ObjectStore
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from lake.arrow.columns import Places, arrow_schema
-from lake.arrow.pyarrow_untyped import Array, RecordBatch, pa
-from lake.fetch.limits import ReadConfig
-from lake.fetch.slices import Slice
+from penstock.lake.arrow.columns import Places, arrow_schema
+from penstock.lake.arrow.pyarrow_untyped import Array, RecordBatch, pa
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.slices import Slice
 
 ROWS_MAX: Final = ReadConfig().rows_max
 

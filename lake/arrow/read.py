@@ -10,19 +10,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from lake.arrow.columns import DEFAULT
-from lake.arrow.decode import Aborted, Decoder, Place
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.fetch.errors import ObjectGone, ReadError
-from lake.fetch.fetcher import Fetch, Fetched, IndexCache
-from lake.fetch.limits import ReadConfig
-from lake.fetch.parts import Piece, blocks_within
-from lake.fetch.slices import Slice
-from lake.fetch.times import ALL_TIMES, TimeBounds
-from objectstore.ports import ObjectStore
-from stream.errors import ObjectCorrupt
-from stream.format.decoder import check_block
-from stream.format.transaction_log import AbortedTransaction
+from penstock.lake.arrow.columns import DEFAULT
+from penstock.lake.arrow.decode import Aborted, Decoder, Place
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.fetch.errors import ObjectGone, ReadError
+from penstock.lake.fetch.fetcher import Fetch, Fetched, IndexCache
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.parts import Piece, blocks_within
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.decoder import check_block
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 AbortedByStream = Mapping[int, Sequence[AbortedTransaction]]
 """The aborted transactions of each stream id, to leave out; empty for `read_uncommitted`."""

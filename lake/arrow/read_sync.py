@@ -6,17 +6,17 @@ calls bound all waits.
 
 from collections.abc import Generator, Mapping, Sequence
 
-from lake.arrow.background import background
-from lake.arrow.columns import DEFAULT
-from lake.arrow.decode import Decoder
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.arrow.read import AbortedByStream, PartDecoder, index_cache
-from lake.fetch.errors import ObjectGone
-from lake.fetch.fetcher import Fetch
-from lake.fetch.limits import ReadConfig
-from lake.fetch.parts import blocks_within
-from lake.fetch.slices import Slice
-from lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.arrow.background import background
+from penstock.lake.arrow.columns import DEFAULT
+from penstock.lake.arrow.decode import Decoder
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.arrow.read import AbortedByStream, PartDecoder, index_cache
+from penstock.lake.fetch.errors import ObjectGone
+from penstock.lake.fetch.fetcher import Fetch
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.parts import blocks_within
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
 
 CLOSE_S = 10.0
 

@@ -14,18 +14,18 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
-from base.log import get_logger
-from lake.arrow.cluster import REPLANS_MAX, StoreCluster
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.arrow.read import AbortedByStream
-from lake.arrow.read_sync import read_slices_sync
-from lake.fetch.errors import ObjectGone, ObjectStaysGone
-from lake.fetch.limits import ReadConfig
-from lake.fetch.slices import Slice
-from lake.fetch.times import ALL_TIMES, TimeBounds
-from lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
-from lake.manifest.plan import OffsetRange
-from stream.errors import StreamError
+from penstock.base.log import get_logger
+from penstock.lake.arrow.cluster import REPLANS_MAX, StoreCluster
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.arrow.read import AbortedByStream
+from penstock.lake.arrow.read_sync import read_slices_sync
+from penstock.lake.fetch.errors import ObjectGone, ObjectStaysGone
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.stream.errors import StreamError
 
 _log = get_logger(__name__)
 

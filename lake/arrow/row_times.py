@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from lake.arrow.pyarrow_untyped import Array, RecordBatch, pa, pc
-from lake.fetch.times import TimeBounds
+from penstock.lake.arrow.pyarrow_untyped import Array, RecordBatch, pa, pc
+from penstock.lake.fetch.times import TimeBounds
 
 _VIEW: Any = pa.binary_view()
 

@@ -12,7 +12,7 @@ limited. Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
 from collections import deque
 from typing import Final
 
-from lake.arrow.pyarrow_untyped import Buffer, pa
+from penstock.lake.arrow.pyarrow_untyped import Buffer, pa
 
 _ALIGNMENT: Final = 64
 """The alignment that Arrow recommends for the start of a buffer."""

@@ -19,32 +19,32 @@ from functools import partial
 from typing import Final, Literal, TypeAlias
 from uuid import UUID, uuid4
 
-from base.log import get_logger
-from lake.arrow.cluster import StoreCluster
-from lake.arrow.columns import DEFAULT, arrow_schema
-from lake.arrow.count import count_records
-from lake.arrow.pyarrow_untyped import (
+from penstock.base.log import get_logger
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.arrow.columns import DEFAULT, arrow_schema
+from penstock.lake.arrow.count import count_records
+from penstock.lake.arrow.pyarrow_untyped import (
     RecordBatch,
     RecordBatchReader,
     Schema,
     Table,
     pa,
 )
-from lake.arrow.renew import plan_streams, ranges_of, read_renewed
-from lake.arrow.row_times import rows_within
-from lake.fetch.limits import ReadConfig
-from lake.fetch.slices import Slice
-from lake.fetch.times import ALL_TIMES, TimeBounds
-from lake.manifest.errors import (
+from penstock.lake.arrow.renew import plan_streams, ranges_of, read_renewed
+from penstock.lake.arrow.row_times import rows_within
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.manifest.errors import (
     OffsetsLost,
     OffsetsMissing,
     TooManyLeases,
     UnknownPartition,
 )
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import PartitionOffsets
-from objectstore.errors import ObjectStoreError
-from stream.format.manifest.model import ManifestRoot, in_snapshot
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import PartitionOffsets
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.format.manifest.model import ManifestRoot, in_snapshot
 
 _log = get_logger(__name__)
 

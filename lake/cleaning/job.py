@@ -12,19 +12,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from base.clock import WallClock, wall_ms
-from base.ids import Millis, Offset, StreamId
-from lake.rewrite.job import NO_BROKER, READING
-from lake.rewrite.run import Exchange
-from objectstore.errors import ObjectNotFound
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store
-from stream.cache.block_cache import BlockCache
-from stream.cleaning.cleaner import CleanerConfig, CleaningTask, LogCleaner
-from stream.compaction.compactor import OwnedStream
-from stream.errors import BatchTooLarge, NotContiguous, ObjectCorrupt, StreamFenced
-from stream.ports import CommitObjects, ObjectRange, PreparedObject
-from stream.read.object_reader import ObjectReader
+from penstock.base.clock import WallClock, wall_ms
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.lake.rewrite.job import NO_BROKER, READING
+from penstock.lake.rewrite.run import Exchange
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.cleaning.cleaner import CleanerConfig, CleaningTask, LogCleaner
+from penstock.stream.compaction.compactor import OwnedStream
+from penstock.stream.errors import BatchTooLarge, NotContiguous, ObjectCorrupt, StreamFenced
+from penstock.stream.ports import CommitObjects, ObjectRange, PreparedObject
+from penstock.stream.read.object_reader import ObjectReader
 
 
 @dataclass(frozen=True, slots=True)

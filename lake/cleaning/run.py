@@ -13,17 +13,17 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
-from base.clock import WallClock
-from base.ids import Millis, Offset, StreamId
-from base.log import get_logger
-from lake.cleaning.job import PassResult, PassTask
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from lake.rewrite.plan import ranges_of
-from lake.rewrite.run import Exchange, until_published
-from stream.cleaning.cleaner import CleanerConfig, CleaningTask
-from stream.format.checkpoint import CleanedPart
-from stream.ports import ObjectRange, PreparedObject
+from penstock.base.clock import WallClock
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.base.log import get_logger
+from penstock.lake.cleaning.job import PassResult, PassTask
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.lake.rewrite.plan import ranges_of
+from penstock.lake.rewrite.run import Exchange, until_published
+from penstock.stream.cleaning.cleaner import CleanerConfig, CleaningTask
+from penstock.stream.format.checkpoint import CleanedPart
+from penstock.stream.ports import ObjectRange, PreparedObject
 
 _log = get_logger(__name__)
 

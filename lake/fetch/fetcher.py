@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from base.buffers import Buffer
-from lake.fetch.errors import ObjectGone, ReadError
-from lake.fetch.limits import ReadConfig
-from lake.fetch.parts import (
+from penstock.base.buffers import Buffer
+from penstock.lake.fetch.errors import ObjectGone, ReadError
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.parts import (
     Part,
     Piece,
     Wanted,
@@ -25,13 +25,13 @@ from lake.fetch.parts import (
     pieces_of,
     rest_of,
 )
-from lake.fetch.slices import Slice
-from objectstore.errors import ObjectNotFound, RangeNotSatisfiable
-from objectstore.ports import ObjectStore
-from stream.cache.block_cache import ByteLru
-from stream.errors import ObjectCorrupt
-from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
-from stream.format.layout import TAIL_BYTES
+from penstock.lake.fetch.slices import Slice
+from penstock.objectstore.errors import ObjectNotFound, RangeNotSatisfiable
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.cache.block_cache import ByteLru
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from penstock.stream.format.layout import TAIL_BYTES
 
 IndexCache = ByteLru[str, ObjectIndex]
 

@@ -8,13 +8,13 @@ this piece" has a meaning. Must not do I/O. Source: AutoMQ `ObjectReader`, `Stre
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from base.ids import StreamId
-from lake.fetch.errors import ReadError
-from lake.fetch.limits import ReadConfig
-from lake.fetch.slices import Slice
-from lake.fetch.times import TimeBounds
-from stream.format.decoder import ObjectIndex
-from stream.format.layout import BlockEntry
+from penstock.base.ids import StreamId
+from penstock.lake.fetch.errors import ReadError
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import TimeBounds
+from penstock.stream.format.decoder import ObjectIndex
+from penstock.stream.format.layout import BlockEntry
 
 
 @dataclass(frozen=True, slots=True)

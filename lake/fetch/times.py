@@ -7,7 +7,7 @@ import more than the standard library and `stream.batch.header`.
 
 from typing import Final, NamedTuple
 
-from stream.batch.header import OLDEST_UNKNOWN
+from penstock.stream.batch.header import OLDEST_UNKNOWN
 
 _NEWEST: Final = (1 << 63) - 1
 

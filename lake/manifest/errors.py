@@ -1,6 +1,6 @@
 """Errors of readers of the manifest. Each message names the offsets or versions, and what to do."""
 
-from stream.errors import StreamError
+from penstock.stream.errors import StreamError
 
 
 class ManifestNotFound(StreamError):

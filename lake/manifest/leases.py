@@ -7,13 +7,13 @@ from uuid import UUID
 
 import msgspec
 
-from base.log import get_logger
-from lake.manifest.errors import TooManyLeases
-from objectstore.errors import ObjectStoreError
-from objectstore.ports import ObjectStore
-from stream.format.keys import lease_key, lease_prefix, parse_lease_key, renewals_prefix
-from stream.format.manifest.lease import LEASE_MS_MAX, LEASES_MAX, Lease
-from stream.format.manifest.model import ManifestRoot
+from penstock.base.log import get_logger
+from penstock.lake.manifest.errors import TooManyLeases
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.format.keys import lease_key, lease_prefix, parse_lease_key, renewals_prefix
+from penstock.stream.format.manifest.lease import LEASE_MS_MAX, LEASES_MAX, Lease
+from penstock.stream.format.manifest.model import ManifestRoot
 
 _log = get_logger(__name__)
 

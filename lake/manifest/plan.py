@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lake.fetch.slices import Slice, share
-from lake.manifest.errors import OffsetsLost, OffsetsMissing
-from stream.format.manifest.model import Entries, PageRef
+from penstock.lake.fetch.slices import Slice, share
+from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing
+from penstock.stream.format.manifest.model import Entries, PageRef
 
 
 class OffsetRange(NamedTuple):

@@ -9,13 +9,13 @@ the version was deleted after its grace, so the reader's manifest is old. Limits
 import asyncio
 from collections.abc import Callable, Sequence
 
-from base.buffers import Buffer
-from objectstore.errors import RangeNotSatisfiable
-from objectstore.ports import ObjectStore
-from stream.errors import ObjectCorrupt
-from stream.format.keys import manifest_key
-from stream.format.manifest import codec
-from stream.format.manifest.model import ManifestRoot, SectionRef
+from penstock.base.buffers import Buffer
+from penstock.objectstore.errors import RangeNotSatisfiable
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.keys import manifest_key
+from penstock.stream.format.manifest import codec
+from penstock.stream.format.manifest.model import ManifestRoot, SectionRef
 
 TAIL_BYTES = 64 << 10
 """Enough for the root of about 1,000 topics."""

@@ -15,19 +15,19 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from base.ids import StreamId, WalSequence
-from base.log import get_logger
-from lake.manifest.plan import TailRange
-from objectstore.ports import ObjectStore
-from stream.cache.block_cache import ByteLru
-from stream.errors import ObjectCorrupt, WalSlotLost
-from stream.format.decoder import ObjectIndex, is_intact
-from stream.format.keys import wal_key
-from stream.format.manifest.model import LiveWal
-from stream.ports import BrokerIncarnation, StreamRange
-from stream.recovery.salvage import BadSlot
-from stream.recovery.slots_behind import SlotsBehind
-from stream.wal.slot_reader import CacheSlot, read_slot
+from penstock.base.ids import StreamId, WalSequence
+from penstock.base.log import get_logger
+from penstock.lake.manifest.plan import TailRange
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.cache.block_cache import ByteLru
+from penstock.stream.errors import ObjectCorrupt, WalSlotLost
+from penstock.stream.format.decoder import ObjectIndex, is_intact
+from penstock.stream.format.keys import wal_key
+from penstock.stream.format.manifest.model import LiveWal
+from penstock.stream.ports import BrokerIncarnation, StreamRange
+from penstock.stream.recovery.salvage import BadSlot
+from penstock.stream.recovery.slots_behind import SlotsBehind
+from penstock.stream.wal.slot_reader import CacheSlot, read_slot
 
 _log = get_logger(__name__)
 

@@ -7,14 +7,14 @@ overlap the slices. Must not plan. Source: `stream.format.transaction_log`.
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from lake.fetch.fetcher import Fetch, IndexCache
-from lake.fetch.limits import ReadConfig
-from lake.fetch.slices import Slice
-from objectstore.ports import ObjectStore
-from stream.batch.header import iter_headers
-from stream.errors import BatchCorrupt, ObjectCorrupt
-from stream.format.decoder import check_block
-from stream.format.transaction_log import (
+from penstock.lake.fetch.fetcher import Fetch, IndexCache
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.slices import Slice
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.errors import BatchCorrupt, ObjectCorrupt
+from penstock.stream.format.decoder import check_block
+from penstock.stream.format.transaction_log import (
     AbortedTransaction,
     AbortedWithin,
     TransactionEventAt,

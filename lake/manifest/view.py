@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
-from base.ids import StreamId
-from lake.fetch.errors import ObjectGone
-from lake.fetch.slices import Slice
-from lake.manifest.errors import (
+from penstock.base.ids import StreamId
+from penstock.lake.fetch.errors import ObjectGone
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.errors import (
     EndInDoubt,
     ManifestNotFound,
     ManifestWentBack,
@@ -29,7 +29,7 @@ from lake.manifest.errors import (
     UnknownPartition,
     WalksTooSlow,
 )
-from lake.manifest.plan import (
+from penstock.lake.manifest.plan import (
     OffsetRange,
     Source,
     TailRange,
@@ -37,20 +37,20 @@ from lake.manifest.plan import (
     pages_wanted,
     plan,
 )
-from lake.manifest.sections import SectionReader, load_root
-from lake.manifest.tail import WalTails
-from lake.manifest.transactions import TransactionEvents
-from objectstore.errors import ObjectNotFound
-from objectstore.ports import ObjectStore
-from stream.errors import ObjectCorrupt
-from stream.format.keys import (
+from penstock.lake.manifest.sections import SectionReader, load_root
+from penstock.lake.manifest.tail import WalTails
+from penstock.lake.manifest.transactions import TransactionEvents
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.keys import (
     MANIFEST_ROOT,
     manifest_key,
     manifest_prefix,
     parse_manifest_key,
 )
-from stream.format.manifest import codec
-from stream.format.manifest.model import (
+from penstock.stream.format.manifest import codec
+from penstock.stream.format.manifest.model import (
     PARTITIONS_PER_SHARD,
     CommittedLog,
     Entries,
@@ -63,7 +63,7 @@ from stream.format.manifest.model import (
     TopicEntry,
     split_name,
 )
-from stream.format.transaction_log import AbortedTransaction
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 PROBE_S = 60.0
 """Until this long after the newest version was known for sure, its successor cannot have been

@@ -12,17 +12,17 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from base.clock import WallClock, wall_ms
-from base.ids import Millis, NodeEpoch, NodeId
-from objectstore.errors import ObjectNotFound
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store
-from stream.cache.block_cache import BlockCache
-from stream.compaction.plan import Compaction, Output, check_outputs
-from stream.compaction.rewrite import build_output, read_entries
-from stream.errors import NotContiguous, ObjectCorrupt
-from stream.ports import BrokerIncarnation, NewObject, ObjectRole, PreparedObject
-from stream.read.object_reader import ObjectReader, ObjectReaderConfig
+from penstock.base.clock import WallClock, wall_ms
+from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.compaction.plan import Compaction, Output, check_outputs
+from penstock.stream.compaction.rewrite import build_output, read_entries
+from penstock.stream.errors import NotContiguous, ObjectCorrupt
+from penstock.stream.ports import BrokerIncarnation, NewObject, ObjectRole, PreparedObject
+from penstock.stream.read.object_reader import ObjectReader, ObjectReaderConfig
 
 NO_BROKER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 """The writer in the headers of objects that jobs write."""

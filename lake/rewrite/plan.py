@@ -10,15 +10,15 @@ microseconds for each object.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     ObjectId,
     Offset,
     StreamId,
 )
-from stream.compaction.plan import Compaction, CompactionConfig, plan_stream
-from stream.format.manifest.model import CommittedLog
-from stream.ports import ObjectRange, ObjectRole, StreamRange
+from penstock.stream.compaction.plan import Compaction, CompactionConfig, plan_stream
+from penstock.stream.format.manifest.model import CommittedLog
+from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
 
 MIB = 1 << 20
 _WINDOW_RANGES = 4_096

@@ -13,20 +13,20 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from base.clock import WallClock
-from base.ids import Offset, StreamId
-from base.log import get_logger
-from lake.manifest.view import ClusterView
-from lake.rewrite.job import RewriteResult, RewriteTask
-from lake.rewrite.plan import (
+from penstock.base.clock import WallClock
+from penstock.base.ids import Offset, StreamId
+from penstock.base.log import get_logger
+from penstock.lake.manifest.view import ClusterView
+from penstock.lake.rewrite.job import RewriteResult, RewriteTask
+from penstock.lake.rewrite.plan import (
     PartitionPlan,
     RewriteOptions,
     cut_rounds,
     plan_topic,
     within,
 )
-from stream.compaction.plan import Compaction
-from stream.ports import NewObject, ObjectRange, PreparedObject
+from penstock.stream.compaction.plan import Compaction
+from penstock.stream.ports import NewObject, ObjectRange, PreparedObject
 
 _log = get_logger(__name__)
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from lake.arrow.background import background
-from lake.arrow.cluster import DEADLINE_S, StoreCluster
-from lake.manifest.errors import TooManyLeases
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView, PartitionOffsets
-from lake.spark.errors import InvalidOption, OffsetsMismatch
-from lake.spark.offsets import Offsets, TopicPartition, scala_set
-from lake.spark.options import Topics
-from lake.spark.ranges import Bounds
-from objectstore.errors import InvalidStoreUrl, ObjectStoreError
+from penstock.lake.arrow.background import background
+from penstock.lake.arrow.cluster import DEADLINE_S, StoreCluster
+from penstock.lake.manifest.errors import TooManyLeases
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView, PartitionOffsets
+from penstock.lake.spark.errors import InvalidOption, OffsetsMismatch
+from penstock.lake.spark.offsets import Offsets, TopicPartition, scala_set
+from penstock.lake.spark.options import Topics
+from penstock.lake.spark.ranges import Bounds
+from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """As for Kafka's consumers, patterns do not match them."""

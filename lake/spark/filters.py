@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
-from lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
 
 Operator = Literal["=", "<", "<=", ">", ">=", "in"]
 PUSHED_COLUMNS: Final = ("topic", "partition", "offset", "timestamp")

@@ -7,8 +7,8 @@ result depends on the arguments alone. Source: Spark `KafkaMicroBatchStream#rate
 
 from collections.abc import Mapping, Sequence
 
-from lake.fetch.slices import Slice
-from lake.spark.offsets import Offsets, TopicPartition
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.spark.offsets import Offsets, TopicPartition
 
 
 def available_rows(start: Offsets, latest: Offsets) -> int:

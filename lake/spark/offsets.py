@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple, cast
 
-from lake.spark.errors import InvalidOption
+from penstock.lake.spark.errors import InvalidOption
 
 LATEST: Final = -1
 EARLIEST: Final = -2

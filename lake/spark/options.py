@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from lake.spark.errors import InvalidOption, OffsetsMismatch
-from lake.spark.offsets import (
+from penstock.lake.spark.errors import InvalidOption, OffsetsMismatch
+from penstock.lake.spark.offsets import (
     EARLIEST,
     LATEST,
     TopicPartition,
@@ -23,7 +23,7 @@ from lake.spark.offsets import (
     parse_timestamps,
     scala_set,
 )
-from stream.format.manifest.model import in_snapshot
+from penstock.stream.format.manifest.model import in_snapshot
 
 STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _KAFKA: Final = (

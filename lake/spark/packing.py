@@ -11,7 +11,7 @@ appearance, their slices as given. Source for `minPartitions` and `maxRecordsPer
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from lake.fetch.slices import Slice, share
+from penstock.lake.fetch.slices import Slice, share
 
 SLICES_MAX = 1_000
 """The largest number of slices in one task, which is pickled and sent: about 60 bytes each."""

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from lake.spark.filters import PUSHED_COLUMNS, Condition, Operator
+from penstock.lake.spark.filters import PUSHED_COLUMNS, Condition, Operator
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATORS: Final[dict[type[Filter], Operator]] = {

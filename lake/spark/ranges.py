@@ -9,9 +9,9 @@ Source: Spark `KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`, `KafkaOffsetRan
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from lake.manifest.plan import OffsetRange
-from lake.spark.errors import OffsetsMismatch
-from lake.spark.offsets import (
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.spark.errors import OffsetsMismatch
+from penstock.lake.spark.offsets import (
     EARLIEST,
     LATEST,
     Offsets,

@@ -5,13 +5,13 @@ Arrow, whose objects are Any to type checkers.
 from collections.abc import Sequence
 from typing import Any
 
-from lake.arrow.pyarrow_untyped import (
+from penstock.lake.arrow.pyarrow_untyped import (
     Array,
     RecordBatch,
     pa,
     pc,
 )
-from lake.spark.filters import Condition
+from penstock.lake.spark.filters import Condition
 
 _TIMESTAMP: Any = pa.timestamp("us", tz="UTC")
 _COMPARE: Any = {

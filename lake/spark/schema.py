@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lake.spark.errors import InvalidOption
+from penstock.lake.spark.errors import InvalidOption
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _TYPES: Final[dict[str, DataType]] = {

@@ -30,20 +30,20 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from base.log import get_logger
-from lake.fetch.slices import PLACE_COLUMNS, Slice
-from lake.manifest.plan import OffsetRange
-from lake.spark import ranges
-from lake.spark.cluster import Found, SparkCluster
-from lake.spark.errors import DataLoss, OffsetsMismatch
-from lake.spark.filters import Pushed
-from lake.spark.limits import (
+from penstock.base.log import get_logger
+from penstock.lake.fetch.slices import PLACE_COLUMNS, Slice
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.spark import ranges
+from penstock.lake.spark.cluster import Found, SparkCluster
+from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
+from penstock.lake.spark.filters import Pushed
+from penstock.lake.spark.limits import (
     available_rows,
     limit_bytes,
     limit_rows,
     must_wait,
 )
-from lake.spark.offsets import (
+from penstock.lake.spark.offsets import (
     Offsets,
     OffsetsJson,
     TopicPartition,
@@ -51,7 +51,7 @@ from lake.spark.offsets import (
     scala_set,
     to_json,
 )
-from lake.spark.options import (
+from penstock.lake.spark.options import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
@@ -62,16 +62,16 @@ from lake.spark.options import (
     parse,
     warnings,
 )
-from lake.spark.packing import TaskLimits, pack
-from lake.spark.pushdown import OfferedFilters, split_filters
-from lake.spark.schema import checked_columns, source_schema
-from lake.spark.starts import QueryStart
-from lake.spark.tasks import TaskReader, ranges_of_partitions, task_of
-from stream.format.manifest.model import split_name
+from penstock.lake.spark.packing import TaskLimits, pack
+from penstock.lake.spark.pushdown import OfferedFilters, split_filters
+from penstock.lake.spark.schema import checked_columns, source_schema
+from penstock.lake.spark.starts import QueryStart
+from penstock.lake.spark.tasks import TaskReader, ranges_of_partitions, task_of
+from penstock.stream.format.manifest.model import split_name
 
 if TYPE_CHECKING:
-    from lake.arrow.pyarrow_untyped import RecordBatch
-    from lake.spark.sink.writers import BatchWriter, StreamWriter
+    from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+    from penstock.lake.spark.sink.writers import BatchWriter, StreamWriter
 
 _log = get_logger(__name__)
 
@@ -113,12 +113,12 @@ class PenstockSource(DataSource):
         return StreamReader(_Query(self._options, schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
-        from lake.spark.sink.writers import BatchWriter
+        from penstock.lake.spark.sink.writers import BatchWriter
 
         return BatchWriter(self._options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
-        from lake.spark.sink.writers import StreamWriter
+        from penstock.lake.spark.sink.writers import StreamWriter
 
         return StreamWriter(self._options, schema, overwrite=overwrite)
 

@@ -15,14 +15,14 @@ from typing import TypeVar
 
 import msgspec
 
-from lake.arrow.background import background
-from lake.arrow.cluster import DEADLINE_S
-from lake.spark.cluster import SparkCluster
-from lake.spark.offsets import OffsetsJson
-from objectstore.errors import ObjectNotFound, PreconditionFailed
-from objectstore.ports import ObjectStore
-from stream.errors import ObjectCorrupt
-from stream.format.keys import spark_query_prefix
+from penstock.lake.arrow.background import background
+from penstock.lake.arrow.cluster import DEADLINE_S
+from penstock.lake.spark.cluster import SparkCluster
+from penstock.lake.spark.offsets import OffsetsJson
+from penstock.objectstore.errors import ObjectNotFound, PreconditionFailed
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.keys import spark_query_prefix
 
 _PUTS_MAX = 16
 

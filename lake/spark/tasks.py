@@ -12,18 +12,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from base.log import get_logger
-from lake.fetch.errors import ObjectStaysGone
-from lake.fetch.slices import Slice
-from lake.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
-from lake.manifest.plan import OffsetRange
-from lake.spark.cluster import SparkCluster
-from lake.spark.errors import DataLoss
-from lake.spark.filters import Pushed
-from stream.errors import StreamError
+from penstock.base.log import get_logger
+from penstock.lake.fetch.errors import ObjectStaysGone
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.spark.cluster import SparkCluster
+from penstock.lake.spark.errors import DataLoss
+from penstock.lake.spark.filters import Pushed
+from penstock.stream.errors import StreamError
 
 if TYPE_CHECKING:
-    from lake.arrow.pyarrow_untyped import RecordBatch
+    from penstock.lake.arrow.pyarrow_untyped import RecordBatch
 
 _log = get_logger(__name__)
 
@@ -104,9 +104,9 @@ class TaskReader:
         Raise ReadError (damage) or DataLoss.
         """
         # Imports Arrow, which planners do not need.
-        from lake.arrow.place_rows import place_rows
-        from lake.arrow.renew import read_renewed
-        from lake.spark.rows import filter_rows
+        from penstock.lake.arrow.place_rows import place_rows
+        from penstock.lake.arrow.renew import read_renewed
+        from penstock.lake.spark.rows import filter_rows
 
         if task is None:
             return

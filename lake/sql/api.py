@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from threading import Event
 
-from lake.sql.result import SqlResult
-from lake.sql.session import Session, SessionOptions
-from lake.table.values import ValueFormat
+from penstock.lake.sql.result import SqlResult
+from penstock.lake.sql.session import Session, SessionOptions
+from penstock.lake.table.values import ValueFormat
 
 
 def sql(

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import duckdb
 
-from lake.arrow.pyarrow_untyped import Array, DataType, Table, pa, pc
-from lake.sql.inference import JsonType, ListOf, StructOf, structure_fits
-from lake.sql.tokens import text_literal
+from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Table, pa, pc
+from penstock.lake.sql.inference import JsonType, ListOf, StructOf, structure_fits
+from penstock.lake.sql.tokens import text_literal
 
 NOT_JSON: Final = "_value"
 """The column to which values that are no JSON objects are reported."""

@@ -9,9 +9,9 @@ assumption, and up to 200 for each partition whose offsets are looked for. Must 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from lake.arrow.pyarrow_untyped import Schema, pa, pc
-from lake.fetch.times import ALL_TIMES, TimeBounds
-from lake.sql.pyarrow_untyped import Expression, ds, fs
+from penstock.lake.arrow.pyarrow_untyped import Schema, pa, pc
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.sql.pyarrow_untyped import Expression, ds, fs
 
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"

@@ -4,13 +4,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from lake.arrow.pyarrow_untyped import RecordBatch, Schema, Table, pa
-from lake.sql.errors import SqlError
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch, Schema, Table, pa
+from penstock.lake.sql.errors import SqlError
 
 if TYPE_CHECKING:
     import polars
 
-    from lake.sql.running_statement import RunningStatement
+    from penstock.lake.sql.running_statement import RunningStatement
 
 ROWS_KEPT: Final = "the rows were read by batches(), which reads them once"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import duckdb
 
-from lake.arrow.pyarrow_untyped import RecordBatch, Schema, pa
-from lake.sql.errors import SqlError, SqlStopped
-from lake.sql.statement import Statement
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch, Schema, pa
+from penstock.lake.sql.errors import SqlError, SqlStopped
+from penstock.lake.sql.statement import Statement
 
 ROWS_PER_BATCH = 65_536
 

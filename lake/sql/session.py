@@ -20,15 +20,15 @@ from typing import Any, Final, Self
 
 import duckdb
 
-from lake.arrow.cluster import StoreCluster
-from lake.arrow.pyarrow_untyped import pa
-from lake.arrow.topic_scan import Scan, scan
-from lake.manifest.errors import UnknownPartition
-from lake.sql.errors import SqlError, shortened, unknown_topic
-from lake.sql.result import SqlResult
-from lake.sql.running_statement import RunningStatement
-from lake.sql.statement import OnProgress, Statement
-from lake.sql.tokens import (
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.arrow.pyarrow_untyped import pa
+from penstock.lake.arrow.topic_scan import Scan, scan
+from penstock.lake.manifest.errors import UnknownPartition
+from penstock.lake.sql.errors import SqlError, shortened, unknown_topic
+from penstock.lake.sql.result import SqlResult
+from penstock.lake.sql.running_statement import RunningStatement
+from penstock.lake.sql.statement import OnProgress, Statement
+from penstock.lake.sql.tokens import (
     TableRef,
     names_in,
     quoted,
@@ -37,10 +37,10 @@ from lake.sql.tokens import (
     table_names,
     tokens_of,
 )
-from lake.sql.topic_schema import HIDDEN, TopicSchema, schema_of
-from lake.sql.topic_table import TopicTable
-from lake.table.values import ValueFormat
-from stream.format.manifest.model import split_name
+from penstock.lake.sql.topic_schema import HIDDEN, TopicSchema, schema_of
+from penstock.lake.sql.topic_table import TopicTable
+from penstock.lake.table.values import ValueFormat
+from penstock.stream.format.manifest.model import split_name
 
 _PLAIN: Final = str.isidentifier
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any
 
-from lake.arrow.topic_scan import Scan
-from lake.sql.errors import SqlError, SqlStopped
+from penstock.lake.arrow.topic_scan import Scan
+from penstock.lake.sql.errors import SqlError, SqlStopped
 
 OnProgress = Callable[[int, int], None]
 """Called with the numbers of records that were read, and that the plan has so far."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import duckdb
 
-from lake.sql.errors import SqlError
+from penstock.lake.sql.errors import SqlError
 
 _BEFORE_TABLES: Final = frozenset(
     {"FROM", "JOIN", "TABLE", "DESCRIBE", "DESC", "SUMMARIZE", "PIVOT", "UNPIVOT", "SHOW", ",", "("}

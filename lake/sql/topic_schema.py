@@ -9,13 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from lake.arrow.columns import FIELDS, HEADER
-from lake.arrow.pyarrow_untyped import DataType, Schema, pa
-from lake.arrow.topic_scan import Scan
-from lake.sql.inference import JsonType, infer
-from lake.sql.json_values import JsonColumn, arrow_type
-from lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
-from lake.table.values import RAW, ValueDecoder, ValueFormat
+from penstock.lake.arrow.columns import FIELDS, HEADER
+from penstock.lake.arrow.pyarrow_untyped import DataType, Schema, pa
+from penstock.lake.arrow.topic_scan import Scan
+from penstock.lake.sql.inference import JsonType, infer
+from penstock.lake.sql.json_values import JsonColumn, arrow_type
+from penstock.lake.sql.pruning import OFFSET, PARTITION, TIMESTAMP
+from penstock.lake.table.values import RAW, ValueDecoder, ValueFormat
 
 KEY: Final = "_key"
 HEADERS: Final = "_headers"

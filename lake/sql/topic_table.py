@@ -13,7 +13,7 @@ from contextlib import closing
 from threading import Lock
 from typing import Any, Final
 
-from lake.arrow.pyarrow_untyped import (
+from penstock.lake.arrow.pyarrow_untyped import (
     Array,
     DataType,
     RecordBatch,
@@ -23,16 +23,16 @@ from lake.arrow.pyarrow_untyped import (
     pa,
     pc,
 )
-from lake.arrow.topic_scan import Scan
-from lake.fetch.limits import ReadConfig
-from lake.fetch.times import ALL_TIMES
-from lake.sql.json_values import JsonColumn, JsonDecoder
-from lake.sql.parse_ahead import parse_ahead
-from lake.sql.pruning import PARTITION, prune_offsets, prune_times
-from lake.sql.pyarrow_untyped import Expression, ds
-from lake.sql.statement import MisfitReport, Statement
-from lake.sql.topic_schema import KEY, SOURCES, VALUE, TopicSchema
-from lake.table.values import ValueDecoder
+from penstock.lake.arrow.topic_scan import Scan
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.times import ALL_TIMES
+from penstock.lake.sql.json_values import JsonColumn, JsonDecoder
+from penstock.lake.sql.parse_ahead import parse_ahead
+from penstock.lake.sql.pruning import PARTITION, prune_offsets, prune_times
+from penstock.lake.sql.pyarrow_untyped import Expression, ds
+from penstock.lake.sql.statement import MisfitReport, Statement
+from penstock.lake.sql.topic_schema import KEY, SOURCES, VALUE, TopicSchema
+from penstock.lake.table.values import ValueDecoder
 
 ROWS_MAX: Final = 65_536
 BATCH_BYTES_MAX: Final = 16 << 20

@@ -14,8 +14,8 @@ import fastavro
 import msgspec
 from fastavro.schema import SchemaParseException, UnknownType
 
-from lake.arrow.pyarrow_untyped import DataType, pa
-from lake.table.errors import InvalidSchema
+from penstock.lake.arrow.pyarrow_untyped import DataType, pa
+from penstock.lake.table.errors import InvalidSchema
 
 _PRIMITIVES: Final[dict[str, Any]] = {
     "boolean": pa.bool_(),

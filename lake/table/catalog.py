@@ -32,7 +32,7 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
 from urllib3 import Retry
 
-from lake.table.errors import CatalogRefused, CatalogUnavailable, InvalidTable, TableError
+from penstock.lake.table.errors import CatalogRefused, CatalogUnavailable, InvalidTable, TableError
 
 TIMEOUT: Final = "penstock.timeout-s"
 """The property that limits how long a request to a REST catalog waits for an answer."""

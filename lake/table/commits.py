@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from base.log import get_logger
-from lake.table.errors import CatalogUnavailable, CommitConflict, CommitUnknown
-from lake.table.model import Commit, TableState
-from lake.table.settle import (
+from penstock.base.log import get_logger
+from penstock.lake.table.errors import CatalogUnavailable, CommitConflict, CommitUnknown
+from penstock.lake.table.model import Commit, TableState
+from penstock.lake.table.settle import (
     Verdict,
     rebased,
     rewrite_of,
     verdict,
 )
-from lake.table.tables import ExportTable
+from penstock.lake.table.tables import ExportTable
 
 _log = get_logger(__name__)
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from lake.table.commits import commit_rewrite
-from lake.table.engines import Engine, new_attempt
-from lake.table.errors import CommitConflict
-from lake.table.job import CompactionJob
-from lake.table.model import Commit, TaskResult
-from lake.table.plan import compaction_tasks
-from lake.table.tables import ExportTable
+from penstock.lake.table.commits import commit_rewrite
+from penstock.lake.table.engines import Engine, new_attempt
+from penstock.lake.table.errors import CommitConflict
+from penstock.lake.table.job import CompactionJob
+from penstock.lake.table.model import Commit, TaskResult
+from penstock.lake.table.plan import compaction_tasks
+from penstock.lake.table.tables import ExportTable
 
 TARGET_BYTES: Final = 256 << 20
 ROUNDS_MAX: Final = 3

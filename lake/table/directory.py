@@ -18,20 +18,20 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lake.arrow.background import background
-from lake.arrow.pyarrow_untyped import Buffer, Schema, pa
-from lake.table.errors import CommitConflict, CommitUnknown, InvalidTable
-from lake.table.files import FilePlace, fitted
-from lake.table.model import (
+from penstock.lake.arrow.background import background
+from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
+from penstock.lake.table.errors import CommitConflict, CommitUnknown, InvalidTable
+from penstock.lake.table.files import FilePlace, fitted
+from penstock.lake.table.model import (
     Commit,
     FileEntry,
     Group,
     Layout,
     TableState,
 )
-from lake.table.pyarrow_untyped import Footer, Table, pq
-from objectstore.errors import ConditionalConflict, ObjectStoreError, PreconditionFailed
-from objectstore.ports import ObjectStore
+from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
+from penstock.objectstore.errors import ConditionalConflict, ObjectStoreError, PreconditionFailed
+from penstock.objectstore.ports import ObjectStore
 
 LOG: Final = "_penstock_log/"
 WHOLE_EVERY: Final = 50

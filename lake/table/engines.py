@@ -75,7 +75,7 @@ class SparkEngine:
         self._session: Any = builder.getOrCreate()
 
     def map(self, job: Job[_Task, _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-        from lake.arrow.pyarrow_untyped import pa
+        from penstock.lake.arrow.pyarrow_untyped import pa
 
         def run(batches: Iterator[Any]) -> Iterator[Any]:
             for batch in batches:

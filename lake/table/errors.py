@@ -2,7 +2,7 @@
 them, drivers show them.
 """
 
-from stream.errors import StreamError
+from penstock.stream.errors import StreamError
 
 
 class TableError(StreamError):

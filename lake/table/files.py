@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from lake.arrow.pyarrow_untyped import Buffer, Schema, pa
-from lake.table.model import FileEntry, Group, Layout
-from lake.table.pyarrow_untyped import Footer, Table, pq
-from lake.table.rows import (
+from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
+from penstock.lake.table.model import FileEntry, Group, Layout
+from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
+from penstock.lake.table.rows import (
     OFFSET,
     PARTITION,
     TIMESTAMP,

@@ -36,9 +36,9 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType
 
-from lake.arrow.pyarrow_untyped import Buffer, Schema, pa
-from lake.table.catalog import address_of, catalog_errors
-from lake.table.errors import (
+from penstock.lake.arrow.pyarrow_untyped import Buffer, Schema, pa
+from penstock.lake.table.catalog import address_of, catalog_errors
+from penstock.lake.table.errors import (
     CatalogRefused,
     CatalogUnavailable,
     CommitConflict,
@@ -46,16 +46,16 @@ from lake.table.errors import (
     InvalidTable,
     WarehouseFailed,
 )
-from lake.table.files import FilePlace, fitted
-from lake.table.model import (
+from penstock.lake.table.files import FilePlace, fitted
+from penstock.lake.table.model import (
     Commit,
     FileEntry,
     Group,
     Layout,
     TableState,
 )
-from lake.table.pyarrow_untyped import Footer, Table, pq
-from lake.table.rows import OFFSET, PARTITION, TIMESTAMP
+from penstock.lake.table.pyarrow_untyped import Footer, Table, pq
+from penstock.lake.table.rows import OFFSET, PARTITION, TIMESTAMP
 
 OFFSETS: Final = "penstock.offsets"
 BATCH_ID: Final = "penstock.batch-id"

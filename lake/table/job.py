@@ -9,17 +9,17 @@ visible. Bytes stay in the executor: a result has some hundred bytes per file.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lake.arrow.pyarrow_untyped import Array, pa
-from lake.table.files import FilePlace, GroupedFiles
-from lake.table.model import (
+from penstock.lake.arrow.pyarrow_untyped import Array, pa
+from penstock.lake.table.files import FilePlace, GroupedFiles
+from penstock.lake.table.model import (
     CompactionTask,
     FileEntry,
     FileTask,
     Layout,
     TaskResult,
 )
-from lake.table.pyarrow_untyped import Table, pc
-from lake.table.rows import (
+from penstock.lake.table.pyarrow_untyped import Table, pc
+from penstock.lake.table.rows import (
     KEY,
     OFFSET,
     newest_by_key,
@@ -27,8 +27,8 @@ from lake.table.rows import (
     rows_of,
     tombstones,
 )
-from lake.table.source import TopicSource
-from lake.table.values import ValueDecoder, ValueFormat
+from penstock.lake.table.source import TopicSource
+from penstock.lake.table.values import ValueDecoder, ValueFormat
 
 ATTEMPT_SEPARATOR = "-a"
 

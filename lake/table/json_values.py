@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, NotRequired, TypedDict, cast
 
 import msgspec
 
-from lake.arrow.pyarrow_untyped import DataType, pa
-from lake.table.errors import InvalidSchema
+from penstock.lake.arrow.pyarrow_untyped import DataType, pa
+from penstock.lake.table.errors import InvalidSchema
 
 _typed_dict: Any = TypedDict
 """Types here are made at run time; type checkers know only those in the source."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lake.fetch.slices import Slice
+from penstock.lake.fetch.slices import Slice
 
 Group = tuple[int, ...]
 """The partition values that all rows of a file share, in the order of `Layout.fields`."""

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from lake.fetch.slices import Slice
-from lake.manifest.plan import OffsetRange
-from lake.spark.packing import cut
-from lake.table.errors import RecordsLost
-from lake.table.model import CompactionTask, FileEntry, FileTask
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.spark.packing import cut
+from penstock.lake.table.errors import RecordsLost
+from penstock.lake.table.model import CompactionTask, FileEntry, FileTask
 
 COMPACTION_FILES_MAX = 1_000
 """The largest number of files to join: one task reads all their footers."""

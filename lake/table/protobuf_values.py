@@ -15,8 +15,8 @@ from google.protobuf.descriptor_pool import DescriptorPool  # type: ignore[impor
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped,unused-ignore]
 from google.protobuf.message_factory import GetMessageClass  # type: ignore[import-untyped,unused-ignore]
 
-from lake.arrow.pyarrow_untyped import DataType, pa
-from lake.table.errors import InvalidSchema
+from penstock.lake.arrow.pyarrow_untyped import DataType, pa
+from penstock.lake.table.errors import InvalidSchema
 
 _DEPTH_MAX: Final = 32
 _TIMESTAMP: Final = "google.protobuf.Timestamp"

@@ -7,9 +7,9 @@ names, with or without the namespace. DuckDB downloads nothing: no extension, no
 
 from typing import Any
 
-from lake.table.errors import InvalidTable
-from lake.table.pyarrow_untyped import Table
-from lake.table.warehouse import Warehouse
+from penstock.lake.table.errors import InvalidTable
+from penstock.lake.table.pyarrow_untyped import Table
+from penstock.lake.table.warehouse import Warehouse
 
 BYTES_MAX = 2 << 30
 """The limit for the files of one table; their rows take a few times as much memory."""

@@ -9,15 +9,15 @@ do I/O. Source: Confluent Tableflow and Aiven's Iceberg topics.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from lake.arrow.columns import HEADER
-from lake.arrow.pyarrow_untyped import (
+from penstock.lake.arrow.columns import HEADER
+from penstock.lake.arrow.pyarrow_untyped import (
     Array,
     RecordBatch,
     Schema,
     pa,
 )
-from lake.table.pyarrow_untyped import Table, pc
-from lake.table.values import ValueDecoder
+from penstock.lake.table.pyarrow_untyped import Table, pc
+from penstock.lake.table.values import ValueDecoder
 
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"

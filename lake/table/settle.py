@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum, auto
 
-from lake.table.model import Commit, TableState
+from penstock.lake.table.model import Commit, TableState
 
 
 class Verdict(Enum):

@@ -8,12 +8,12 @@ name, and may be pickled.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lake.arrow.cluster import StoreCluster
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.arrow.renew import read_renewed
-from lake.fetch.slices import Slice
-from lake.manifest.plan import OffsetRange
-from lake.table.plan import Bounds
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.arrow.renew import read_renewed
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.table.plan import Bounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from base.log import get_logger
-from lake.fetch.slices import Slice
-from lake.manifest.plan import OffsetRange
-from lake.table.commits import commit_batch
-from lake.table.engines import Engine, new_attempt
-from lake.table.errors import CommitConflict, OtherTopic
-from lake.table.job import ExportJob
-from lake.table.model import (
+from penstock.base.log import get_logger
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.table.commits import commit_batch
+from penstock.lake.table.engines import Engine, new_attempt
+from penstock.lake.table.errors import CommitConflict, OtherTopic
+from penstock.lake.table.job import ExportJob
+from penstock.lake.table.model import (
     Commit,
     FileEntry,
     FileTask,
@@ -29,7 +29,7 @@ from lake.table.model import (
     TableState,
     TaskResult,
 )
-from lake.table.plan import (
+from penstock.lake.table.plan import (
     Bounds,
     cut_batch,
     end_offsets,
@@ -37,10 +37,10 @@ from lake.table.plan import (
     lost_ranges,
     wanted_ranges,
 )
-from lake.table.rows import REJECTS, row_schema
-from lake.table.source import TopicSource
-from lake.table.tables import ExportTable
-from lake.table.values import RAW, ValueDecoder, ValueFormat
+from penstock.lake.table.rows import REJECTS, row_schema
+from penstock.lake.table.source import TopicSource
+from penstock.lake.table.tables import ExportTable
+from penstock.lake.table.values import RAW, ValueDecoder, ValueFormat
 
 _log = get_logger(__name__)
 

@@ -7,15 +7,15 @@ Implementations never retry a commit: the next step depends on the offsets that 
 
 from typing import Protocol
 
-from lake.arrow.pyarrow_untyped import Schema
-from lake.table.files import FilePlace
-from lake.table.model import (
+from penstock.lake.arrow.pyarrow_untyped import Schema
+from penstock.lake.table.files import FilePlace
+from penstock.lake.table.model import (
     Commit,
     FileEntry,
     Layout,
     TableState,
 )
-from lake.table.pyarrow_untyped import Table
+from penstock.lake.table.pyarrow_untyped import Table
 
 
 class ExportTable(Protocol):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from lake.arrow.pyarrow_untyped import Array, Schema, pa
-from lake.table.errors import InvalidSchema, InvalidTable
+from penstock.lake.arrow.pyarrow_untyped import Array, Schema, pa
+from penstock.lake.table.errors import InvalidSchema, InvalidTable
 
 FORMATS: Final = ("raw", "json", "avro", "protobuf")
 CONFLUENT_MAGIC: Final = 0
@@ -155,14 +155,14 @@ def _row_decoder(value_format: ValueFormat) -> RowDecoder | None:
     if not schema:
         raise InvalidSchema(f"format {name} needs a schema: give its file with --schema")
     if name == "json":
-        from lake.table.json_values import JsonDecoder
+        from penstock.lake.table.json_values import JsonDecoder
 
         return JsonDecoder(schema)
     if name == "avro":
-        from lake.table.avro_values import AvroDecoder
+        from penstock.lake.table.avro_values import AvroDecoder
 
         return AvroDecoder(schema)
-    from lake.table.protobuf_values import ProtobufDecoder
+    from penstock.lake.table.protobuf_values import ProtobufDecoder
 
     return ProtobufDecoder(schema, message, framed=framed)
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from lake.table.directory import DirectoryTable, table_names
-from lake.table.errors import InvalidTable
-from lake.table.model import Layout
-from lake.table.pyarrow_untyped import Table
-from lake.table.tables import ExportTable
-from objectstore.config import DirectoryConfig, S3Config
-from objectstore.errors import InvalidStoreUrl
-from objectstore.url import parse_store_url
+from penstock.lake.table.directory import DirectoryTable, table_names
+from penstock.lake.table.errors import InvalidTable
+from penstock.lake.table.model import Layout
+from penstock.lake.table.pyarrow_untyped import Table
+from penstock.lake.table.tables import ExportTable
+from penstock.objectstore.config import DirectoryConfig, S3Config
+from penstock.objectstore.errors import InvalidStoreUrl
+from penstock.objectstore.url import parse_store_url
 
 KINDS: Final = ("iceberg", "parquet")
 CATALOGS: Final = ("sql", "glue", "rest")
@@ -60,8 +60,8 @@ class Warehouse:
                     " begin with a dot"
                 )
             return DirectoryTable(self._url(), name, layout)
-        from lake.table.catalog import open_catalog
-        from lake.table.iceberg import IcebergTable
+        from penstock.lake.table.catalog import open_catalog
+        from penstock.lake.table.iceberg import IcebergTable
 
         return IcebergTable(
             open_catalog(self.catalog_name, self.properties()), qualified(name), layout
@@ -75,7 +75,7 @@ class Warehouse:
         """Return the names of all tables, including dead letters."""
         if self.kind == "parquet":
             return table_names(self._url())
-        from lake.table.catalog import names_in, open_catalog
+        from penstock.lake.table.catalog import names_in, open_catalog
 
         with open_catalog(self.catalog_name, self.properties()) as catalog:
             return names_in(catalog)

@@ -17,8 +17,8 @@ from mmap import mmap
 
 import cramjam
 
-from base.buffers import Buffer
-from stream.errors import BatchCorrupt, BatchTooLarge
+from penstock.base.buffers import Buffer
+from penstock.stream.errors import BatchCorrupt, BatchTooLarge
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
 """Limit of readers. Batches of producers are limited to about 1 MiB compressed (message.max.bytes);

@@ -11,10 +11,10 @@ Source: Kafka `ControlRecordType`, `EndTransactionMarker`; KIP-98.
 import struct
 from typing import Final, NamedTuple
 
-from base.buffers import Buffer
-from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
-from stream.batch.records import Header, Record, decode_records, encode_batch
-from stream.errors import BatchCorrupt
+from penstock.base.buffers import Buffer
+from penstock.stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
+from penstock.stream.batch.records import Header, Record, decode_records, encode_batch
+from penstock.stream.errors import BatchCorrupt
 
 _VERSION: Final = 0
 _ABORT: Final = 0

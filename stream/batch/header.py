@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from base.buffers import Buffer
-from stream.errors import BatchCorrupt
+from penstock.base.buffers import Buffer
+from penstock.stream.errors import BatchCorrupt
 
 HEADER_BYTES = 61
 BATCH_OVERHEAD = 12

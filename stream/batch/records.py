@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, cast
 
 from crc32c import crc32c
 
-from base.buffers import Buffer
-from stream.batch.compression import (
+from penstock.base.buffers import Buffer
+from penstock.stream.batch.compression import (
     DECOMPRESSED_BYTES_MAX,
     Compression,
     ReusingInflater,
@@ -21,7 +21,7 @@ from stream.batch.compression import (
     decompress,
     decompress_mapped,
 )
-from stream.batch.header import (
+from penstock.stream.batch.header import (
     BATCH_OVERHEAD,
     CRC_START,
     HEADER,
@@ -32,8 +32,8 @@ from stream.batch.header import (
     check_crc,
     parse_header,
 )
-from stream.batch.varint import append_varint, read_varint, read_varlong
-from stream.errors import BatchCorrupt
+from penstock.stream.batch.varint import append_varint, read_varint, read_varlong
+from penstock.stream.errors import BatchCorrupt
 
 Header = tuple[str, bytes | None]
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import cramjam
 
-from base.buffers import Buffer
-from stream.batch.compression import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Compression
-from stream.batch.header import HEADER_BYTES
+from penstock.base.buffers import Buffer
+from penstock.stream.batch.compression import XERIAL_HEADER_BYTES, XERIAL_MAGIC, Compression
+from penstock.stream.batch.header import HEADER_BYTES
 
 UNCOMPRESSED_UNKNOWN: Final = 0
 

@@ -4,7 +4,7 @@ Invariant: a value is accepted only if it fits the requested width and ends insi
 Source: Kafka `ByteUtils#readVarint`.
 """
 
-from stream.errors import BatchCorrupt
+from penstock.stream.errors import BatchCorrupt
 
 Indexed = bytes | bytearray | memoryview
 

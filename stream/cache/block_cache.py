@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
-from base.buffers import Buffer
+from penstock.base.buffers import Buffer
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -16,16 +16,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from base.buffers import Buffer
-from base.ids import (
+from penstock.base.buffers import Buffer
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamId,
     WalSequence,
 )
-from stream.batch.header import batch_span
-from stream.config import StreamConfig
-from stream.errors import NotContiguous
+from penstock.stream.batch.header import batch_span
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import NotContiguous
 
 ENTRY_OVERHEAD_BYTES = 600
 """Memory of one entry besides its payload: 525 bytes measured (the entry, its ints, the memoryview,

@@ -13,15 +13,15 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from base.buffers import Buffer
-from base.ids import Millis, Offset
-from stream.batch.compression import (
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Millis, Offset
+from penstock.stream.batch.compression import (
     DECOMPRESSED_BYTES_MAX,
     Compression,
     compress,
     decompress,
 )
-from stream.batch.header import (
+from penstock.stream.batch.header import (
     BATCH_OVERHEAD,
     CRC_START,
     DELETE_HORIZON_MASK,
@@ -31,11 +31,11 @@ from stream.batch.header import (
     BatchHeader,
     check_crc,
 )
-from stream.batch.records import encode_batch
-from stream.batch.varint import append_varint, read_varlong
-from stream.cleaning.key_map import KeyMap
-from stream.cleaning.runs import Run, find_run, varint
-from stream.errors import BatchCorrupt
+from penstock.stream.batch.records import encode_batch
+from penstock.stream.batch.varint import append_varint, read_varlong
+from penstock.stream.cleaning.key_map import KeyMap
+from penstock.stream.cleaning.runs import Run, find_run, varint
+from penstock.stream.errors import BatchCorrupt
 
 _DELTA_MAX: Final = 2**31 - 1
 _LOOKED_UP_MAX: Final = 10_000

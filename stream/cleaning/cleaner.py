@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol
 
-from base.clock import WallClock
-from base.ids import Millis, Offset, StreamId, WalSequence
-from base.turns import in_turns
-from objectstore.ports import ObjectStore
-from stream.batch.compression import DECOMPRESSED_BYTES_MAX
-from stream.batch.control import decode_marker
-from stream.batch.header import BatchHeader, iter_headers
-from stream.cleaning.batches import (
+from penstock.base.clock import WallClock
+from penstock.base.ids import Millis, Offset, StreamId, WalSequence
+from penstock.base.turns import in_turns
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.batch.compression import DECOMPRESSED_BYTES_MAX
+from penstock.stream.batch.control import decode_marker
+from penstock.stream.batch.header import BatchHeader, iter_headers
+from penstock.stream.cleaning.batches import (
     PlainRecords,
     RecordPosition,
     RecordSpan,
@@ -40,17 +40,17 @@ from stream.cleaning.batches import (
     plain_records,
     with_records,
 )
-from stream.cleaning.dense import DenseParts
-from stream.cleaning.key_map import KeyMap
-from stream.cleaning.transactions import CleanedTransactions
-from stream.compaction.compactor import OwnedStream
-from stream.compaction.plan import Compaction, Output, check_outputs, replaced_by
-from stream.compaction.rewrite import everything, read_entries
-from stream.errors import BatchCorrupt, BatchTooLarge, ObjectCorrupt, StreamFenced
-from stream.format.builder import Entry, RunEntry, StreamRun, build_steps
-from stream.format.layout import NO_SEQUENCE
-from stream.format.transaction_log import AbortedTransaction
-from stream.ports import (
+from penstock.stream.cleaning.dense import DenseParts
+from penstock.stream.cleaning.key_map import KeyMap
+from penstock.stream.cleaning.transactions import CleanedTransactions
+from penstock.stream.compaction.compactor import OwnedStream
+from penstock.stream.compaction.plan import Compaction, Output, check_outputs, replaced_by
+from penstock.stream.compaction.rewrite import everything, read_entries
+from penstock.stream.errors import BatchCorrupt, BatchTooLarge, ObjectCorrupt, StreamFenced
+from penstock.stream.format.builder import Entry, RunEntry, StreamRun, build_steps
+from penstock.stream.format.layout import NO_SEQUENCE
+from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.ports import (
     BrokerIncarnation,
     CommitObjects,
     NewObject,
@@ -58,7 +58,7 @@ from stream.ports import (
     ObjectRole,
     PreparedObject,
 )
-from stream.read.object_reader import ObjectReader
+from penstock.stream.read.object_reader import ObjectReader
 
 _RECORDS_PER_SLICE: Final = 1_000
 """Records handled between two turns of the event loop: at most about 1 ms."""

@@ -8,7 +8,7 @@ Invariant: parts are added in the order of their offsets. Pure.
 
 from bisect import bisect_right
 
-from base.ids import Offset
+from penstock.base.ids import Offset
 
 
 class DenseParts:

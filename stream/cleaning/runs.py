@@ -11,7 +11,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from base.buffers import Buffer
+from penstock.base.buffers import Buffer
 
 _CONTINUED: Final = bytes(range(0x80, 0x100))
 _LAST: Final = bytes(range(0x80))

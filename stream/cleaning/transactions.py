@@ -11,8 +11,8 @@ Source: Kafka `CleanedTransactionMetadata`; KIP-98.
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from stream.batch.header import BatchHeader
-from stream.format.transaction_log import AbortedTransaction
+from penstock.stream.batch.header import BatchHeader
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 
 class CleanedTransactions:

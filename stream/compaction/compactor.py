@@ -16,10 +16,10 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from base.clock import WallClock
-from base.ids import Offset, StreamId
-from objectstore.ports import ObjectStore
-from stream.compaction.plan import (
+from penstock.base.clock import WallClock
+from penstock.base.ids import Offset, StreamId
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.compaction.plan import (
     Compaction,
     CompactionConfig,
     Output,
@@ -28,22 +28,28 @@ from stream.compaction.plan import (
     plan_stream,
     replaced_by,
 )
-from stream.compaction.rewrite import (
+from penstock.stream.compaction.rewrite import (
     Cached,
     SourceEntries,
     build_output,
     nothing_cached,
     read_entries,
 )
-from stream.errors import (
+from penstock.stream.errors import (
     FormatUnknown,
     NotContiguous,
     ObjectCorrupt,
     StreamFenced,
     WalFenced,
 )
-from stream.ports import BrokerIncarnation, CommitObjects, NewObject, ObjectRange, StreamMetadata
-from stream.read.object_reader import ObjectReader
+from penstock.stream.ports import (
+    BrokerIncarnation,
+    CommitObjects,
+    NewObject,
+    ObjectRange,
+    StreamMetadata,
+)
+from penstock.stream.read.object_reader import ObjectReader
 
 _log = structlog.get_logger(__name__)
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from base.ids import Offset, StreamId
-from base.settings import Kind, Setting, check
-from stream.errors import NotContiguous
-from stream.ports import ObjectRange, ObjectRole, ReplacedRange, StreamRange
+from penstock.base.ids import Offset, StreamId
+from penstock.base.settings import Kind, Setting, check
+from penstock.stream.errors import NotContiguous
+from penstock.stream.ports import ObjectRange, ObjectRole, ReplacedRange, StreamRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

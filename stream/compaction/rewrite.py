@@ -12,24 +12,24 @@ Source: AutoMQ `CompactionUploader`, `DataBlockReader`.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamId,
     WalSequence,
 )
-from base.turns import in_turns
-from stream.compaction.plan import Compaction, Output
-from stream.format.block_walk import Piece, entry_of
-from stream.format.builder import (
+from penstock.base.turns import in_turns
+from penstock.stream.compaction.plan import Compaction, Output
+from penstock.stream.format.block_walk import Piece, entry_of
+from penstock.stream.format.builder import (
     BuiltObject,
     Entry,
     StreamRun,
     build_steps,
 )
-from stream.format.layout import NO_SEQUENCE
-from stream.ports import BrokerIncarnation, ObjectRange, StreamRange
-from stream.read.object_reader import ObjectReader
+from penstock.stream.format.layout import NO_SEQUENCE
+from penstock.stream.ports import BrokerIncarnation, ObjectRange, StreamRange
+from penstock.stream.read.object_reader import ObjectReader
 
 _OBJECTS_READ_AT_ONCE = 4
 _PAUSE_MAX_S = 0.1

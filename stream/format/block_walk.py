@@ -8,14 +8,14 @@ checksum matches. Must not do I/O. Costs 1 us per batch.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from base.buffers import Buffer
-from base.ids import Millis, Offset
-from stream.batch.header import BatchSpan, batch_span, parse_header
-from stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN
-from stream.errors import BatchCorrupt, NotContiguous, ObjectCorrupt
-from stream.format.builder import RunEntry
-from stream.format.layout import BlockEntry
-from stream.ports import ObjectRange
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Millis, Offset
+from penstock.stream.batch.header import BatchSpan, batch_span, parse_header
+from penstock.stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN
+from penstock.stream.errors import BatchCorrupt, NotContiguous, ObjectCorrupt
+from penstock.stream.format.builder import RunEntry
+from penstock.stream.format.layout import BlockEntry
+from penstock.stream.ports import ObjectRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,20 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from base.buffers import Buffer
-from base.ids import (
+from penstock.base.buffers import Buffer
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamId,
     WalSequence,
 )
-from base.turns import at_once
-from stream.batch.header import BatchHeader
-from stream.batch.uncompressed_size import uncompressed_bytes
-from stream.errors import NotContiguous
-from stream.format import layout
-from stream.format.layout import BlockEntry
-from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
+from penstock.base.turns import at_once
+from penstock.stream.batch.header import BatchHeader
+from penstock.stream.batch.uncompressed_size import uncompressed_bytes
+from penstock.stream.errors import NotContiguous
+from penstock.stream.format import layout
+from penstock.stream.format.layout import BlockEntry
+from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 STEP_ENTRIES: Final = 512
 """Entries between two pauses of `build_steps`: 0.5 ms."""

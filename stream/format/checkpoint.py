@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from base.buffers import Buffer
-from base.ids import Offset, StreamEpoch
-from stream.batch.records import decode_records
-from stream.errors import BatchCorrupt
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset, StreamEpoch
+from penstock.stream.batch.records import decode_records
+from penstock.stream.errors import BatchCorrupt
 
 RECOVERY_KEY: Final = "recovery"
 PRODUCERS_KEY: Final = "producers"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from base.buffers import Buffer
-from base.ids import (
+from penstock.base.buffers import Buffer
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -22,11 +22,11 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from stream.batch.header import HEADER_BYTES as BATCH_HEADER_BYTES
-from stream.errors import FormatUnknown, ObjectCorrupt
-from stream.format import layout
-from stream.format.layout import BlockEntry
-from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
+from penstock.stream.batch.header import HEADER_BYTES as BATCH_HEADER_BYTES
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt
+from penstock.stream.format import layout
+from penstock.stream.format.layout import BlockEntry
+from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 
 class ObjectHeader(NamedTuple):

@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass
 from uuid import UUID
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     ObjectId,
     WalSequence,
 )
-from stream.ports import BrokerIncarnation
+from penstock.stream.ports import BrokerIncarnation
 
 WAL_ROOT = "wal/"
 DATA_ROOT = "data/"

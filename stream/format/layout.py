@@ -13,8 +13,8 @@ Must not contain logic: writer and reader share only this module.
 from struct import Struct
 from typing import NamedTuple
 
-from base.ids import Millis, Offset, StreamId
-from stream.ports import ObjectRole
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.stream.ports import ObjectRole
 
 MAGIC = b"PENSTOCK"
 END_MAGIC = b"KCOTSNEP"

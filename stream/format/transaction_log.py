@@ -21,10 +21,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from base.buffers import Buffer
-from base.ids import Millis, Offset, StreamEpoch
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.errors import BatchCorrupt
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Millis, Offset, StreamEpoch
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.errors import BatchCorrupt
 
 NO_OFFSET: Final = Offset(-1)
 _DELTA_MAX: Final = 2**31 - 1

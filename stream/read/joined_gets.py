@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from base.buffers import Buffer
-from stream.errors import StreamError
-from stream.ports import ObjectRange
+from penstock.base.buffers import Buffer
+from penstock.stream.errors import StreamError
+from penstock.stream.ports import ObjectRange
 
 Get = Callable[[ObjectRange, int, int], Awaitable[Buffer]]
 """Read exactly these bytes: (object, first byte, length)."""

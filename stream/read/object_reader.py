@@ -15,26 +15,26 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar, cast
 
-from base.buffers import Buffer
-from base.ids import Offset
-from base.log import get_logger
-from objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
-from objectstore.ports import ObjectStore
-from stream.cache.block_cache import BlockCache, BlockKey, LoadedValue, LoadingCache
-from stream.errors import NotContiguous, ObjectCorrupt, StreamError
-from stream.format.block_walk import Piece, batches_since, cut
-from stream.format.decoder import (
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Offset
+from penstock.base.log import get_logger
+from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.cache.block_cache import BlockCache, BlockKey, LoadedValue, LoadingCache
+from penstock.stream.errors import NotContiguous, ObjectCorrupt, StreamError
+from penstock.stream.format.block_walk import Piece, batches_since, cut
+from penstock.stream.format.decoder import (
     NeedMore,
     ObjectIndex,
     check_block,
     is_intact,
     parse_tail,
 )
-from stream.format.layout import TAIL_BYTES
-from stream.ports import ObjectRange
-from stream.read.joined_gets import JoinedGets
-from stream.read.read_ahead import ReadAhead, Reader
-from stream.read.timestamp_reader import TimestampReader
+from penstock.stream.format.layout import TAIL_BYTES
+from penstock.stream.ports import ObjectRange
+from penstock.stream.read.joined_gets import JoinedGets
+from penstock.stream.read.read_ahead import ReadAhead, Reader
+from penstock.stream.read.timestamp_reader import TimestampReader
 
 Replan = Callable[[int, int], Sequence[ObjectRange]]
 """Returns the ranges from an offset on, of about so many bytes."""

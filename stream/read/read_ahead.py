@@ -14,7 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from base.ids import StreamId
+from penstock.base.ids import StreamId
 
 AT_WORK_S: Final = 10.0
 """A reader idle for this long counts as stopped: the others share its part."""

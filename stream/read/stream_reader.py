@@ -14,17 +14,17 @@ from typing import Final
 
 import structlog
 
-from base.buffers import Buffer
-from base.ids import Millis, Offset, StreamId
-from objectstore.errors import ObjectNotFound
-from stream.batch.header import batch_span, iter_headers
-from stream.cache.log_cache import LogCache
-from stream.config import StreamConfig
-from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange
-from stream.ports import NO_OBJECT, CommittedBorder, ObjectRange, StreamMetadata
-from stream.read.damage import DamageKind, DamageLog
-from stream.read.object_reader import ObjectReader
-from stream.read.timestamp_reader import TimestampReader
+from penstock.base.buffers import Buffer
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.stream.batch.header import batch_span, iter_headers
+from penstock.stream.cache.log_cache import LogCache
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange
+from penstock.stream.ports import NO_OBJECT, CommittedBorder, ObjectRange, StreamMetadata
+from penstock.stream.read.damage import DamageKind, DamageLog
+from penstock.stream.read.object_reader import ObjectReader
+from penstock.stream.read.timestamp_reader import TimestampReader
 
 _REPLANS_MAX = 5
 _LOADED_OBJECTS_MAX: Final = 4

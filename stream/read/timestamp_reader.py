@@ -11,10 +11,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from base.buffers import Buffer
-from stream.batch.header import parse_header
-from stream.batch.records import RECORDS_SEARCHED_MAX, first_record_at_or_after
-from stream.errors import BatchTooLarge
+from penstock.base.buffers import Buffer
+from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, first_record_at_or_after
+from penstock.stream.errors import BatchTooLarge
 
 SHORT_RECORDS_MAX: Final = 500
 SHORT_BYTES_MAX: Final = 64 << 10

@@ -20,18 +20,18 @@ from dataclasses import dataclass
 
 import structlog
 
-from base.ids import Millis, StreamId, WalSequence
-from objectstore.errors import PreconditionFailed
-from objectstore.ports import ObjectStore
-from stream.config import StreamConfig
-from stream.errors import ObjectCorrupt, WalDamaged, WalSlotLost
-from stream.format.builder import fence_object
-from stream.format.decoder import ObjectIndex
-from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, NewObject, ObjectRole, StreamMetadata
-from stream.recovery.salvage import BadSlot, Salvage
-from stream.recovery.slots_behind import SlotsBehind
-from stream.wal.slot_reader import CacheSlot, read_slot
+from penstock.base.ids import Millis, StreamId, WalSequence
+from penstock.objectstore.errors import PreconditionFailed
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import ObjectCorrupt, WalDamaged, WalSlotLost
+from penstock.stream.format.builder import fence_object
+from penstock.stream.format.decoder import ObjectIndex
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation, NewObject, ObjectRole, StreamMetadata
+from penstock.stream.recovery.salvage import BadSlot, Salvage
+from penstock.stream.recovery.slots_behind import SlotsBehind
+from penstock.stream.wal.slot_reader import CacheSlot, read_slot
 
 _log = structlog.get_logger(__name__)
 

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from base.ids import Offset, StreamId, WalSequence
-from stream.errors import NotContiguous, StreamError
-from stream.ports import StreamRange
+from penstock.base.ids import Offset, StreamId, WalSequence
+from penstock.stream.errors import NotContiguous, StreamError
+from penstock.stream.ports import StreamRange
 
 
 class BadSlot(NamedTuple):

@@ -9,12 +9,12 @@ hole. Recovery and the readers of the tail use this module. Source: docs/adr/003
 
 from bisect import bisect_left
 
-from base.ids import WalSequence
-from objectstore.ports import ObjectStore
-from stream.errors import ObjectCorrupt
-from stream.format.keys import parse_wal_key, wal_key, wal_prefix
-from stream.ports import BrokerIncarnation
-from stream.wal.slot_reader import read_slot
+from penstock.base.ids import WalSequence
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.keys import parse_wal_key, wal_key, wal_prefix
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.wal.slot_reader import read_slot
 
 PROOF_READS_MAX = 8
 """How many slots after a hole are tried until one can be read; the last slot proves most."""

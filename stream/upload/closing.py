@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from base.ids import StreamId
-from stream.config import StreamConfig
-from stream.ports import CloseStream, CommitObjects, NewObject
-from stream.stream import StreamHandle
-from stream.upload.commits import CommitSequencer
-from stream.upload.uploader import Uploader
-from stream.wal.slots import SlotTable
+from penstock.base.ids import StreamId
+from penstock.stream.config import StreamConfig
+from penstock.stream.ports import CloseStream, CommitObjects, NewObject
+from penstock.stream.stream import StreamHandle
+from penstock.stream.upload.commits import CommitSequencer
+from penstock.stream.upload.uploader import Uploader
+from penstock.stream.wal.slots import SlotTable
 
 
 class ClosingTimes(NamedTuple):

@@ -13,11 +13,11 @@ from random import Random
 
 import structlog
 
-from base.backoff import Backoff
-from base.ids import StreamId
-from stream.config import StreamConfig
-from stream.errors import ObjectNotPrepared, StreamFenced, StreamNotOpened, WalFenced
-from stream.ports import CommitObjects, StreamMetadata
+from penstock.base.backoff import Backoff
+from penstock.base.ids import StreamId
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import ObjectNotPrepared, StreamFenced, StreamNotOpened, WalFenced
+from penstock.stream.ports import CommitObjects, StreamMetadata
 
 _log = structlog.get_logger(__name__)
 

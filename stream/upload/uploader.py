@@ -20,19 +20,19 @@ from typing import Any, TypeVar
 
 import structlog
 
-from base.backoff import Backoff
-from base.clock import WallClock
-from base.histogram import LatencyHistogram
-from base.ids import WalSequence
-from base.turns import in_turns
-from objectstore.errors import ObjectStoreError
-from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.cache.log_cache import AppendEntry, CacheSegment
-from stream.config import StreamConfig
-from stream.errors import StreamError, WalFailed, WalFenced
-from stream.format.builder import BuiltObject, StreamRun, build_steps
-from stream.format.layout import NO_SEQUENCE
-from stream.ports import (
+from penstock.base.backoff import Backoff
+from penstock.base.clock import WallClock
+from penstock.base.histogram import LatencyHistogram
+from penstock.base.ids import WalSequence
+from penstock.base.turns import in_turns
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
+from penstock.stream.cache.log_cache import AppendEntry, CacheSegment
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import StreamError, WalFailed, WalFenced
+from penstock.stream.format.builder import BuiltObject, StreamRun, build_steps
+from penstock.stream.format.layout import NO_SEQUENCE
+from penstock.stream.ports import (
     BrokerIncarnation,
     CommitObjects,
     NewObject,
@@ -40,7 +40,7 @@ from stream.ports import (
     PreparedObject,
     StreamMetadata,
 )
-from stream.upload.commits import CommitSequencer
+from penstock.stream.upload.commits import CommitSequencer
 
 _log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ callback.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from stream.cache.log_cache import AppendEntry
+from penstock.stream.cache.log_cache import AppendEntry
 
 AppendDone: TypeAlias = Callable[[Exception | None], None]
 """Called once, on the loop: with None when the entries are durable, otherwise with the error."""

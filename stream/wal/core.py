@@ -12,9 +12,9 @@ from collections import deque
 from math import exp
 from typing import Generic, TypeVar
 
-from base.ids import WalSequence
-from stream.config import StreamConfig
-from stream.errors import WalClosed
+from penstock.base.ids import WalSequence
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import WalClosed
 
 G = TypeVar("G")
 

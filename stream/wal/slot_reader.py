@@ -7,15 +7,15 @@ tail use this module.
 
 from collections.abc import Callable
 
-from base.ids import WalSequence
-from base.log import get_logger
-from objectstore.errors import ObjectNotFound
-from objectstore.ports import ObjectStore
-from stream.errors import ObjectCorrupt
-from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
-from stream.format.keys import wal_key
-from stream.format.layout import TAIL_BYTES
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import WalSequence
+from penstock.base.log import get_logger
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from penstock.stream.format.keys import wal_key
+from penstock.stream.format.layout import TAIL_BYTES
+from penstock.stream.ports import BrokerIncarnation
 
 _log = get_logger(__name__)
 

@@ -14,16 +14,16 @@ from random import Random
 
 import structlog
 
-from base.backoff import Backoff
-from base.histogram import LatencyHistogram
-from base.ids import WalSequence
-from objectstore.errors import ObjectStoreError, PreconditionFailed
-from objectstore.ports import ObjectStore
-from stream.config import StreamConfig
-from stream.errors import FormatUnknown, ObjectCorrupt, WalFailed, WalFenced
-from stream.format.builder import BuiltObject
-from stream.format.decoder import NeedMore, parse_tail
-from stream.format.layout import FOOTER_BYTES, TAIL_BYTES
+from penstock.base.backoff import Backoff
+from penstock.base.histogram import LatencyHistogram
+from penstock.base.ids import WalSequence
+from penstock.objectstore.errors import ObjectStoreError, PreconditionFailed
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt, WalFailed, WalFenced
+from penstock.stream.format.builder import BuiltObject
+from penstock.stream.format.decoder import NeedMore, parse_tail
+from penstock.stream.format.layout import FOOTER_BYTES, TAIL_BYTES
 
 _log = structlog.get_logger(__name__)
 

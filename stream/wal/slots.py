@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from base.ids import Offset, StreamId, WalSequence
-from stream.ports import NewObject, ObjectRole, StreamRange
+from penstock.base.ids import Offset, StreamId, WalSequence
+from penstock.stream.ports import NewObject, ObjectRole, StreamRange
 
 
 @dataclass(slots=True)

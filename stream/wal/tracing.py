@@ -11,8 +11,8 @@ this port.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from base.ids import WalSequence
-from stream.wal.append import WalAppend
+from penstock.base.ids import WalSequence
+from penstock.stream.wal.append import WalAppend
 
 
 class RequestTrace(Protocol):

@@ -14,19 +14,19 @@ from random import Random
 
 import structlog
 
-from base.clock import MonotonicClock, WallClock
-from base.ids import StreamId, WalSequence
-from objectstore.ports import ObjectStore
-from stream.cache.log_cache import AppendEntry
-from stream.config import StreamConfig
-from stream.errors import StreamError, WalFailed
-from stream.format.builder import StreamRun, build_object
-from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
-from stream.wal.append import WalAppend
-from stream.wal.core import Bulk, WalCore
-from stream.wal.slot_writer import PutCounts, SlotWriter
-from stream.wal.tracing import BulkTrace, Tracing
+from penstock.base.clock import MonotonicClock, WallClock
+from penstock.base.ids import StreamId, WalSequence
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.cache.log_cache import AppendEntry
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import StreamError, WalFailed
+from penstock.stream.format.builder import StreamRun, build_object
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
+from penstock.stream.wal.append import WalAppend
+from penstock.stream.wal.core import Bulk, WalCore
+from penstock.stream.wal.slot_writer import PutCounts, SlotWriter
+from penstock.stream.wal.tracing import BulkTrace, Tracing
 
 _log = structlog.get_logger(__name__)
 

@@ -14,21 +14,26 @@ import pytest
 from crc32c import crc32c
 from structlog.testing import capture_logs
 
-from broker.errors import ErrorCode
-from broker.partition.keys import RECORDS_AT_ONCE_MAX
-from broker.partition.partition import Partition
-from broker.schemas.messages import FAILURES_MAX
-from broker.schemas.process import CheckProcess
-from broker.wire import apis
-from broker.wire.gen import list_offsets
-from controller.api.messages import CreateTopics, NewTopic
-from stream.batch.compression import Compression, compress
-from stream.batch.header import CRC_START, HEADER, HEADER_BYTES
-from stream.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch, keyless_records
-from stream.config import StreamConfig
-from stream.errors import BatchTooLarge
-from stream.read import timestamp_reader
-from stream.read.timestamp_reader import SHORT_BYTES_MAX, SHORT_RECORDS_MAX
+from penstock.broker.errors import ErrorCode
+from penstock.broker.partition.keys import RECORDS_AT_ONCE_MAX
+from penstock.broker.partition.partition import Partition
+from penstock.broker.schemas.messages import FAILURES_MAX
+from penstock.broker.schemas.process import CheckProcess
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import list_offsets
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.stream.batch.compression import Compression, compress
+from penstock.stream.batch.header import CRC_START, HEADER, HEADER_BYTES
+from penstock.stream.batch.records import (
+    RECORDS_SEARCHED_MAX,
+    Record,
+    encode_batch,
+    keyless_records,
+)
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import BatchTooLarge
+from penstock.stream.read import timestamp_reader
+from penstock.stream.read.timestamp_reader import SHORT_BYTES_MAX, SHORT_RECORDS_MAX
 from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from base.scram import SCRAM_BY_NAME
-from broker.errors import ErrorCode
-from broker.security import keys
-from broker.security.config import OAUTHBEARER, PLAIN
-from broker.security.oauthbearer import MESSAGE_BYTES_MAX, bearer_message
-from broker.security.plain import plain_message
-from broker.security.scram import ScramClient
-from broker.wire import apis
-from broker.wire.gen import api_versions
+from penstock.base.scram import SCRAM_BY_NAME
+from penstock.broker.errors import ErrorCode
+from penstock.broker.security import keys
+from penstock.broker.security.config import OAUTHBEARER, PLAIN
+from penstock.broker.security.oauthbearer import MESSAGE_BYTES_MAX, bearer_message
+from penstock.broker.security.plain import plain_message
+from penstock.broker.security.scram import ScramClient
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import api_versions
 from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_USER, create_user, secure_cluster

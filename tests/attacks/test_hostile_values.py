@@ -12,19 +12,19 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from base.ids import Millis
-from controller.leader.leases import LeaseBook
-from controller.raft.directory import LocalFiles
-from deploy.clients import state_file
-from deploy.clients.bearer_tokens import end_of
-from deploy.mirror.progress import _decoded
-from deploy.records.formats import BadRecord, JsonCodec
-from lake.sql.inference import StructOf
-from lake.sql.json_values import JsonColumn, JsonDecoder
-from objectstore.memory import MemoryStore
-from stream.batch.records import Record
-from stream.format.keys import lease_key
-from stream.format.manifest.lease import LEASE_BYTES_MAX
+from penstock.base.ids import Millis
+from penstock.controller.leader.leases import LeaseBook
+from penstock.controller.raft.directory import LocalFiles
+from penstock.deploy.clients import state_file
+from penstock.deploy.clients.bearer_tokens import end_of
+from penstock.deploy.mirror.progress import _decoded
+from penstock.deploy.records.formats import BadRecord, JsonCodec
+from penstock.lake.sql.inference import StructOf
+from penstock.lake.sql.json_values import JsonColumn, JsonDecoder
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.records import Record
+from penstock.stream.format.keys import lease_key
+from penstock.stream.format.manifest.lease import LEASE_BYTES_MAX
 
 DEEP = b"[" * 100_000
 
@@ -36,7 +36,7 @@ def test_numbers_of_configs_are_read_in_linear_time() -> None:
     code = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
-        "from controller.metadata.topic_configs import VALUE_CHARS_MAX, problem\n"
+        "from penstock.controller.metadata.topic_configs import VALUE_CHARS_MAX, problem\n"
         "value = '1' * (VALUE_CHARS_MAX - 1) + 'x'\n"
         "for _ in range(1_000):\n"
         "    assert problem('min.cleanable.dirty.ratio', value)\n"

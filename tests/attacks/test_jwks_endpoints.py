@@ -11,8 +11,8 @@ from typing import Any, Self
 import pytest
 from structlog.testing import capture_logs
 
-from broker.security.keys import DOCUMENT_BYTES_MAX, TokenKeys
-from broker.security.oauthbearer import bearer_message
+from penstock.broker.security.keys import DOCUMENT_BYTES_MAX, TokenKeys
+from penstock.broker.security.oauthbearer import bearer_message
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import secure_cluster

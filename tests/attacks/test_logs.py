@@ -11,19 +11,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from base.scram import ScramMechanism, salted_password
-from broker.handlers.loggers import LOGGERS
-from broker.security.config import STANDARD_AUTHORIZER
-from broker.security.plain import plain_message
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.base.scram import ScramMechanism, salted_password
+from penstock.broker.handlers.loggers import LOGGERS
+from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.broker.security.plain import plain_message
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     alter_client_quotas,
     alter_user_scram_credentials,
     incremental_alter_configs,
 )
-from controller.metadata.configs import BROKER_LOGGER_RESOURCE
-from deploy.node import lifeline
-from objectstore.directory import DirectoryStore
+from penstock.controller.metadata.configs import BROKER_LOGGER_RESOURCE
+from penstock.deploy.node import lifeline
+from penstock.objectstore.directory import DirectoryStore
 from tests.support.attacker import Attacker
 from tests.support.broker_process import broker_process
 from tests.support.certs import Authority
@@ -42,7 +42,7 @@ def test_names_in_logs_for_people_are_escaped() -> None:
     """A name in a text, in a list, in an object and in an exception; one event is one line."""
     code = (
         "import structlog\n"
-        "from deploy.node import logs\n"
+        "from penstock.deploy.node import logs\n"
         "logs.configure('info')\n"
         f"name = {HOSTILE!r}\n"
         "log = structlog.get_logger('x')\n"
@@ -65,7 +65,7 @@ def test_names_in_logs_for_programs_are_escaped() -> None:
     """In a process of its own, because structlog is configured for all tests of a process."""
     code = (
         "import structlog\n"
-        "from deploy.node import logs\n"
+        "from penstock.deploy.node import logs\n"
         "logs.to_stderr('info')\n"
         f"name = {HOSTILE!r}\n"
         "structlog.get_logger('x').info('one', client_id=name, names=[name])\n"
@@ -149,7 +149,7 @@ def test_handshakes_that_fail_do_not_fill_the_log_of_a_controller(tmp_path: Path
         "metadata-log-dir": str(tmp_path / "data"),
         "listeners": f"127.0.0.1:{port}",
     }
-    command = [sys.executable, "-P", "-m", "deploy.cli", "controller"]
+    command = [sys.executable, "-P", "-m", "penstock.deploy.cli", "controller"]
     for name, value in flags.items():
         command += [f"--{name}", value]
     environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())} | files.environment

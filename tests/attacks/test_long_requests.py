@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from broker.errors import ErrorCode
-from broker.handlers import slices
-from broker.handlers.fetch_call import FetchCall
-from broker.handlers.long_requests import AT_ONCE_MAX, LongRequests
-from broker.partition.partition import Partition
-from broker.wire import apis, framing
-from broker.wire.gen import api_versions, fetch, heartbeat, produce
-from broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
-from controller.api.messages import CreateTopics, NewTopic
-from stream.batch.records import Record, encode_batch
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers import slices
+from penstock.broker.handlers.fetch_call import FetchCall
+from penstock.broker.handlers.long_requests import AT_ONCE_MAX, LongRequests
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.gen import api_versions, fetch, heartbeat, produce
+from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.attacker import TIMEOUT_S, Attacker
 from tests.support.cluster import Cluster
 from tests.support.long_requests import LONG_REQUESTS

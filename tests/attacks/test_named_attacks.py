@@ -12,27 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from base.scram import ScramMechanism
-from broker.errors import ErrorCode
-from broker.network.connection import RECEIVE_BYTES
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from broker.security.plain import plain_message
-from broker.security.scram import ScramClient
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.scram import ScramMechanism
+from penstock.broker.errors import ErrorCode
+from penstock.broker.network.connection import RECEIVE_BYTES
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.plain import plain_message
+from penstock.broker.security.scram import ScramClient
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     create_topics,
     describe_configs,
     get_telemetry_subscriptions,
     push_telemetry,
 )
-from controller.api.messages import CreateAcls, CreateTopics, DeleteAcls, NewTopic
-from controller.metadata.acls import AclFilter
-from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
-from controller.metadata.records import AclEntry
-from objectstore.directory import DirectoryStore
-from stream.batch.compression import Compression, compress
-from stream.batch.records import Record, encode_batch
+from penstock.controller.api.messages import CreateAcls, CreateTopics, DeleteAcls, NewTopic
+from penstock.controller.metadata.acls import AclFilter
+from penstock.controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from penstock.controller.metadata.records import AclEntry
+from penstock.objectstore.directory import DirectoryStore
+from penstock.stream.batch.compression import Compression, compress
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.attacker import Attacker
 from tests.support.broker_process import broker_process
 from tests.support.cluster import Cluster

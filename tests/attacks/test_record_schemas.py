@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import ErrorCode
-from controller.api.messages import CreateTopics, NewTopic
-from controller.metadata.topic_configs import SCHEMA_CHARS_MAX
-from stream.batch.compression import Compression, compress
-from stream.batch.header import HEADER_BYTES
-from stream.batch.records import Record, encode_batch
+from penstock.broker.errors import ErrorCode
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.controller.metadata.topic_configs import SCHEMA_CHARS_MAX
+from penstock.stream.batch.compression import Compression, compress
+from penstock.stream.batch.header import HEADER_BYTES
+from penstock.stream.batch.records import Record, encode_batch
 from tests.attacks.test_decompression_bombs import sealed
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster

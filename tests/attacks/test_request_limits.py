@@ -7,14 +7,14 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from broker.errors import ErrorCode
-from broker.share.store import CALLS_MAX
-from broker.transactions.markers import MARKERS_PER_REQUEST_MAX
-from broker.transactions.verifier import QUESTIONS_PER_REQUEST_MAX
-from broker.wire import apis, framing
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.gen import (
+from penstock.broker.errors import ErrorCode
+from penstock.broker.share.store import CALLS_MAX
+from penstock.broker.transactions.markers import MARKERS_PER_REQUEST_MAX
+from penstock.broker.transactions.verifier import QUESTIONS_PER_REQUEST_MAX
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.gen import (
     add_partitions_to_txn,
     consumer_group_heartbeat,
     delete_records,
@@ -28,8 +28,8 @@ from broker.wire.gen import (
     txn_offset_commit,
     write_share_group_state,
 )
-from broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader
-from broker.wire.request_limits import elements_max, things_max
+from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader
+from penstock.broker.wire.request_limits import elements_max, things_max
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.long_request import LongRequest, ids, names

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from deploy.output import Format, print_document, print_table
+from penstock.deploy.output import Format, print_document, print_table
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.terminal import HOSTILE, check_harmless, on_terminal
@@ -55,8 +55,8 @@ def test_cells_of_csv_are_as_they_were(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_csv_sentences_and_errors_are_escaped_on_a_terminal() -> None:
     code = (
-        "from deploy.errors import DeployError, print_error\n"
-        "from deploy.output import Format, print_document, remark, say\n"
+        "from penstock.deploy.errors import DeployError, print_error\n"
+        "from penstock.deploy.output import Format, print_document, remark, say\n"
         f"name = {HOSTILE!r}\n"
         "print_document(Format.CSV, [{name: name}])\n"
         "say(f'deleted {name}')\n"
@@ -71,7 +71,7 @@ def test_csv_sentences_and_errors_are_escaped_on_a_terminal() -> None:
 
 
 def penstock(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "deploy.cli", *arguments]
+    return [sys.executable, "-P", "-m", "penstock.deploy.cli", *arguments]
 
 
 def prepare(bootstrap: str) -> None:

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import sys
 
-from deploy.node import logs
+from penstock.deploy.node import logs
 from tests.chaos.run import Outcome, run
 from tests.sim.mutants import MUTANTS
 

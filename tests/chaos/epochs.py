@@ -16,16 +16,16 @@ from math import inf
 from random import Random
 from typing import Any, Final
 
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode, known_code
-from broker.wire.gen import end_txn, find_coordinator, init_producer_id, metadata, produce
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
-from stream.batch.header import TRANSACTIONAL_MASK
-from stream.batch.records import Record as BatchRecord
-from stream.batch.records import encode_batch
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.error_codes import ErrorCode, known_code
+from penstock.broker.wire.gen import end_txn, find_coordinator, init_producer_id, metadata, produce
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
+from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from penstock.stream.batch.records import Record as BatchRecord
+from penstock.stream.batch.records import encode_batch
 from tests.chaos.clients import Client
 from tests.chaos.record import Record as ChaosRecord
 from tests.support.anomalies import UNKNOWN, Outcome, Record, Write

@@ -20,10 +20,10 @@ from pathlib import Path
 from random import Random
 from typing import Final, Self
 
-from controller.api.client import ControllerClient
-from deploy.local.moto_store import listen
-from deploy.local.ping import is_serving
-from deploy.local.plan import (
+from penstock.controller.api.client import ControllerClient
+from penstock.deploy.local.moto_store import listen
+from penstock.deploy.local.ping import is_serving
+from penstock.deploy.local.plan import (
     CLUSTER_ID,
     ClusterOptions,
     Ports,
@@ -31,8 +31,8 @@ from deploy.local.plan import (
     plan_cluster,
     quorum_peers,
 )
-from deploy.local.ports import find_ports
-from deploy.node import lifeline
+from penstock.deploy.local.ports import find_ports
+from penstock.deploy.node import lifeline
 from tests.chaos.links import Network
 from tests.chaos.patience import Patience
 from tests.chaos.store_proxy import StoreProxy

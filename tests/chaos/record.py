@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from deploy.local.plan import SESSION_TIMEOUT_MS
+from penstock.deploy.local.plan import SESSION_TIMEOUT_MS
 from tests.support.anomalies import Ack, Operation, Write
 from tests.support.history import History, Part
 

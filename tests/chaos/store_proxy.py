@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from base.listening import stop_listening
+from penstock.base.listening import stop_listening
 from tests.chaos.links import reset
 from tests.chaos.schedule import ALL, Fault, Kind
 

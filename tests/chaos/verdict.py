@@ -14,16 +14,16 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from controller.api.client import ControllerClient
-from controller.api.follower import MetadataFollower
-from controller.metadata.errors import InvariantBroken
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase, ObjectState
-from deploy.errors import KafkaFailed
-from objectstore.errors import ObjectStoreError
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store
-from stream.format.keys import parse_wal_key
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.metadata.errors import InvariantBroken
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase, ObjectState
+from penstock.deploy.errors import KafkaFailed
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
+from penstock.stream.format.keys import parse_wal_key
 from tests.chaos.moves import still_moving
 from tests.chaos.patience import Patience
 from tests.chaos.processes import READ_GRACE_MS, Processes

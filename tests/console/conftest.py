@@ -8,13 +8,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from selenium.webdriver import Chrome
 
-from base.scram import ScramMechanism
-from deploy.clients.acls import AclView, add_acls, selection_of
-from deploy.clients.kafka import Kafka
-from deploy.clients.security import ClientSecurity, read_file
-from deploy.clients.users import create_user
-from deploy.clients.wire import WireClient
-from deploy.local.handle import LocalCluster
+from penstock.base.scram import ScramMechanism
+from penstock.deploy.clients.acls import AclView, add_acls, selection_of
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.security import ClientSecurity, read_file
+from penstock.deploy.clients.users import create_user
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.browser import browser
 from tests.support.console import Answer, ConsoleProcess, Visitor, produce
 from tests.support.npm import package

@@ -5,9 +5,9 @@ from contextlib import closing
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
-from deploy.console.guard import BODY_BYTES_MAX
-from deploy.local.handle import LocalCluster
+from penstock.broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
+from penstock.deploy.console.guard import BODY_BYTES_MAX
+from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import HOSTILE, RECORDS, commit
 from tests.support.console import ConsoleProcess, Visitor
 from tests.support.dev_cluster import asked
@@ -170,7 +170,7 @@ def test_the_console_of_dev_only_reads(cluster: LocalCluster) -> None:
 
 def test_many_topics_are_shown_in_pages(visitor: Visitor, cluster: LocalCluster) -> None:
     """A page has at most 100 rows and 100 kB, whatever the cluster has."""
-    from deploy.local.contents import create_topics
+    from penstock.deploy.local.contents import create_topics
 
     names = {f"many-{number:03d}": 1 for number in range(120)}
     create_topics(cluster.bootstrap, names)

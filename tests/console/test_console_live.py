@@ -13,8 +13,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from deploy.console.formats import UNKNOWN
-from deploy.local.handle import LocalCluster
+from penstock.deploy.console.formats import UNKNOWN
+from penstock.deploy.local.handle import LocalCluster
 from tests.console.test_console_pages import WAIT_S, wait_for_text
 from tests.support.browser import console_errors
 from tests.support.console import ConsoleProcess

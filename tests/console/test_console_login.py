@@ -6,8 +6,8 @@ from pathlib import Path
 
 from selenium.webdriver import Chrome
 
-from deploy.console.sessions import FAILURES_MAX
-from deploy.local.handle import LocalCluster
+from penstock.deploy.console.sessions import FAILURES_MAX
+from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import PASSWORD, admin_of, login
 from tests.console.test_console_pages import problems_in_both_schemes
 from tests.support.console import Visitor
@@ -88,7 +88,7 @@ def test_guessing_is_slow(secure_cluster: LocalCluster) -> None:
 
 
 def test_an_open_console_does_not_start_by_accident(secure_cluster: LocalCluster) -> None:
-    command = (sys.executable, "-P", "-m", "deploy.cli", "console", "--host", "0.0.0.0")
+    command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "console", "--host", "0.0.0.0")
     done = subprocess.run(
         (*command, "--bootstrap", secure_cluster.bootstrap),
         capture_output=True,

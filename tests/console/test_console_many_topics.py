@@ -9,9 +9,9 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from deploy.console.paging import ROWS_MAX
-from deploy.local.contents import create_topics
-from deploy.local.handle import LocalCluster
+from penstock.deploy.console.paging import ROWS_MAX
+from penstock.deploy.local.contents import create_topics
+from penstock.deploy.local.handle import LocalCluster
 from tests.console.test_console_pages import WAIT_S, wait_for_text
 from tests.support.browser import DESK, resize
 from tests.support.console import ConsoleProcess, produce

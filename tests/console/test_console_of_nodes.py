@@ -8,8 +8,8 @@ from pathlib import Path
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from deploy.console.guard import BODY_BYTES_MAX
-from objectstore.directory import DirectoryStore
+from penstock.deploy.console.guard import BODY_BYTES_MAX
+from penstock.objectstore.directory import DirectoryStore
 from tests.console.conftest import login
 from tests.console.test_console_pages import wait_for_text
 from tests.support.broker_process import broker_process

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from selenium.webdriver import Chrome
 
-from deploy.clients.kafka import Kafka
+from penstock.deploy.clients.kafka import Kafka
 from tests.console.conftest import login
 from tests.console.test_console_pages import text_of, wait_for_text
 from tests.support.browser import console_errors, fill
@@ -109,7 +109,7 @@ def test_charts_live_in_a_browser(cluster: MeteredCluster, chrome: Chrome) -> No
 
 def test_a_command_without_the_certificate_is_refused(cluster: MeteredCluster) -> None:
     """So the console reads from controllers by its own."""
-    command = (sys.executable, "-P", "-m", "deploy.cli", "quorum", "describe")
+    command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "quorum", "describe")
     done = subprocess.run(
         (*command, "--controller", cluster.controller), capture_output=True, text=True, check=False
     )

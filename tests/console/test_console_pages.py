@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from deploy.local.handle import LocalCluster
+from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import HOSTILE, RECORDS
 from tests.support.browser import DESK, PHONE, axe_problems, console_errors, fill, resize
 from tests.support.console import ConsoleProcess

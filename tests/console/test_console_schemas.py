@@ -14,10 +14,10 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from deploy.clients.kafka import Kafka
-from deploy.console.decoding import FAILURES_MAX, SchemaCache, TopicDecoder
-from deploy.local.handle import LocalCluster
-from deploy.records.decode_process import DecodeProcess
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.console.decoding import FAILURES_MAX, SchemaCache, TopicDecoder
+from penstock.deploy.local.handle import LocalCluster
+from penstock.deploy.records.decode_process import DecodeProcess
 from tests.support.browser import axe_problems
 from tests.support.console import ConsoleProcess, produce
 from tests.support.schema_registry import SchemaRegistryServer, serving

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from deploy.clients.kafka import Kafka
-from deploy.local.handle import LocalCluster
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.local.handle import LocalCluster
 from tests.console.test_console_pages import text_of, wait_for_text
 from tests.support.browser import axe_problems, fill, send_form
 from tests.support.console import ConsoleProcess, Visitor, produce

@@ -6,22 +6,26 @@ from typing import Any
 
 import cramjam
 
-from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.batch.compression import Compression
-from stream.batch.control import Marker, encode_marker
-from stream.batch.header import (
+from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.control import Marker, encode_marker
+from penstock.stream.batch.header import (
     HEADER_BYTES,
     TRANSACTIONAL_MASK,
     parse_header,
     patch_log_append_time,
 )
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.cleaning.batches import all_records as all_spans
-from stream.cleaning.batches import fillers, plain_records, with_records
-from stream.format.builder import BuiltObject, RunEntry, StreamRun, build_object
-from stream.format.layout import NO_SEQUENCE
-from stream.format.transaction_log import AbortedTransaction, TransactionEvent, encode_event
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.cleaning.batches import all_records as all_spans
+from penstock.stream.cleaning.batches import fillers, plain_records, with_records
+from penstock.stream.format.builder import BuiltObject, RunEntry, StreamRun, build_object
+from penstock.stream.format.layout import NO_SEQUENCE
+from penstock.stream.format.transaction_log import (
+    AbortedTransaction,
+    TransactionEvent,
+    encode_event,
+)
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.reader_objects import sealed
 
 BASE_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -20,11 +20,11 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.backup.format import MetadataFormat
-from controller.backup.layout import HISTORY_GAP, LogObject, pack
-from controller.metadata.codec import encode_raw
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+from penstock.controller.backup.format import MetadataFormat
+from penstock.controller.backup.layout import HISTORY_GAP, LogObject, pack
+from penstock.controller.metadata.codec import encode_raw
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     ClusterRecord,
     ConfigRecord,
     FeatureRecord,
@@ -47,11 +47,11 @@ from controller.metadata.records import (
     TrimGrace,
     WalRecord,
 )
-from controller.metadata.snapshot import ImageCopy
-from controller.raft.messages import Base, Endpoint, Members
-from stream.format.keys import backup_key, data_key, lease_key, snapshot_key
-from stream.format.manifest.lease import LEASE_MS_MAX
-from stream.ports import ObjectRole
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.raft.messages import Base, Endpoint, Members
+from penstock.stream.format.keys import backup_key, data_key, lease_key, snapshot_key
+from penstock.stream.format.manifest.lease import LEASE_MS_MAX
+from penstock.stream.ports import ObjectRole
 from tests.formats.batches import BASE_MS
 from tests.support.newer_formats import with_metadata_version
 

@@ -9,15 +9,15 @@ from typing import Any
 import cramjam
 from crc32c import crc32c
 
-from base.ids import WalSequence
-from stream.batch.compression import Compression
-from stream.batch.header import parse_header as parse_batch_header
-from stream.batch.records import Record
-from stream.format.builder import fence_object
-from stream.format.decoder import parse_header, verify_object
-from stream.format.keys import wal_key
-from stream.format.layout import ENTRY, FOOTER, FOOTER_BYTES, HEADER_BYTES
-from stream.ports import ObjectRole
+from penstock.base.ids import WalSequence
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import parse_header as parse_batch_header
+from penstock.stream.batch.records import Record
+from penstock.stream.format.builder import fence_object
+from penstock.stream.format.decoder import parse_header, verify_object
+from penstock.stream.format.keys import wal_key
+from penstock.stream.format.layout import ENTRY, FOOTER, FOOTER_BYTES, HEADER_BYTES
+from penstock.stream.ports import ObjectRole
 from tests.formats.batches import (
     BASE_MS,
     CREATED_MS,

@@ -21,17 +21,17 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from base.ids import NodeId
-from broker.partition.partition import Partition
-from controller.api.messages import AlterReassignments, PartitionTarget, PutKeyValue
-from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
-from deploy.clients.features import listed_features, set_levels
-from deploy.clients.wire import WireClient
-from lake.arrow.cluster import StoreCluster
-from objectstore.url import open_store
 from penstock import topics
-from stream.config import StreamConfig
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeId
+from penstock.broker.partition.partition import Partition
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget, PutKeyValue
+from penstock.controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from penstock.deploy.clients.features import listed_features, set_levels
+from penstock.deploy.clients.wire import WireClient
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.objectstore.url import open_store
+from penstock.stream.config import StreamConfig
+from penstock.stream.ports import BrokerIncarnation
 from tests.formats.batches import BASE_MS
 from tests.formats.clients import committed_offsets, consumed
 from tests.formats.generate import HERE

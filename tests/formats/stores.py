@@ -10,11 +10,11 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import Millis, NodeEpoch, NodeId, ObjectId, WalSequence
-from stream.format.builder import BuiltObject, fence_object
-from stream.format.keys import data_key, manifest_key, wal_key
-from stream.format.manifest.codec import Draft, encode_entries, encode_shard
-from stream.format.manifest.model import (
+from penstock.base.ids import Millis, NodeEpoch, NodeId, ObjectId, WalSequence
+from penstock.stream.format.builder import BuiltObject, fence_object
+from penstock.stream.format.keys import data_key, manifest_key, wal_key
+from penstock.stream.format.manifest.codec import Draft, encode_entries, encode_shard
+from penstock.stream.format.manifest.model import (
     Entries,
     LiveWal,
     ManifestRoot,
@@ -25,7 +25,7 @@ from stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
-from stream.ports import OWN_STREAM, BrokerIncarnation, ObjectRole
+from penstock.stream.ports import OWN_STREAM, BrokerIncarnation, ObjectRole
 from tests.formats.batches import (
     BASE_MS,
     CREATED_MS,

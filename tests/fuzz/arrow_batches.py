@@ -4,7 +4,7 @@ and stores without checks, and numpy's. They must agree on rows, or both refuse.
 
 from typing import Any, Final
 
-from lake.fetch.errors import ReadError
+from penstock.lake.fetch.errors import ReadError
 from tests.fuzz import seals
 from tests.support.reader_objects import decode
 

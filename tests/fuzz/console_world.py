@@ -11,19 +11,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.framing import SIZE_BYTES, encode_response_frame, parse_header
-from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
-from broker.wire.kio_schema import Field, Kind, Struct
-from controller.backup.snapshots import SnapshotStore
-from controller.metadata.image import MetadataImage
-from deploy.console.formats import shown_bytes
-from deploy.console.records import RecordSelection, RecordsFound, RecordView, Show, find_records
-from deploy.top.view import TopView, stored_topics, view_top
-from deploy.views import view_cluster
-from objectstore.directory import DirectoryStore
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.framing import SIZE_BYTES, encode_response_frame, parse_header
+from penstock.broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
+from penstock.broker.wire.kio_schema import Field, Kind, Struct
+from penstock.controller.backup.snapshots import SnapshotStore
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.console.formats import shown_bytes
+from penstock.deploy.console.records import (
+    RecordSelection,
+    RecordsFound,
+    RecordView,
+    Show,
+    find_records,
+)
+from penstock.deploy.top.view import TopView, stored_topics, view_top
+from penstock.deploy.views import view_cluster
+from penstock.objectstore.directory import DirectoryStore
 from tests.formats import batches
 from tests.fuzz.protocol_messages import built_message
 

@@ -13,23 +13,23 @@ from uuid import UUID
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from controller.metadata.image import MetadataImage
-from deploy.clients.kafka import Kafka
-from deploy.clients.wire import WireClient
-from deploy.console.application import application
-from deploy.console.console import Console
-from deploy.console.decoding import SchemaCache
-from deploy.console.handed import HandedConnection
-from deploy.console.live import LiveCluster
-from deploy.console.options import ConsoleOptions
-from deploy.console.pages import doctor, groups, snapshots
-from deploy.console.records import find_records
-from deploy.console.samples import sample_of
-from deploy.console.server import config_of
-from deploy.console.sessions import Sessions
-from deploy.errors import KafkaFailed, NoController
-from deploy.node.console_plan import BASE
-from deploy.top.view import TopView
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.console.application import application
+from penstock.deploy.console.console import Console
+from penstock.deploy.console.decoding import SchemaCache
+from penstock.deploy.console.handed import HandedConnection
+from penstock.deploy.console.live import LiveCluster
+from penstock.deploy.console.options import ConsoleOptions
+from penstock.deploy.console.pages import doctor, groups, snapshots
+from penstock.deploy.console.records import find_records
+from penstock.deploy.console.samples import sample_of
+from penstock.deploy.console.server import config_of
+from penstock.deploy.console.sessions import Sessions
+from penstock.deploy.errors import KafkaFailed, NoController
+from penstock.deploy.node.console_plan import BASE
+from penstock.deploy.top.view import TopView
 from tests.fuzz import console_world
 from tests.fuzz.parts import Connection
 

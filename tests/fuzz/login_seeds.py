@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 from jwt.utils import to_base64url_uint
 
-from base.scram import SCRAM_BY_NAME, ScramMechanism
-from broker.security.oauthbearer import bearer_message
-from broker.security.plain import plain_message
-from broker.security.scram import ScramClient, ScramServer, TokenLogin
+from penstock.base.scram import SCRAM_BY_NAME, ScramMechanism
+from penstock.broker.security.oauthbearer import bearer_message
+from penstock.broker.security.plain import plain_message
+from penstock.broker.security.scram import ScramClient, ScramServer, TokenLogin
 from tests.fuzz import logins
 
 Seeds = Iterator[tuple[str, bytes]]

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from jwt.algorithms import ECAlgorithm
 
-from base.scram import (
+from penstock.base.scram import (
     ITERATIONS_MIN,
     SCRAM_BY_NAME,
     ScramCredential,
@@ -21,21 +21,27 @@ from base.scram import (
     credential_of,
     salted_password,
 )
-from broker.security.config import OAUTHBEARER, PLAIN, SecurityConfig
-from broker.security.distinguished_names import distinguished_name
-from broker.security.exchange import AuthenticationFailed, CheckPassword, CheckToken, Done, Exchange
-from broker.security.oauthbearer import OAuthBearerServer
-from broker.security.plain import PlainServer
-from broker.security.principal_rules import PrincipalRules
-from broker.security.sasl import SaslState
-from broker.security.scram import ScramServer, TokenLogin
-from broker.security.tls import make_contexts
-from broker.security.tokens import Key, TokenRules, VerifiedToken, parse_keys, verify
-from broker.security.users_file import parse_users
-from broker.wire.apis import SASL_AUTHENTICATE
-from broker.wire.codecs import CODECS
-from broker.wire.framing import encode_response_frame
-from broker.wire.gen.sasl_authenticate import SaslAuthenticateResponse
+from penstock.broker.security.config import OAUTHBEARER, PLAIN, SecurityConfig
+from penstock.broker.security.distinguished_names import distinguished_name
+from penstock.broker.security.exchange import (
+    AuthenticationFailed,
+    CheckPassword,
+    CheckToken,
+    Done,
+    Exchange,
+)
+from penstock.broker.security.oauthbearer import OAuthBearerServer
+from penstock.broker.security.plain import PlainServer
+from penstock.broker.security.principal_rules import PrincipalRules
+from penstock.broker.security.sasl import SaslState
+from penstock.broker.security.scram import ScramServer, TokenLogin
+from penstock.broker.security.tls import make_contexts
+from penstock.broker.security.tokens import Key, TokenRules, VerifiedToken, parse_keys, verify
+from penstock.broker.security.users_file import parse_users
+from penstock.broker.wire.apis import SASL_AUTHENTICATE
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.framing import encode_response_frame
+from penstock.broker.wire.gen.sasl_authenticate import SaslAuthenticateResponse
 
 USER = "alice"
 PASSWORD = "secret"

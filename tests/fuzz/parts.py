@@ -5,8 +5,8 @@ of an HTTP client.
 import asyncio
 from typing import Any
 
-from controller.raft.directory import AppendFile
-from deploy.node.health import HttpServer
+from penstock.controller.raft.directory import AppendFile
+from penstock.deploy.node.health import HttpServer
 
 _SEGMENT = f"{1:020d}.journal"
 

@@ -4,8 +4,8 @@ import importlib
 from collections.abc import Callable, Container
 from typing import Any
 
-from broker.wire.apis import ApiSpec
-from broker.wire.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, load_message
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, load_message
 
 ValueOf = Callable[[Struct, Field], Any]
 """Returns the value of a field that holds no struct."""
@@ -22,7 +22,7 @@ def built_message(
     direction: "request" or "response". left_out: names of fields that keep their defaults.
     """
     structs = {struct.name: struct for struct in load_message(api, direction)}
-    module = importlib.import_module(f"broker.wire.gen.{api.module}")
+    module = importlib.import_module(f"penstock.broker.wire.gen.{api.module}")
 
     def build(struct: Struct) -> Any:
         present = [

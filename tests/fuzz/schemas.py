@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from broker.schemas.language import SchemaInvalid, compile_schema
+from penstock.broker.schemas.language import SchemaInvalid, compile_schema
 
 ORDER_AVRO = json.dumps(
     {

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from crc32c import crc32c
 
-from stream.batch.header import BATCH_OVERHEAD, CRC_AT, CRC_START, HEADER_BYTES
-from stream.format import layout
-from stream.format.manifest import codec
+from penstock.stream.batch.header import BATCH_OVERHEAD, CRC_AT, CRC_START, HEADER_BYTES
+from penstock.stream.format import layout
+from penstock.stream.format.manifest import codec
 
 _METADATA_HEADER_BYTES = 16
 _METADATA_CRC_AT = 12

@@ -13,19 +13,27 @@ from uuid import UUID
 import cramjam
 import msgspec
 
-from broker.client_metrics.otlp import resource_of
-from broker.wire.apis import APIS, ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.framing import SIZE_BYTES, encode_request_frame, encode_response_frame
-from broker.wire.kio_schema import Kind
-from controller.raft.journal import encode_frame
-from controller.raft.messages import Append, Base, Endpoint, Entry, HardState, Members, Vote
-from controller.raft.transport import Hello
-from stream.batch.compression import Compression, compress
-from stream.batch.records import Record, encode_batch
-from stream.errors import StreamError
-from stream.format.manifest.codec import parse_footer, unpack_section
-from stream.format.manifest.model import ManifestRoot
+from penstock.broker.client_metrics.otlp import resource_of
+from penstock.broker.wire.apis import APIS, ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.framing import SIZE_BYTES, encode_request_frame, encode_response_frame
+from penstock.broker.wire.kio_schema import Kind
+from penstock.controller.raft.journal import encode_frame
+from penstock.controller.raft.messages import (
+    Append,
+    Base,
+    Endpoint,
+    Entry,
+    HardState,
+    Members,
+    Vote,
+)
+from penstock.controller.raft.transport import Hello
+from penstock.stream.batch.compression import Compression, compress
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.errors import StreamError
+from penstock.stream.format.manifest.codec import parse_footer, unpack_section
+from penstock.stream.format.manifest.model import ManifestRoot
 from tests.formats import batches
 from tests.formats.stores import stores
 from tests.fuzz import arrow_batches, consoles, login_seeds, schemas

@@ -15,56 +15,61 @@ from types import MappingProxyType
 
 import msgspec
 
-from broker.client_metrics.otlp import (
+from penstock.broker.client_metrics.otlp import (
     MetricsInvalid,
     read_answer,
     resource_of,
     with_resource,
 )
-from broker.schemas.language import SchemaInvalid
-from broker.security.exchange import AuthenticationFailed
-from broker.security.tls import SecurityFileInvalid
-from broker.wire.apis import APIS, PRODUCE
-from broker.wire.codecs import CODECS
-from broker.wire.errors import WireError
-from broker.wire.framing import decode_body, parse_header, parse_response_header
-from broker.wire.primitives import MAX_ELEMENTS_COUNT
-from broker.wire.produce import decode_produce_request
-from broker.wire.request_limits import elements_max
-from controller.api import (
+from penstock.broker.schemas.language import SchemaInvalid
+from penstock.broker.security.exchange import AuthenticationFailed
+from penstock.broker.security.tls import SecurityFileInvalid
+from penstock.broker.wire.apis import APIS, PRODUCE
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.framing import decode_body, parse_header, parse_response_header
+from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
+from penstock.broker.wire.produce import decode_produce_request
+from penstock.broker.wire.request_limits import elements_max
+from penstock.controller.api import (
     load_messages,
     quota_messages,
     rewrite_messages,
     scram_messages,
     token_messages,
 )
-from controller.api import messages as api_messages
-from controller.api.errors import BackupCorrupt, JournalCorrupt, JournalForgot, SnapshotCorrupt
-from controller.backup.layout import unpack
-from controller.backup.snapshots import SnapshotStore
-from controller.metadata.codec import decode_record
-from controller.metadata.errors import InvariantBroken
-from controller.raft.journal import Journal
-from controller.raft.transport import Hello
-from controller.raft.transport import Message as RaftMessage
-from deploy.node.health import REQUEST_BYTES_MAX, HttpServer, routes_of
-from lake.manifest.sections import SectionReader, load_root
-from objectstore.errors import ObjectNotFound
-from objectstore.memory import MemoryStore
-from stream.batch.compression import Compression, decompress
-from stream.batch.control import decode_marker
-from stream.batch.header import check_crc, iter_headers
-from stream.batch.records import decode_records
-from stream.batch.uncompressed_size import uncompressed_bytes
-from stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt
-from stream.format.checkpoint import decode_map
-from stream.format.decoder import parse_header as parse_object_header
-from stream.format.decoder import parse_tail, verify_object
-from stream.format.keys import manifest_key, snapshot_key
-from stream.format.manifest.codec import decode_entries, decode_shard
-from stream.format.manifest.lease import Lease
-from stream.format.manifest.model import PageRef, SectionRef
-from stream.format.transaction_log import decode_events
+from penstock.controller.api import messages as api_messages
+from penstock.controller.api.errors import (
+    BackupCorrupt,
+    JournalCorrupt,
+    JournalForgot,
+    SnapshotCorrupt,
+)
+from penstock.controller.backup.layout import unpack
+from penstock.controller.backup.snapshots import SnapshotStore
+from penstock.controller.metadata.codec import decode_record
+from penstock.controller.metadata.errors import InvariantBroken
+from penstock.controller.raft.journal import Journal
+from penstock.controller.raft.transport import Hello
+from penstock.controller.raft.transport import Message as RaftMessage
+from penstock.deploy.node.health import REQUEST_BYTES_MAX, HttpServer, routes_of
+from penstock.lake.manifest.sections import SectionReader, load_root
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.compression import Compression, decompress
+from penstock.stream.batch.control import decode_marker
+from penstock.stream.batch.header import check_crc, iter_headers
+from penstock.stream.batch.records import decode_records
+from penstock.stream.batch.uncompressed_size import uncompressed_bytes
+from penstock.stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt
+from penstock.stream.format.checkpoint import decode_map
+from penstock.stream.format.decoder import parse_header as parse_object_header
+from penstock.stream.format.decoder import parse_tail, verify_object
+from penstock.stream.format.keys import manifest_key, snapshot_key
+from penstock.stream.format.manifest.codec import decode_entries, decode_shard
+from penstock.stream.format.manifest.lease import Lease
+from penstock.stream.format.manifest.model import PageRef, SectionRef
+from penstock.stream.format.transaction_log import decode_events
 from tests.fuzz import arrow_batches, consoles, logins, schemas, seals
 from tests.fuzz.parts import JournalParts, answer_of
 

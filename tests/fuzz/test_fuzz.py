@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from controller.api.callers import EXCHANGE, FOLLOW, METHODS
+from penstock.controller.api.callers import EXCHANGE, FOLLOW, METHODS
 from tests.fuzz.examine import examine
 from tests.fuzz.mutations import mutated
 from tests.fuzz.seeds import corpora, seeds_of

@@ -18,7 +18,7 @@ try:
 except ImportError:
     from tests.fuzz.seeds import seeds_of
 else:
-    with atheris.instrument_imports(include=["broker", "controller", "deploy", "lake", "stream"]):
+    with atheris.instrument_imports(include=["penstock"]):
         from tests.fuzz.seeds import seeds_of
 from tests.fuzz.examine import examine
 from tests.fuzz.mutations import INPUT_BYTES_MAX, mutated

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from deploy.node.config.definition import ROLES, settings_of, variable_of
+from penstock.deploy.node.config.definition import ROLES, settings_of, variable_of
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "penstock"

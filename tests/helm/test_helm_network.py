@@ -7,8 +7,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from broker.config import BrokerConfig
-from deploy.node.config.load import load
+from penstock.broker.config import BrokerConfig
+from penstock.deploy.node.config.load import load
 from tests.helm.test_helm_objects import BUCKET, SECURE, variables_of
 from tests.support.chart import Object, named, of_kind, pod_of, render, template
 

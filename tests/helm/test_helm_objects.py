@@ -14,13 +14,13 @@ from zlib import crc32
 import kubernetes_validate
 import pytest
 
-from broker.config import BrokerConfig
-from broker.security.config import SecurityConfig
-from controller.api.callers import CallerRole
-from controller.config import ControllerConfig
-from deploy.node.config.exposure import exposures
-from deploy.node.config.load import load
-from stream.config import StreamConfig
+from penstock.broker.config import BrokerConfig
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.callers import CallerRole
+from penstock.controller.config import ControllerConfig
+from penstock.deploy.node.config.exposure import exposures
+from penstock.deploy.node.config.load import load
+from penstock.stream.config import StreamConfig
 from tests.support.chart import (
     CHART,
     NAMESPACE,
@@ -671,7 +671,7 @@ def test_a_broker_has_time_to_drain() -> None:
 
 
 def test_readiness_probes_wait_longer_than_the_check_of_the_store() -> None:
-    from broker.health import STORE_TIMEOUT_S
+    from penstock.broker.health import STORE_TIMEOUT_S
 
     for _, container in containers(render(BUCKET)):
         if container["name"] in {"broker", "controller"}:

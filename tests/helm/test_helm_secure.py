@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from deploy.local.certificates import Authority
+from penstock.deploy.local.certificates import Authority
 from tests.support.chart import render
 from tests.support.chart_cluster import ChartCluster
 

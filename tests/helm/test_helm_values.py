@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pytest
 from moto.server import ThreadedMotoServer
 
-from broker.config import BrokerConfig
-from deploy.node.config.load import load
-from objectstore.config import S3Config
-from objectstore.url import parse_store_url
+from penstock.broker.config import BrokerConfig
+from penstock.deploy.node.config.load import load
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.url import parse_store_url
 from tests.helm.test_helm_objects import BUCKET, EVERYTHING, OWN_CONTAINER, SECURE, variables_of
 from tests.support.chart import Object, Pod, command, environment, named, pod_of, render
 

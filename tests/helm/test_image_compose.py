@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from base.listeners import parse_listeners
-from broker.config import BrokerConfig
-from controller.config import ControllerConfig
-from deploy.node.config.load import load
+from penstock.base.listeners import parse_listeners
+from penstock.broker.config import BrokerConfig
+from penstock.controller.config import ControllerConfig
+from penstock.deploy.node.config.load import load
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy" / "image" / "compose.yaml"

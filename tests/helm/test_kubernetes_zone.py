@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig
-from deploy.node.config.load import load
-from deploy.node.kubernetes_zone import main, with_rack, zone_of
+from penstock.broker.config import BrokerConfig
+from penstock.deploy.node.config.load import load
+from penstock.deploy.node.kubernetes_zone import main, with_rack, zone_of
 
 NODE = {"metadata": {"name": "node-1", "labels": {"topology.kubernetes.io/zone": "eu-1a"}}}
 TABLES = '[broker]\n"num.partitions" = 3\n\n[controller]\n"auto.balance.enable" = true\n'

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from base.acls import Operation, PatternType, ResourceType
-from broker.errors import ErrorCode
-from broker.wire import apis
-from broker.wire.error_codes import known_code
-from broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
-from broker.wire.gen import (
+from penstock.base.acls import Operation, PatternType, ResourceType
+from penstock.broker.errors import ErrorCode
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import known_code
+from penstock.broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
+from penstock.broker.wire.gen import (
     create_topics,
     delete_topics,
     find_coordinator,
@@ -25,7 +25,7 @@ from broker.wire.gen import (
     offset_commit,
     sync_group,
 )
-from broker.wire.gen.streams_group_heartbeat import (
+from penstock.broker.wire.gen.streams_group_heartbeat import (
     KeyValue,
     Subtopology,
     TopicInfo,

@@ -23,13 +23,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from base.acls import Operation, PatternType, Permission
-from base.acls import ResourceType as Resource
-from broker.errors import ErrorCode
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from broker.wire import apis
-from broker.wire.error_codes import known_code
-from broker.wire.gen import (
+from penstock.base.acls import Operation, PatternType, Permission
+from penstock.base.acls import ResourceType as Resource
+from penstock.broker.errors import ErrorCode
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import known_code
+from penstock.broker.wire.gen import (
     consumer_group_heartbeat,
     create_acls,
     create_topics,
@@ -39,9 +39,9 @@ from broker.wire.gen import (
     metadata,
     produce,
 )
-from controller.api.messages import CreateAcls, CreateTopics, NewTopic
-from controller.metadata.records import AclEntry
-from deploy.errors import KafkaFailed, UsageError
+from penstock.controller.api.messages import CreateAcls, CreateTopics, NewTopic
+from penstock.controller.metadata.records import AclEntry
+from penstock.deploy.errors import KafkaFailed, UsageError
 from tests.support import clients
 from tests.support.cli import Cli
 from tests.support.clients import TIMEOUT_S

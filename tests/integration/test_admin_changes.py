@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.errors import ErrorCode
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from broker.wire import apis
-from broker.wire.gen import alter_share_group_offsets as altering
-from broker.wire.gen import delete_share_group_offsets as deleting
-from broker.wire.gen import elect_leaders, find_coordinator, offset_commit, offset_delete
-from controller.api.messages import CreateTopics, NewTopic
+from penstock.broker.errors import ErrorCode
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import alter_share_group_offsets as altering
+from penstock.broker.wire.gen import delete_share_group_offsets as deleting
+from penstock.broker.wire.gen import elect_leaders, find_coordinator, offset_commit, offset_delete
+from penstock.controller.api.messages import CreateTopics, NewTopic
 from tests.support.attacker import Attacker
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster

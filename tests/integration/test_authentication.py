@@ -20,14 +20,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kafka import KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from base.scram import ScramMechanism
-from broker.network.client_connection import Connection
-from broker.wire import apis, framing
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import api_versions, metadata, sasl_authenticate, sasl_handshake
-from broker.wire.primitives import MAX_ELEMENTS_COUNT
-from deploy.local.certificates import Authority
+from penstock.base.scram import ScramMechanism
+from penstock.broker.network.client_connection import Connection
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import api_versions, metadata, sasl_authenticate, sasl_handshake
+from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
+from penstock.deploy.local.certificates import Authority
 from tests.support.clients import TIMEOUT_S, read_records
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import SecureFiles, create_user, secure_cluster

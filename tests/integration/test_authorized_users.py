@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from base.scram import SCRAM_BY_NAME
-from broker.security.config import OAUTHBEARER, PLAIN
+from penstock.base.scram import SCRAM_BY_NAME
+from penstock.broker.security.config import OAUTHBEARER, PLAIN
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import (

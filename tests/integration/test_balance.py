@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from base.ids import NodeId
-from controller.api.load_messages import BrokerLoad, MovesProposed, ProposeMoves
-from controller.api.messages import CreateTopics, NewTopic
-from objectstore.faults import FaultConfig, Latency
+from penstock.base.ids import NodeId
+from penstock.controller.api.load_messages import BrokerLoad, MovesProposed, ProposeMoves
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.objectstore.faults import FaultConfig, Latency
 from tests.support.ack_recorder import AioLoad, Load, check, read_back
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from controller.metadata.configs import BROKER_RESOURCE
+from penstock.controller.metadata.configs import BROKER_RESOURCE
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, describe_configs_of

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from base.clock import wall_ms
-from base.ids import Millis, NodeId
-from broker.config import BrokerConfig
-from broker.network import peer_watch
-from broker.network.peer_watch import PeerWatch
-from broker.network.server import PortTaken
-from broker.node import Broker
-from broker.wire import apis
-from broker.wire.gen import metadata
-from controller.api.messages import CreateTopics, NewTopic, RegisterBroker
-from deploy.clients.wire import WireClient
-from objectstore.errors import ConditionalWritesIgnored
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body
+from penstock.base.clock import wall_ms
+from penstock.base.ids import Millis, NodeId
+from penstock.broker.config import BrokerConfig
+from penstock.broker.network import peer_watch
+from penstock.broker.network.peer_watch import PeerWatch
+from penstock.broker.network.server import PortTaken
+from penstock.broker.node import Broker
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import metadata
+from penstock.controller.api.messages import CreateTopics, NewTopic, RegisterBroker
+from penstock.deploy.clients.wire import WireClient
+from penstock.objectstore.errors import ConditionalWritesIgnored
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body
 from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.steady import SteadyProducer
 from tests.support.waiting import until
@@ -188,7 +188,7 @@ async def test_coordinators_measure_time_by_clocks_that_do_not_step(
         broker = cluster.broker
         clocks = (broker.groups._now_ms, broker.transactions._now_ms)
         before = [clock() for clock in clocks]
-        monkeypatch.setattr("broker.node.wall_ms", lambda: Millis(wall_ms() + hour_ms))
+        monkeypatch.setattr("penstock.broker.node.wall_ms", lambda: Millis(wall_ms() + hour_ms))
         assert broker.now_ms() >= before[0] + hour_ms
         assert all(
             then <= clock() < then + hour_ms // 2

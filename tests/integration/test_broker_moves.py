@@ -23,8 +23,8 @@ from kafka.errors import (
     NoReassignmentInProgressError,
 )
 
-from base.ids import NodeId
-from controller.api.messages import (
+from penstock.base.ids import NodeId
+from penstock.controller.api.messages import (
     AlterReassignments,
     CreateTopics,
     MoveTrace,
@@ -32,8 +32,8 @@ from controller.api.messages import (
     PartitionTarget,
     TraceMove,
 )
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body
 from tests.support.cluster import Cluster
 from tests.support.steady import SteadyProducer
 from tests.support.waiting import until

@@ -17,13 +17,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 
-from broker.wire import apis
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import fetch as wire_fetch
-from broker.wire.gen import produce as wire_produce
-from broker.wire.primitives import Reader, Writer
-from stream.batch.records import Record, encode_batch
+from penstock.broker.wire import apis
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import fetch as wire_fetch
+from penstock.broker.wire.gen import produce as wire_produce
+from penstock.broker.wire.primitives import Reader, Writer
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.cluster import Cluster
 
 TIMEOUT_S = 20

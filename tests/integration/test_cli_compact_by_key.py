@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from deploy.errors import DeployError, UsageError
-from lake.manifest.view import ClusterView
-from objectstore.url import open_store
-from stream.config import StreamConfig
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.url import open_store
+from penstock.stream.config import StreamConfig
 from tests.integration.test_log_compaction import (
     COMPACT,
     KEYS,

@@ -108,7 +108,7 @@ ORD = ("orders", "ordinary")
 COMPLETED = (
     ("balance --topics ord", ORD),
     ("compact ord", ORD),
-    ("configs alter --broker-logger 0 --set broker.gr", ("broker.groups=",)),
+    ("configs alter --broker-logger 0 --set penstock.broker.gr", ("penstock.broker.groups=",)),
     ("configs alter --client-metrics slow --delete inter", ("interval.ms",)),
     ("configs alter --group workers --set consumer.session", ("consumer.session.timeout.ms=",)),
     ("configs describe --broker-logger ", ("0",)),
@@ -177,7 +177,7 @@ async def test_what_is_typed_is_completed(cluster: Cluster, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("shell", SHELLS)
 async def test_every_shell_has_a_script(shell: str) -> None:
-    command = (sys.executable, "-m", "deploy.cli", "completion", shell)
+    command = (sys.executable, "-m", "penstock.deploy.cli", "completion", shell)
     found = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, check=True
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from base.log_levels import LOG_LEVELS
-from broker.handlers.loggers import LOGGERS
-from deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.base.log_levels import LOG_LEVELS
+from penstock.broker.handlers.loggers import LOGGERS
+from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
@@ -65,7 +65,7 @@ async def test_configs_of_groups_and_topics(cli: Cli) -> None:
 
 
 async def test_levels_of_loggers(cluster: Cluster, cli: Cli) -> None:
-    logger, own = "broker.groups", ("--broker-logger", "1")
+    logger, own = "penstock.broker.groups", ("--broker-logger", "1")
     described = ("configs", "describe", *own, "--json")
     before = {item["name"]: item for item in json.loads(await cli.run(*described))}
     assert before.keys() == set(LOGGERS)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from confluent_kafka import Consumer
 
-from deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import KafkaFailed, UsageError
 from tests.support.cli import Cli
 from tests.support.clients import create_topic, produce, read_records
 from tests.support.cluster import Cluster

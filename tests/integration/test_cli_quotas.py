@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli.app import app
-from deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.cli.app import app
+from penstock.deploy.errors import KafkaFailed, UsageError
 from tests.support.cluster import Cluster
 
 

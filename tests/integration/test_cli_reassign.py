@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from base.ids import NodeId
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from controller.api.messages import CreateTopics, NewTopic
-from deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.base.ids import NodeId
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import DeployError, UsageError
 from tests.support.cli import Cli
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster

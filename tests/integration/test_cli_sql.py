@@ -50,7 +50,7 @@ def store(cluster: ThreadedCluster) -> str:
 
 def run(store: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        (sys.executable, "-m", "deploy.cli", "sql", *arguments),
+        (sys.executable, "-m", "penstock.deploy.cli", "sql", *arguments),
         env=os.environ | {"PENSTOCK_STORE": store},
         input=given,
         capture_output=True,
@@ -109,7 +109,7 @@ def test_protobuf_fields_are_columns(cluster: ThreadedCluster, tmp_path: Path) -
 
     def penstock(*arguments: str, given: str = "") -> str:
         done = subprocess.run(
-            (sys.executable, "-m", "deploy.cli", *arguments, "-b", cluster.bootstrap),
+            (sys.executable, "-m", "penstock.deploy.cli", *arguments, "-b", cluster.bootstrap),
             input=given,
             capture_output=True,
             text=True,
@@ -147,7 +147,7 @@ def test_protobuf_fields_are_columns(cluster: ThreadedCluster, tmp_path: Path) -
 
 
 def test_a_bar_shows_how_much_a_slow_statement_has_read(store: str) -> None:
-    command = (sys.executable, "-m", "deploy.cli", "sql", "SELECT max(id) FROM orders")
+    command = (sys.executable, "-m", "penstock.deploy.cli", "sql", "SELECT max(id) FROM orders")
     with slow_store(store) as url:
         shown = on_terminal(command, {"PENSTOCK_STORE": url, "TERM": "xterm"}).decode()
     with slow_store(store) as url:
@@ -164,7 +164,7 @@ def test_the_quick_exit_loses_no_error_and_leaves_no_file(store: str, tmp_path: 
     command = (
         sys.executable,
         "-m",
-        "deploy.cli",
+        "penstock.deploy.cli",
         "sql",
         "SELECT max(id) FROM orders",
         "--output=csv",
@@ -182,7 +182,7 @@ def test_the_quick_exit_loses_no_error_and_leaves_no_file(store: str, tmp_path: 
 
 def prompt(store: str, home: Path) -> Terminal:
     variables = {"PENSTOCK_STORE": store, "XDG_CACHE_HOME": str(home)}
-    return Terminal((sys.executable, "-m", "deploy.cli", "sql"), variables)
+    return Terminal((sys.executable, "-m", "penstock.deploy.cli", "sql"), variables)
 
 
 def test_the_prompt(store: str, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.metered import MeteredStore
 from tests.support.cli import Cli
 from tests.support.cluster import READY_S, Cluster
 

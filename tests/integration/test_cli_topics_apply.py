@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import DeployError, UsageError
+from penstock.deploy.errors import DeployError, UsageError
 from tests.support.cli import Cli
 from tests.support.cluster import Cluster
 

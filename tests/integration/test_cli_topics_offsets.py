@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.errors import KafkaFailed, UsageError
 from tests.support.cli import Cli
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster

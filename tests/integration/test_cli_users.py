@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner
 
-from deploy.cli.app import app
-from deploy.clients.security import ClientSecurity, parse
-from deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.cli.app import app
+from penstock.deploy.clients.security import ClientSecurity, parse
+from penstock.deploy.errors import KafkaFailed, UsageError
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, SecureFiles, secure_cluster
 from tests.support.token_issuer import TokenIssuer

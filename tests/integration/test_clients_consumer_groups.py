@@ -18,11 +18,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.groups.consumer.group import ConsumerGroup
-from broker.wire.error_codes import ErrorCode
-from controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from tests.support.clients import (
     TIMEOUT_S,
     Polled,

@@ -17,10 +17,10 @@ import structlog
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from base.listeners import Listener
-from broker import self_check
-from broker.self_check import UnreachableAsAdvertised
-from objectstore.directory import DirectoryStore
+from penstock.base.listeners import Listener
+from penstock.broker import self_check
+from penstock.broker.self_check import UnreachableAsAdvertised
+from penstock.objectstore.directory import DirectoryStore
 from tests.support.broker_process import broker_process
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
@@ -28,7 +28,7 @@ from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
 
 TIMEOUT_S = 20
-COMMAND = (sys.executable, "-P", "-m", "deploy.cli", "broker")
+COMMAND = (sys.executable, "-P", "-m", "penstock.deploy.cli", "broker")
 SETTINGS = {
     "wal.bulk.max.bytes": "2MiB",
     "num.partitions": "3",
@@ -121,7 +121,7 @@ def described(port: int, node_id: int) -> dict[str, str]:
 async def test_the_level_of_a_logger_changes_while_a_broker_runs(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """A change of a level is logged by a module of `broker`."""
+    """A change of a level is logged by a module of `penstock.broker`."""
     assert cluster.controller is not None
     flags = [
         part
@@ -132,11 +132,11 @@ async def test_the_level_of_a_logger_changes_while_a_broker_runs(
     try:
         address = f"127.0.0.1:{await ready_port(broker)}"
         for changes in (
-            {"broker": "ERROR"},
-            {"stream": "DEBUG"},
-            {"broker.handlers": "DEBUG"},
-            {"broker.handlers": None},
-            {"broker": None},
+            {"penstock.broker": "ERROR"},
+            {"penstock.stream": "DEBUG"},
+            {"penstock.broker.handlers": "DEBUG"},
+            {"penstock.broker.handlers": None},
+            {"penstock.broker": None},
         ):
             answer = await asyncio.to_thread(alter_configs, address, (8, "5"), changes)
             assert answer == (0, None)
@@ -146,8 +146,8 @@ async def test_the_level_of_a_logger_changes_while_a_broker_runs(
     lines = [json.loads(line) for line in stderr.splitlines()]
     changed = [line for line in lines if line["event"] == "log_level_changed"]
     assert [(line["logger"], line["log_level"]) for line in changed] == [
-        ("broker.handlers", "DEBUG"),
-        ("broker", "INFO"),
+        ("penstock.broker.handlers", "DEBUG"),
+        ("penstock.broker", "INFO"),
     ]
 
 

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import pytest
 from typer.testing import CliRunner
 
-from base.ids import ObjectId
-from deploy.cli.app import app
-from stream.format.keys import data_key, wal_key
+from penstock.base.ids import ObjectId
+from penstock.deploy.cli.app import app
+from penstock.stream.format.keys import data_key, wal_key
 from tests.support.clients import create_topic
 from tests.support.controller_quorum import Quorum
 from tests.support.threaded_cluster import ThreadedCluster
@@ -38,7 +38,7 @@ def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the loggers of this process: the command would bind all of them to its own stderr, which
     is closed when it ends.
     """
-    monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
+    monkeypatch.setattr("penstock.deploy.node.logs.to_stderr", lambda _level: None)
 
 
 @pytest.fixture(scope="module")

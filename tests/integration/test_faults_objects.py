@@ -16,7 +16,7 @@ from kafka import TopicPartition as PythonPartition
 from kafka.errors import CorruptRecordError
 from typer.testing import CliRunner
 
-from deploy.cli.app import app
+from penstock.deploy.cli.app import app
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -28,7 +28,7 @@ def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the loggers of this process: the command would bind all of them to its own stderr, which
     is closed when it ends.
     """
-    monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
+    monkeypatch.setattr("penstock.deploy.node.logs.to_stderr", lambda _level: None)
 
 
 def findings(cluster: ThreadedCluster) -> dict[str, str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from base.ids import NodeId
-from controller.api.messages import CreateTopics, NewTopic
-from objectstore.faults import Fault, FaultConfig, FaultRule, Latency, Selection
+from penstock.base.ids import NodeId
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.objectstore.faults import Fault, FaultConfig, FaultRule, Latency, Selection
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.fault_store import FaultCluster
 from tests.support.waiting import until

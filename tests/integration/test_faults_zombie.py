@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from base.ids import NodeId
-from broker.partition.partition import Partition
-from controller.api.messages import CreateTopics, NewTopic
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
+from penstock.base.ids import NodeId
+from penstock.broker.partition.partition import Partition
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.fault_store import FaultCluster
 from tests.support.waiting import until

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker.partition.partition import Partition
-from lake.manifest.errors import UnknownPartition
 from penstock import scan
+from penstock.broker.partition.partition import Partition
+from penstock.lake.manifest.errors import UnknownPartition
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
 from tests.support.cluster import Cluster, deleting_cluster
 from tests.support.threaded_cluster import ThreadedCluster

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.wire import apis
-from broker.wire.gen import consumer_group_describe, consumer_group_heartbeat, find_coordinator
-from controller.metadata.configs import GROUP_RESOURCE
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    find_coordinator,
+)
+from penstock.controller.metadata.configs import GROUP_RESOURCE
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs, ask, describe_configs_of

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.health import BrokerHealth, StoreProbe
-from broker.node import Broker
-from deploy.errors import PortTaken
-from deploy.node import health
-from deploy.node.health import HttpServer, routes_of, serve_at
-from objectstore.errors import Unavailable
+from penstock.broker.health import BrokerHealth, StoreProbe
+from penstock.broker.node import Broker
+from penstock.deploy.errors import PortTaken
+from penstock.deploy.node import health
+from penstock.deploy.node.health import HttpServer, routes_of, serve_at
+from penstock.objectstore.errors import Unavailable
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 

@@ -15,13 +15,13 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from kafka import KafkaProducer
 from structlog.testing import capture_logs
 
-from broker import self_check
-from broker.network.client_connection import Connection
-from broker.security.config import SecurityConfig
-from broker.security.tls import SecurityFileInvalid
-from broker.self_check import UnreachableAsAdvertised
-from deploy.local.certificates import Authority, write_private
-from deploy.node.config.load import load
+from penstock.broker import self_check
+from penstock.broker.network.client_connection import Connection
+from penstock.broker.security.config import SecurityConfig
+from penstock.broker.security.tls import SecurityFileInvalid
+from penstock.broker.self_check import UnreachableAsAdvertised
+from penstock.deploy.local.certificates import Authority, write_private
+from penstock.deploy.node.config.load import load
 from tests.support.clients import TIMEOUT_S, read_records
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import SecureFiles, create_user

@@ -13,9 +13,9 @@ from confluent_kafka import Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
 
-from broker.partition.partition import Partition
 from penstock import scan
-from stream.config import StreamConfig
+from penstock.broker.partition.partition import Partition
+from penstock.stream.config import StreamConfig
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic
 from tests.support.cluster import Cluster
 from tests.support.threaded_cluster import ThreadedCluster

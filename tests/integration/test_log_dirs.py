@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from stream.config import StreamConfig
+from penstock.stream.config import StreamConfig
 from tests.support.cli import Cli
 from tests.support.clients import create_topic, produce
 from tests.support.cluster import Cluster

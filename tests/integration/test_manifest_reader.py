@@ -4,17 +4,17 @@ die or upload.
 
 from pathlib import Path
 
-from base.ids import NodeId
-from controller.api.messages import (
+from penstock.base.ids import NodeId
+from penstock.controller.api.messages import (
     AlterReassignments,
     CreateTopics,
     NewTopic,
     PartitionTarget,
 )
-from lake.manifest.plan import OffsetRange
-from objectstore.ports import ObjectStore
-from stream.config import StreamConfig
-from stream.format.keys import WAL_ROOT
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.config import StreamConfig
+from penstock.stream.format.keys import WAL_ROOT
 from tests.support.ack_recorder import AioLoad, check
 from tests.support.cluster import Cluster
 from tests.support.store_reader import Follower

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.metrics_core import Metric
 
-from deploy.node.metrics import table
+from penstock.deploy.node.metrics import table
 from tests.support.metered_cluster import MeteredCluster, Samples, value
 from tests.support.promql import TARGET_LABELS, queries, rules
 

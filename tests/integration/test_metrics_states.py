@@ -8,20 +8,20 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from base.histogram import Latencies
-from broker.health import BrokerHealth, StoreProbe
-from broker.node import Broker
-from controller.main import ControllerHealth, ControllerServer
-from deploy.node.metrics import table
-from deploy.node.metrics.broker import BrokerReader
-from deploy.node.metrics.controller import ControllerReader
-from deploy.node.metrics.table import Metric
-from objectstore.errors import Unavailable
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore, StoreMeter
-from objectstore.ports import Body
-from objectstore.retry import RetryingStore
-from stream.config import StreamConfig
+from penstock.base.histogram import Latencies
+from penstock.broker.health import BrokerHealth, StoreProbe
+from penstock.broker.node import Broker
+from penstock.controller.main import ControllerHealth, ControllerServer
+from penstock.deploy.node.metrics import table
+from penstock.deploy.node.metrics.broker import BrokerReader
+from penstock.deploy.node.metrics.controller import ControllerReader
+from penstock.deploy.node.metrics.table import Metric
+from penstock.objectstore.errors import Unavailable
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.metered import MeteredStore, StoreMeter
+from penstock.objectstore.ports import Body
+from penstock.objectstore.retry import RetryingStore
+from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from deploy.mirror.plan import OffsetKind
+from penstock.deploy.mirror.plan import OffsetKind
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.mirrors import (

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from broker.security.config import STANDARD_AUTHORIZER
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.topic_configs import MIRROR_SOURCE
-from deploy.clients.security import parse
-from deploy.mirror.admin import topic_configs
-from deploy.mirror.batches import SourceBatch
-from deploy.mirror.cluster import Cluster as Brokers
-from deploy.mirror.cluster import ClusterAddress, Refused
-from deploy.mirror.plan import OffsetKind
-from deploy.mirror.same_offsets import SameOffsets
-from deploy.mirror.source import Copy
-from deploy.mirror.state import PartitionState
-from stream.batch.header import parse_header
-from stream.batch.records import Record, encode_batch
+from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
+from penstock.deploy.clients.security import parse
+from penstock.deploy.mirror.admin import topic_configs
+from penstock.deploy.mirror.batches import SourceBatch
+from penstock.deploy.mirror.cluster import Cluster as Brokers
+from penstock.deploy.mirror.cluster import ClusterAddress, Refused
+from penstock.deploy.mirror.plan import OffsetKind
+from penstock.deploy.mirror.same_offsets import SameOffsets
+from penstock.deploy.mirror.source import Copy
+from penstock.deploy.mirror.state import PartitionState
+from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.cluster import Cluster
 from tests.support.dev_cluster import penstock
 from tests.support.mirrors import mirrored

@@ -10,9 +10,9 @@ from kafka import KafkaAdminClient
 from kafka.admin import NewTopic as PyNewTopic
 from kafka.errors import PolicyViolationError
 
-from controller.main import ControllerHealth
-from deploy.node.metrics import table
-from deploy.node.metrics.controller import ControllerReader
+from penstock.controller.main import ControllerHealth
+from penstock.deploy.node.metrics import table
+from penstock.deploy.node.metrics.controller import ControllerReader
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.cluster import Cluster
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from pytest_penstock import Penstock, PenstockCluster, PenstockError
-from pytest_penstock.client import KafkaClient, RecordsMissing
-from pytest_penstock.options import Options
-from pytest_penstock.process import ClusterProcess
+from penstock.testing import Penstock, PenstockCluster, PenstockError
+from penstock.testing.client import KafkaClient, RecordsMissing
+from penstock.testing.options import Options
+from penstock.testing.process import ClusterProcess
 from tests.support.clients import confluent_consumer, read_records
 from tests.support.dev_cluster import is_gone
 from tests.support.waiting import wait_until
@@ -274,8 +274,8 @@ def test_a_cluster_that_died_is_told_with_its_log() -> None:
 def test_the_cluster_dies_with_its_test_run() -> None:
     code = (
         "import os\n"
-        "from pytest_penstock.options import Options\n"
-        "from pytest_penstock.process import ClusterProcess\n"
+        "from penstock.testing.options import Options\n"
+        "from penstock.testing.process import ClusterProcess\n"
         "process = ClusterProcess(Options(brokers=1))\n"
         "process.wait_ready()\n"
         "print(process.pid, flush=True)\n"

@@ -159,9 +159,11 @@ def test_a_run_without_our_fixtures_pays_nothing(tmp_path: Path) -> None:
 import sys
 
 def test_nothing_was_imported_or_started(pytestconfig):
-    packages = {"pytest_penstock", "deploy", "broker", "msgspec", "grpc"}
+    packages = {"penstock", "msgspec", "grpc"}
     ours = sorted(name for name in sys.modules if name.partition(".")[0] in packages)
-    assert ours == ["pytest_penstock", "pytest_penstock.options", "pytest_penstock.plugin"]
+    assert ours == [
+        "penstock", "penstock.testing", "penstock.testing.options", "penstock.testing.plugin"
+    ]
     assert pytestconfig.pluginmanager.get_plugin("_Run")._process is None
 """
     assert "1 passed" in run_pytest(tmp_path, {"test_x.py": tests}, "-q").stdout

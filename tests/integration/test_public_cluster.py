@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from deploy.clients.state_file import is_running
 from penstock import Cluster, ClusterFailed, ManifestNotFound, scan, topics
+from penstock.deploy.clients.state_file import is_running
 
 COUNT = 100
 

@@ -19,12 +19,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from controller.api import messages as m
-from controller.api.client import ControllerClient
-from deploy.clients.quorum import describe
-from deploy.clients.state_file import ProcessState
-from deploy.local.handle import LocalCluster
-from deploy.node import lifeline
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import ControllerClient
+from penstock.deploy.clients.quorum import describe
+from penstock.deploy.clients.state_file import ProcessState
+from penstock.deploy.local.handle import LocalCluster
+from penstock.deploy.node import lifeline
 from tests.support.waiting import until, wait_until
 
 KILLS = 4
@@ -171,7 +171,7 @@ class Cli:
         self._environment = os.environ | {"PENSTOCK_CONTROLLER": controllers}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-P", "-m", "deploy.cli", "quorum", *arguments)
+        command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "quorum", *arguments)
         return subprocess.run(
             command, env=self._environment, capture_output=True, text=True, timeout=90, check=False
         )
@@ -204,7 +204,7 @@ def newcomer(directory: Path, store: Path, node_id: int, join: str) -> Generator
         "broker-session-timeout-ms": "3000",
         "broker-session-grace-ms": "500",
     }
-    command = [sys.executable, "-P", "-m", "deploy.cli", "controller"]
+    command = [sys.executable, "-P", "-m", "penstock.deploy.cli", "controller"]
     for name, value in flags.items():
         command += [f"--{name}", value]
     with subprocess.Popen(

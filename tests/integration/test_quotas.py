@@ -14,12 +14,12 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, ThrottleEvent
 
-from broker.errors import ErrorCode
-from broker.node import Broker
-from broker.wire import apis
-from broker.wire.gen import alter_client_quotas as altering
-from broker.wire.gen import create_partitions, create_topics, delete_topics, metadata
-from broker.wire.gen import describe_client_quotas as describing
+from penstock.broker.errors import ErrorCode
+from penstock.broker.node import Broker
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import alter_client_quotas as altering
+from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics, metadata
+from penstock.broker.wire.gen import describe_client_quotas as describing
 from tests.support.clients import create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask

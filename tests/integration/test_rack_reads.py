@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from broker.config import LEADER_ALONE, RACK_AWARE
-from broker.handlers.departed import LISTED_S
-from broker.handlers.racks import COMMITTED_BYTES_MIN
-from broker.partition.committed import CommittedReads
-from broker.partition.partition import Partition
-from stream.config import StreamConfig
+from penstock.broker.config import LEADER_ALONE, RACK_AWARE
+from penstock.broker.handlers.departed import LISTED_S
+from penstock.broker.handlers.racks import COMMITTED_BYTES_MIN
+from penstock.broker.partition.committed import CommittedReads
+from penstock.broker.partition.partition import Partition
+from penstock.stream.config import StreamConfig
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
 

@@ -12,18 +12,25 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from broker.handlers.departed import LISTED_S
-from broker.node import Broker
-from broker.partition.partition import Partition
-from broker.tail import links, redirects, session
-from broker.wire import apis
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen.fetch import FetchPartition, FetchRequest, FetchTopic
-from deploy.clients.wire import WireClient
-from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency, Selection
-from objectstore.memory import MemoryStore
-from stream.config import StreamConfig
+from penstock.broker.handlers.departed import LISTED_S
+from penstock.broker.node import Broker
+from penstock.broker.partition.partition import Partition
+from penstock.broker.tail import links, redirects, session
+from penstock.broker.wire import apis
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen.fetch import FetchPartition, FetchRequest, FetchTopic
+from penstock.deploy.clients.wire import WireClient
+from penstock.objectstore.faults import (
+    Fault,
+    FaultConfig,
+    FaultRule,
+    FaultyStore,
+    Latency,
+    Selection,
+)
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.config import StreamConfig
 from tests.support.clients import (
     TIMEOUT_S,
     confluent_consumer,

@@ -2,8 +2,8 @@
 
 import socket
 
-from controller.api.transport import Channel, RpcFailed
-from controller.raft.transport import BACKOFF_S, REFUSED_BACKOFF_S, pause_after
+from penstock.controller.api.transport import Channel, RpcFailed
+from penstock.controller.raft.transport import BACKOFF_S, REFUSED_BACKOFF_S, pause_after
 
 
 async def _error_of(address: str) -> BaseException:

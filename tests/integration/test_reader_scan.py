@@ -18,10 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 
-from lake.arrow.cluster import StoreCluster
-from lake.arrow.columns import NAMES
-from lake.arrow.topic_scan import ScanLease
-from lake.manifest.plan import OffsetRange
 from penstock import (
     ManifestNotFound,
     OffsetsMissing,
@@ -31,7 +27,11 @@ from penstock import (
     UnknownPartition,
     scan,
 )
-from stream.format.layout import TAIL_BYTES
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.arrow.columns import NAMES
+from penstock.lake.arrow.topic_scan import ScanLease
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.stream.format.layout import TAIL_BYTES
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 PARTITIONS = 3

@@ -27,13 +27,13 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from broker.errors import ErrorCode
-from broker.partition.append import NAMED_TWICE
-from broker.wire import apis
-from broker.wire.gen import produce
-from controller.api.messages import CreateTopics
-from controller.api.messages import NewTopic as TopicRequest
-from stream.batch.records import Record, encode_batch
+from penstock.broker.errors import ErrorCode
+from penstock.broker.partition.append import NAMED_TWICE
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import produce
+from penstock.controller.api.messages import CreateTopics
+from penstock.controller.api.messages import NewTopic as TopicRequest
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.attacker import Attacker
 from tests.support.clients import TIMEOUT_S, confluent_consumer, read_records
 from tests.support.cluster import Cluster

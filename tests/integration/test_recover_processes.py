@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.ack_recorder import ConfluentLoad, check, read_back
 from tests.support.ports import free_ports
 
-PENSTOCK = (sys.executable, "-P", "-m", "deploy.cli")
+PENSTOCK = (sys.executable, "-P", "-m", "penstock.deploy.cli")
 CLUSTER_ID = "lost"
 PARTITIONS = (0, 1, 2, 3)
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from base.clock import wall_ms
-from base.ids import NodeId
-from controller.api.messages import AlterReassignments, PartitionTarget
-from controller.disaster_recovery.recovery import Recovery, cluster_ids
-from controller.metadata.features import SUPPORTED
-from deploy.clients.features import listed_features
-from deploy.clients.wire import WireClient
-from lake.arrow.cluster import StoreCluster
-from objectstore.url import open_store
 from penstock import scan
+from penstock.base.clock import wall_ms
+from penstock.base.ids import NodeId
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.controller.disaster_recovery.recovery import Recovery, cluster_ids
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.deploy.clients.features import listed_features
+from penstock.deploy.clients.wire import WireClient
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.objectstore.url import open_store
 from tests.formats.clients import committed_offsets, consumed
 from tests.formats.generate import HERE
 from tests.formats.record_release import GRACE_MS, SHARE_GROUP, STREAM, join_share_group

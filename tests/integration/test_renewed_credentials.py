@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from deploy.local.certificates import Authority
+from penstock.deploy.local.certificates import Authority
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 from tests.support.secure_cluster import SecureFiles, create_user, secure_cluster

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
 
-from stream.config import StreamConfig
+from penstock.stream.config import StreamConfig
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until

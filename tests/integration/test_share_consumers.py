@@ -14,16 +14,16 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from base.ids import NodeId, Offset
-from broker.handlers.dispatch import RequestDispatcher
-from broker.handlers.node import Handler
-from broker.network.request import RequestContext
-from broker.partition.partition import Partition
-from broker.wire.apis import SHARE_FETCH
-from broker.wire.error_codes import ErrorCode
-from controller.api.messages import AlterReassignments, PartitionTarget
-from stream.config import StreamConfig
-from stream.errors import OffsetOutOfRange
+from penstock.base.ids import NodeId, Offset
+from penstock.broker.handlers.dispatch import RequestDispatcher
+from penstock.broker.handlers.node import Handler
+from penstock.broker.network.request import RequestContext
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire.apis import SHARE_FETCH
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import OffsetOutOfRange
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from broker.groups.share.group import ShareGroup
-from broker.share.state import SharePartitionKey
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import (
+from penstock.broker.groups.share.group import ShareGroup
+from penstock.broker.share.state import SharePartitionKey
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import (
     alter_share_group_offsets,
     describe_share_group_offsets,
     share_group_heartbeat,

@@ -9,20 +9,24 @@ from uuid import UUID
 
 import pytest
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC, SHARE_STATES_TOPIC, ensure_topic
-from broker.groups.share.group import ShareGroup
-from broker.groups.share.model import ShareHeartbeatRequest
-from broker.node import Broker
-from broker.share.state import (
+from penstock.broker.coordination.internal_topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATES_TOPIC,
+    ensure_topic,
+)
+from penstock.broker.groups.share.group import ShareGroup
+from penstock.broker.groups.share.model import ShareHeartbeatRequest
+from penstock.broker.node import Broker
+from penstock.broker.share.state import (
     ACKNOWLEDGED,
     NO_START_OFFSET,
     SharePartitionKey,
     ShareStateError,
     StateBatch,
 )
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.request_limits import elements_max
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.request_limits import elements_max
 from tests.support.clients import create_topic
 from tests.support.cluster import Cluster
 from tests.support.waiting import until

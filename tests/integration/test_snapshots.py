@@ -14,11 +14,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
-from deploy.cli.app import app
-from deploy.clients.frozen_topics import frozen_topics
-from deploy.errors import DeployError, KafkaFailed, UsageError
-from lake.manifest.errors import OffsetsLost, UnknownPartition
 from penstock import scan, topics
+from penstock.deploy.cli.app import app
+from penstock.deploy.clients.frozen_topics import frozen_topics
+from penstock.deploy.errors import DeployError, KafkaFailed, UsageError
+from penstock.lake.manifest.errors import OffsetsLost, UnknownPartition
 from tests.integration.test_forks import read
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
 from tests.support.cluster import Cluster, deleting_cluster

@@ -16,12 +16,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import penstock
-from lake.arrow.background import background
-from lake.sql.session import Session, SessionOptions
-from lake.sql.tokens import quoted
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store
 from penstock import SqlError, SqlStopped, ValueFormat, scan, topics
+from penstock.lake.arrow.background import background
+from penstock.lake.sql.session import Session, SessionOptions
+from penstock.lake.sql.tokens import quoted
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 

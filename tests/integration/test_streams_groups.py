@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from base.acls import Operation, ResourceType
-from broker.groups.streams.group import StreamsGroup
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import find_coordinator, streams_group_describe
-from broker.wire.gen.streams_group_heartbeat import (
+from penstock.base.acls import Operation, ResourceType
+from penstock.broker.groups.streams.group import StreamsGroup
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import find_coordinator, streams_group_describe
+from penstock.broker.wire.gen.streams_group_heartbeat import (
     KeyValue,
     StreamsGroupHeartbeatRequest,
     Subtopology,

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from deploy.clients.state_file import ProcessState
-from deploy.local.handle import LocalCluster
-from deploy.node import lifeline
+from penstock.deploy.clients.state_file import ProcessState
+from penstock.deploy.local.handle import LocalCluster
+from penstock.deploy.node import lifeline
 from tests.support.certs import Authority, CertFiles, replace
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -61,7 +61,7 @@ class Cli:
         self._environment |= files.environment if files is not None else {}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-P", "-m", "deploy.cli", *arguments)
+        command = (sys.executable, "-P", "-m", "penstock.deploy.cli", *arguments)
         return subprocess.run(
             command, env=self._environment, capture_output=True, text=True, timeout=90, check=False
         )
@@ -193,7 +193,7 @@ def _broker_log(directory: Path, controllers: str, files: CertFiles | None) -> s
         "controller-quorum-bootstrap-servers": controllers,
         "registration-timeout-ms": "1500",
     }
-    command = [sys.executable, "-P", "-m", "deploy.cli", "broker"]
+    command = [sys.executable, "-P", "-m", "penstock.deploy.cli", "broker"]
     for name, value in flags.items():
         command += [f"--{name}", value]
     environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
-from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.fault_store import FaultCluster
 from tests.support.waiting import wait_until

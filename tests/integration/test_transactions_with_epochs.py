@@ -10,15 +10,15 @@ from typing import TypeVar
 
 import pytest
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
-from broker.coordination.log import TopicLog
-from broker.node import Broker
-from broker.partition.partition import Partition
-from broker.transactions.records import decode_key, decode_value
-from broker.wire import apis
-from broker.wire.gen import api_versions, update_features
-from controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from penstock.broker.coordination.log import TopicLog
+from penstock.broker.node import Broker
+from penstock.broker.partition.partition import Partition
+from penstock.broker.transactions.records import decode_key, decode_value
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import api_versions, update_features
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from tests.support.clients import produce
 from tests.support.cluster import Cluster
 from tests.support.transaction_client import TOPIC, TransactionClient, create_ledger

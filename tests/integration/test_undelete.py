@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from controller.api.messages import CreateTopics, DeleteTopics, NewTopic
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.topic_configs import UNDELETE
+from penstock.controller.api.messages import CreateTopics, DeleteTopics, NewTopic
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.topic_configs import UNDELETE
 from tests.support.clients import (
     TIMEOUT_S,
     confluent_consumer,

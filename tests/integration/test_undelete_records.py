@@ -15,8 +15,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from controller.metadata.topic_configs import DELETE_GRACE
-from deploy.errors import UsageError
+from penstock.controller.metadata.topic_configs import DELETE_GRACE
+from penstock.deploy.errors import UsageError
 from tests.integration.test_undelete import read
 from tests.support.cli import Cli
 from tests.support.clients import TIMEOUT_S, create_topic, produce

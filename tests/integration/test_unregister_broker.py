@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from base.ids import NodeId
-from broker.errors import ErrorCode
-from broker.wire import apis
-from broker.wire.gen import unregister_broker as wire
-from controller.api.messages import CreateTopics, DeleteTopics, NewTopic
-from controller.metadata.image import MetadataImage
-from deploy.clients.wire import WireClient
-from deploy.errors import DeployError
-from stream.config import StreamConfig
-from stream.ports import ObjectRole
+from penstock.base.ids import NodeId
+from penstock.broker.errors import ErrorCode
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import unregister_broker as wire
+from penstock.controller.api.messages import CreateTopics, DeleteTopics, NewTopic
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import DeployError
+from penstock.stream.config import StreamConfig
+from penstock.stream.ports import ObjectRole
 from tests.support.cli import Cli
 from tests.support.clients import confluent_consumer, produce, read_records
 from tests.support.cluster import Cluster

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from controller.metadata.topics import leader_of
-from deploy.cli.app import app
-from lake.manifest.errors import EndInDoubt
-from stream.config import StreamConfig
-from stream.format.keys import parse_wal_key
-from stream.ports import BrokerIncarnation
+from penstock.controller.metadata.topics import leader_of
+from penstock.deploy.cli.app import app
+from penstock.lake.manifest.errors import EndInDoubt
+from penstock.stream.config import StreamConfig
+from penstock.stream.format.keys import parse_wal_key
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -24,7 +24,7 @@ SLOTS = 12
 
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
+    monkeypatch.setattr("penstock.deploy.node.logs.to_stderr", lambda _level: None)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_lost_slot_is_named_and_given_up_only_when_somebody_says_so(
 def test_a_slot_that_is_restored_loses_nothing(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.recovery_duty.DAMAGED_RETRY_S", 0.5)
+    monkeypatch.setattr("penstock.broker.recovery_duty.DAMAGED_RETRY_S", 0.5)
     lost, _, key, data = lose_a_slot(cluster)
     cluster.run(cluster.store.put(key, data))
     wait_until(lambda: "wal-slot-lost" not in findings(cluster) and repair(cluster)["wals"] == [])

@@ -211,7 +211,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command(
         f"kafka-configs --describe {_LOGGERS}",
         _LOGGER_CONFIGS,
-        "broker.groups=",
+        "penstock.broker.groups=",
     ),
     Command(f"kafka-configs --alter {_LOGGERS} --add-config root=ERROR"),
     Command(f"kafka-configs --alter {_LOGGERS} --add-config root=LOUD"),

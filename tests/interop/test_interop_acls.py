@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Producer
 
-from base.acls import Operation, PatternType, ResourceType
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.base.acls import Operation, PatternType, ResourceType
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     consumer_group_heartbeat,
     fetch,
     find_coordinator,

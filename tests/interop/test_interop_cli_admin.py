@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from base.log_levels import LOG_LEVELS, ROOT
-from deploy.cli.app import app
+from penstock.base.log_levels import LOG_LEVELS, ROOT
+from penstock.deploy.cli.app import app
 from tests.interop.commands import TOOLS
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
@@ -23,7 +23,7 @@ from tests.support.java_tools import ToolRunner, tool_runner
 
 TOPIC = "cli-admin"
 START_MS = 1_700_000_000_000
-LOGGERS = ("kafka.server.KafkaApis", "broker.groups")
+LOGGERS = ("kafka.server.KafkaApis", "penstock.broker.groups")
 """A logger of Kafka, and one of Penstock."""
 _LINE = re.compile(r" *(\S+?)=(.*) sensitive=")
 

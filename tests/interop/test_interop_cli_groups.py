@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli.app import app
+from penstock.deploy.cli.app import app
 from tests.interop.commands import TOOLS
 from tests.support.clients import create_topic, produce
 from tests.support.conversation import alter_configs

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     alter_configs,
     describe_configs,
     incremental_alter_configs,

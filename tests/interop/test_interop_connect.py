@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from stream.config import StreamConfig
+from penstock.stream.config import StreamConfig
 from tests.support.clients import POLL_S, TIMEOUT_S, checked, confluent_consumer, create_topic
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome, wait_while_running

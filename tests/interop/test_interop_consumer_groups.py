@@ -13,22 +13,22 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.groups.consumer.model import MemberMetadata
-from broker.groups.consumer.records import (
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.groups.consumer.model import MemberMetadata
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKind,
     decode_consumer_key,
     decode_consumer_value,
     encode_consumer_key,
     encode_consumer_value,
 )
-from broker.groups.embedded import decode_assignment
-from broker.groups.model import GroupType
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import (
+from penstock.broker.groups.embedded import decode_assignment
+from penstock.broker.groups.model import GroupType
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import (
     consumer_group_describe,
     consumer_group_heartbeat,
     delete_groups,
@@ -44,9 +44,9 @@ from broker.wire.gen import (
     offset_fetch,
     sync_group,
 )
-from broker.wire.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from broker.wire.primitives import Writer
-from deploy.clients.wire import WireClient
+from penstock.broker.wire.gen.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from penstock.broker.wire.primitives import Writer
+from penstock.deploy.clients.wire import WireClient
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.internal_topic import read_internal_topic

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from base.scram import ScramMechanism
 from benchmarks.kafka import kafka
-from broker.security.config import STANDARD_AUTHORIZER
-from broker.security.plain import plain_message
-from broker.security.scram import ScramClient
-from broker.wire import apis
-from broker.wire.gen import create_acls, describe_acls
-from broker.wire.gen import create_delegation_token as creating
-from broker.wire.gen import describe_delegation_token as describing
-from broker.wire.gen import expire_delegation_token as expiring
-from broker.wire.gen import renew_delegation_token as renewing
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.scram import ScramMechanism
+from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.broker.security.plain import plain_message
+from penstock.broker.security.scram import ScramClient
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import create_acls, describe_acls
+from penstock.broker.wire.gen import create_delegation_token as creating
+from penstock.broker.wire.gen import describe_delegation_token as describing
+from penstock.broker.wire.gen import expire_delegation_token as expiring
+from penstock.broker.wire.gen import renew_delegation_token as renewing
 from tests.support.attacker import Attacker
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

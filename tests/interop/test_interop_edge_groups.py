@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     alter_share_group_offsets,
     consumer_group_describe,
     consumer_group_heartbeat,

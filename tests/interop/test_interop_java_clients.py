@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from tests.support.clients import confluent_consumer, create_topic, produce, read_records
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from broker.security.config import STANDARD_AUTHORIZER
+from penstock.broker.security.config import STANDARD_AUTHORIZER
 from tests.support.missing import missing
 from tests.support.secure_cluster import BROKER_USER, create_user, secure_cluster
 

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from base.log_levels import LOG_LEVELS, ROOT
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.base.log_levels import LOG_LEVELS, ROOT
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     alter_configs,
     describe_configs,
     incremental_alter_configs,
@@ -26,7 +26,7 @@ from tests.support.java import JavaHome
 CONFIGS = "kafka.admin.ConfigCommand"
 LOGGER_RESOURCE, NODE_ID = 8, 1
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-LOGGERS = ("kafka.server.KafkaApis", "broker.groups")
+LOGGERS = ("kafka.server.KafkaApis", "penstock.broker.groups")
 """A logger of each side, in the order of the addresses of Both. X stands for it."""
 Change: TypeAlias = tuple[str, int, str | None]
 CHANGES: tuple[tuple[str, tuple[Change, ...]], ...] = (

@@ -22,12 +22,12 @@ from confluent_kafka.admin import (
 )
 
 from benchmarks.kafka import kafka
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.topic_configs import MIRROR_SOURCE
-from deploy.clients import configs
-from deploy.clients.quotas import QuotaView, alter_quotas, list_quotas
-from deploy.clients.wire import WireClient
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.topic_configs import MIRROR_SOURCE
+from penstock.deploy.clients import configs
+from penstock.deploy.clients.quotas import QuotaView, alter_quotas, list_quotas
+from penstock.deploy.clients.wire import WireClient
 from tests.support.clients import TIMEOUT_S, create_topic, produce
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

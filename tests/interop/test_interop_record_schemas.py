@@ -15,7 +15,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from controller.api.messages import CreateTopics, NewTopic
+from penstock.controller.api.messages import CreateTopics, NewTopic
 from tests.support.apicurio import Apicurio
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

@@ -21,8 +21,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from broker.partition.partition import Partition
-from stream.config import StreamConfig
+from penstock.broker.partition.partition import Partition
+from penstock.stream.config import StreamConfig
 from tests.support.clients import POLL_S, TIMEOUT_S, checked, create_topic, produce
 from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.conversation import alter_configs

@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from base.acls import Operation, PatternType, Permission, ResourceType
 from benchmarks.kafka import kafka
-from broker.security.config import STANDARD_AUTHORIZER
-from broker.wire import apis
-from broker.wire.gen.create_acls import AclCreation
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen.create_acls import AclCreation
 from tests.support.acl_requests import everything
 from tests.support.acl_rights import create
 from tests.support.clients import POLL_S, TIMEOUT_S, checked, produce

@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.groups.consumer.records import (
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKind,
     decode_consumer_key,
     decode_consumer_value,
     encode_consumer_key,
     encode_consumer_value,
 )
-from broker.groups.consumer.streams_values import (
+from penstock.broker.groups.consumer.streams_values import (
     StreamsAssignment,
     StreamsEpoch,
     TaskIds,
     Tasks,
 )
-from broker.groups.model import GroupType
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.broker.groups.model import GroupType
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     consumer_group_describe,
     consumer_group_heartbeat,
     describe_groups,
@@ -36,7 +36,7 @@ from broker.wire.gen import (
     offset_fetch,
     share_group_heartbeat,
 )
-from broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
+from penstock.broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs
 from tests.support.internal_topic import read_internal_topic

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from broker.partition.partition import Partition
-from stream.config import StreamConfig
+from penstock.broker.partition.partition import Partition
+from penstock.stream.config import StreamConfig
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome

@@ -11,9 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import create_partitions, create_topics, delete_topics
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask
 

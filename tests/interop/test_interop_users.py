@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from base.scram import ScramMechanism
-from broker.security.config import STANDARD_AUTHORIZER
-from broker.wire import apis
-from broker.wire.gen import alter_user_scram_credentials as altering
-from broker.wire.gen import describe_user_scram_credentials as describing
-from deploy.clients.security import read_file
+from penstock.base.scram import ScramMechanism
+from penstock.broker.security.config import STANDARD_AUTHORIZER
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import alter_user_scram_credentials as altering
+from penstock.broker.wire.gen import describe_user_scram_credentials as describing
+from penstock.deploy.clients.security import read_file
 from tests.interop.both import Both
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster

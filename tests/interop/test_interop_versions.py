@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from broker.handlers.table import INLINE, make_handlers
-from broker.wire import apis
-from broker.wire.gen import api_versions
-from deploy.reference.kafka_4_2 import KAFKA_APIS
+from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import api_versions
+from penstock.deploy.reference.kafka_4_2 import KAFKA_APIS
 from tests.support.cluster import Cluster
 from tests.support.conversation import ask
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
-from controller.metadata.configs import CLIENT_METRICS_RESOURCE
+from penstock.controller.metadata.configs import CLIENT_METRICS_RESOURCE
 from tests.support.clients import confluent_consumer, create_topic
 from tests.support.cluster import Cluster
 from tests.support.conversation import alter_configs

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType
-from base.principal import USER, Principal
-from broker.security.acls import SUPPORTED, AclIndex
-from controller.metadata.records import AclEntry
+from penstock.base.acls import WILDCARD, Operation, PatternType, Permission, ResourceType
+from penstock.base.principal import USER, Principal
+from penstock.broker.security.acls import SUPPORTED, AclIndex
+from penstock.controller.metadata.records import AclEntry
 
 NAMES = ("a", "ab", "abc", "b", "*", "ba")
 PRINCIPALS = ("User:x", "User:y", "User:*")

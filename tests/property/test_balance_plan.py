@@ -7,9 +7,9 @@ that may move, between brokers that take part.
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from base.ids import NodeId
-from controller.api.load_messages import BrokerLoad, Load
-from controller.balance.plan import BrokerSlot, Goal, Limits, PartitionSlot, plan
+from penstock.base.ids import NodeId
+from penstock.controller.api.load_messages import BrokerLoad, Load
+from penstock.controller.balance.plan import BrokerSlot, Goal, Limits, PartitionSlot, plan
 
 MB = 1_000_000
 LIMITS = Limits()

@@ -6,13 +6,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.partition.producer_state import (
+from penstock.broker.partition.producer_state import (
     SEQUENCES_COUNT,
     KnownBatch,
     ProducerSnapshot,
     ProducerState,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 START = SEQUENCES_COUNT - 6
 

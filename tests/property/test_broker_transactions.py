@@ -5,11 +5,11 @@ the whole log, for the leader and for a reader of the txn stream.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import Millis, Offset, StreamEpoch
-from broker.partition.transactions import Transactions
-from stream.batch.control import Marker
-from stream.batch.header import iter_headers
-from stream.format.transaction_log import (
+from penstock.base.ids import Millis, Offset, StreamEpoch
+from penstock.broker.partition.transactions import Transactions
+from penstock.stream.batch.control import Marker
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.format.transaction_log import (
     AbortedWithin,
     TransactionEventAt,
     decode_events,

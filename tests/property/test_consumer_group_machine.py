@@ -18,22 +18,22 @@ from hypothesis.stateful import (
     rule,
 )
 
-from broker.groups.consumer.classic_members import (
+from penstock.broker.groups.consumer.classic_members import (
     heartbeat_classic,
     join_classic,
     leave_classic,
     sync_classic,
 )
-from broker.groups.consumer.model import (
+from penstock.broker.groups.consumer.model import (
     ASSIGNORS,
     RANGE,
     Assignment,
     ConsumerLimits,
     HeartbeatRefused,
 )
-from broker.groups.embedded import decode_assignment
-from broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.embedded import decode_assignment
+from penstock.broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.embedded import subscription
 from tests.unit.broker.test_consumer_group import World, topic_id
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.mirror.batches import (
+from penstock.deploy.mirror.batches import (
     Aborted,
     SourceBatch,
     at_source_offsets,
@@ -15,11 +15,16 @@ from deploy.mirror.batches import (
     for_producer,
     in_transaction,
 )
-from deploy.mirror.translation import OffsetMap, segments_of
-from stream.batch.compression import Compression
-from stream.batch.control import Marker, encode_marker
-from stream.batch.header import TIMESTAMP_TYPE_MASK, TRANSACTIONAL_MASK, check_crc, iter_headers
-from stream.batch.records import Record, decode_records, encode_batch
+from penstock.deploy.mirror.translation import OffsetMap, segments_of
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.control import Marker, encode_marker
+from penstock.stream.batch.header import (
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+    check_crc,
+    iter_headers,
+)
+from penstock.stream.batch.records import Record, decode_records, encode_batch
 
 PRODUCERS = (1, 2)
 SETTINGS = settings(max_examples=60, deadline=None)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.quotas.rates import Rate, Window
-from controller.leader.mutation_quotas import TokenBucket
-from controller.metadata.quota_scopes import (
+from penstock.broker.quotas.rates import Rate, Window
+from penstock.controller.leader.mutation_quotas import TokenBucket
+from penstock.controller.metadata.quota_scopes import (
     ABSENT,
     DEFAULT,
     Scope,

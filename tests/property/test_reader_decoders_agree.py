@@ -11,12 +11,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.arrow.decode import Place
-from lake.fetch.errors import ReadError
-from stream.batch.compression import Compression
-from stream.batch.header import HEADER_BYTES
-from stream.batch.records import Record, encode_batch
-from stream.errors import BatchCorrupt
+from penstock.lake.arrow.decode import Place
+from penstock.lake.fetch.errors import ReadError
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import HEADER_BYTES
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.errors import BatchCorrupt
 from tests.support.reader_objects import decode, records_of, row_of, rows_of, sealed
 
 FIELD = st.none() | st.binary(max_size=40) | st.just(b"long" * 300)

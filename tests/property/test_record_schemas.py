@@ -8,11 +8,11 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.schemas.language import compile_schema
-from broker.schemas.messages import MISMATCH, VALID, CheckBatch
-from broker.schemas.records import RecordCheck
-from broker.schemas.rules import FieldRule, SchemaRules
-from stream.batch.records import Record, encode_batch
+from penstock.broker.schemas.language import compile_schema
+from penstock.broker.schemas.messages import MISMATCH, VALID, CheckBatch
+from penstock.broker.schemas.records import RecordCheck
+from penstock.broker.schemas.rules import FieldRule, SchemaRules
+from penstock.stream.batch.records import Record, encode_batch
 
 AVRO: dict[str, Any] = {
     "type": "record",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from base.settings import (
+from penstock.base.settings import (
     Kind,
     Setting,
     SettingInvalid,

@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from broker.share.spans import ACQUIRED, RENEW, Acknowledgement, AcquiredRange
-from broker.share.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
-from broker.share.window import (
+from penstock.broker.share.spans import ACQUIRED, RENEW, Acknowledgement, AcquiredRange
+from penstock.broker.share.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
+from penstock.broker.share.window import (
     AcknowledgementRefused,
     AcquireOptions,
     Bounds,

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from stream.batch.compression import Compression
-from stream.batch.header import BatchHeader, check_crc, parse_header
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.batch.varint import read_varint, read_varlong
-from stream.cleaning.batches import (
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import BatchHeader, check_crc, parse_header
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.batch.varint import read_varint, read_varlong
+from penstock.stream.cleaning.batches import (
     PlainRecords,
     RecordPosition,
     RecordSpan,
@@ -21,7 +21,7 @@ from stream.cleaning.batches import (
     plain_records,
     with_records,
 )
-from stream.cleaning.key_map import KeyMap
+from penstock.stream.cleaning.key_map import KeyMap
 
 PROFILE = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BASE_MS = 1_000_000

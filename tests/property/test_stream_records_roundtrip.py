@@ -7,11 +7,11 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.batch.compression import Compression, decompress
-from stream.batch.header import check_crc, iter_headers, parse_header
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.batch.varint import append_varint, read_varint, read_varlong
-from stream.errors import BatchCorrupt
+from penstock.stream.batch.compression import Compression, decompress
+from penstock.stream.batch.header import check_crc, iter_headers, parse_header
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.batch.varint import append_varint, read_varint, read_varlong
+from penstock.stream.errors import BatchCorrupt
 
 FIELD = st.none() | st.binary(max_size=60)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), FIELD), max_size=3).map(tuple)

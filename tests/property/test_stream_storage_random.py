@@ -13,12 +13,12 @@ from random import Random
 
 import pytest
 
-from base.ids import StreamId
-from objectstore.errors import PreconditionFailed, Unavailable
-from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body
-from stream.recovery.recoverer import recover_wal
+from penstock.base.ids import StreamId
+from penstock.objectstore.errors import PreconditionFailed, Unavailable
+from penstock.objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body
+from penstock.stream.recovery.recoverer import recover_wal
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle
 

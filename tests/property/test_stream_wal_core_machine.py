@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from base.ids import WalSequence
-from stream.config import StreamConfig
-from stream.wal.core import WalCore
+from penstock.base.ids import WalSequence
+from penstock.stream.config import StreamConfig
+from penstock.stream.wal.core import WalCore
 
 CONFIG = StreamConfig(
     bulk_bytes_max=1_000,

@@ -17,19 +17,24 @@ from hypothesis.stateful import (
     rule,
 )
 
-from broker.groups.consumer.changes import GroupChanges
-from broker.groups.consumer.model import HeartbeatRefused
-from broker.groups.consumer.records import (
+from penstock.broker.groups.consumer.changes import GroupChanges
+from penstock.broker.groups.consumer.model import HeartbeatRefused
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerValue,
     decode_consumer_value,
     encode_consumer_value,
 )
-from broker.groups.consumer.streams_values import InternalTopic, Subtopology, Tasks, Topology
-from broker.groups.model import GroupState
-from broker.groups.streams.group import StreamsGroup
-from broker.groups.streams.model import StreamsHeartbeatRequest, StreamsLimits
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.consumer.streams_values import (
+    InternalTopic,
+    Subtopology,
+    Tasks,
+    Topology,
+)
+from penstock.broker.groups.model import GroupState
+from penstock.broker.groups.streams.group import StreamsGroup
+from penstock.broker.groups.streams.model import StreamsHeartbeatRequest, StreamsLimits
+from penstock.broker.wire.error_codes import ErrorCode
 
 SESSION_MS = 10_000
 TOPOLOGY = Topology(

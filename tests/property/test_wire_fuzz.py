@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.wire.apis import APIS, PRODUCE, ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.errors import InvalidLength, UnsupportedApi, WireError
-from broker.wire.framing import decode_body, parse_header
-from broker.wire.gen import fetch, metadata, produce
-from broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader, Writer
-from broker.wire.produce import decode_produce_request, read_produce_request
-from broker.wire.request_limits import elements_max
+from penstock.broker.wire.apis import APIS, PRODUCE, ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.errors import InvalidLength, UnsupportedApi, WireError
+from penstock.broker.wire.framing import decode_body, parse_header
+from penstock.broker.wire.gen import fetch, metadata, produce
+from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT, Reader, Writer
+from penstock.broker.wire.produce import decode_produce_request, read_produce_request
+from penstock.broker.wire.request_limits import elements_max
 from tests.property.test_wire_strategies import messages
 
 ALL = [pytest.param(api, id=api.name) for api in APIS.values()]

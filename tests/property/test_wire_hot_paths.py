@@ -9,19 +9,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.wire.apis import FETCH, PRODUCE
-from broker.wire.errors import UnencodableValue, WireError
-from broker.wire.fetch import FetchPartitionResult, encode_fetch_response
-from broker.wire.framing import encode_response_frame
-from broker.wire.gen import fetch, produce
-from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
-from broker.wire.primitives import Writer
-from broker.wire.produce import (
+from penstock.broker.wire.apis import FETCH, PRODUCE
+from penstock.broker.wire.errors import UnencodableValue, WireError
+from penstock.broker.wire.fetch import FetchPartitionResult, encode_fetch_response
+from penstock.broker.wire.framing import encode_response_frame
+from penstock.broker.wire.gen import fetch, produce
+from penstock.broker.wire.leader_hint import CurrentLeader, NodeEndpoint
+from penstock.broker.wire.primitives import Writer
+from penstock.broker.wire.produce import (
     ProducePartitionResult,
     decode_produce_request,
     encode_produce_response,
 )
-from broker.wire.topic_key import NO_TOPIC_ID, TopicKey
+from penstock.broker.wire.topic_key import NO_TOPIC_ID, TopicKey
 from tests.property.test_wire_strategies import messages
 
 TOPIC_ID = UUID(int=7)

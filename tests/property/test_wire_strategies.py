@@ -12,8 +12,15 @@ from typing import Any
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from broker.wire.apis import APIS, ApiSpec
-from broker.wire.kio_schema import OWN_TAGS_FROM, Field, Kind, Struct, class_name, load_message
+from penstock.broker.wire.apis import APIS, ApiSpec
+from penstock.broker.wire.kio_schema import (
+    OWN_TAGS_FROM,
+    Field,
+    Kind,
+    Struct,
+    class_name,
+    load_message,
+)
 
 _INTS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.just("x" * 200)
@@ -23,7 +30,7 @@ _MS = datetime.timedelta(milliseconds=1)
 
 
 def module_of(api: ApiSpec) -> ModuleType:
-    return importlib.import_module(f"broker.wire.gen.{api.module}")
+    return importlib.import_module(f"penstock.broker.wire.gen.{api.module}")
 
 
 @functools.cache

@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import controller.backup.snapshots as snapshots
-import controller.leader.server as server
-from base.ids import Millis
-from controller.api.messages import DeleteAcls, Reply, Status
-from controller.managers.result import Result
-from controller.metadata.acls import AclsImage
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+import penstock.controller.backup.snapshots as snapshots
+import penstock.controller.leader.server as server
+from penstock.base.ids import Millis
+from penstock.controller.api.messages import DeleteAcls, Reply, Status
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.acls import AclsImage
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     AclEntry,
     AclRecord,
     AclRemoved,
     ControllerEpoch,
     DelegationTokenRecord,
 )
-from controller.writer.runtime import Runtime
+from penstock.controller.writer.runtime import Runtime
 
 Patch = tuple[Any, str, Any]
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError, RequestRefused
-from controller.api.messages import CreateAcls, DeleteAcls, Status
-from controller.api.token_messages import (
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError, RequestRefused
+from penstock.controller.api.messages import CreateAcls, DeleteAcls, Status
+from penstock.controller.api.token_messages import (
     CreateDelegationToken,
     ExpireDelegationToken,
     RenewDelegationToken,
 )
-from controller.metadata.acls import AclFilter
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import AclEntry
+from penstock.controller.metadata.acls import AclFilter
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import AclEntry
 from tests.sim.control import addresses
 from tests.sim.limits import Limits
 from tests.sim.loop import Process

@@ -9,10 +9,10 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from base.ids import NodeId
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.messages import (
+from penstock.base.ids import NodeId
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import (
     AlterReassignments,
     CreateTopics,
     NewTopic,

@@ -13,17 +13,17 @@ from uuid import UUID
 
 import structlog
 
-import broker.coordination.log as coordinator_log_module
-import broker.handlers.slices as slices_module
-import broker.transactions.markers as markers_module
-import controller.api.client as client_module
-import controller.api.follower as follower_module
-import controller.leader.active_controller as active_controller_module
-import controller.leader.server as server_module
-import controller.main as main_module
-import controller.managers.objects as objects_manager
-import controller.raft.identity as identity_module
-import controller.raft.transport as transport_module
+import penstock.broker.coordination.log as coordinator_log_module
+import penstock.broker.handlers.slices as slices_module
+import penstock.broker.transactions.markers as markers_module
+import penstock.controller.api.client as client_module
+import penstock.controller.api.follower as follower_module
+import penstock.controller.leader.active_controller as active_controller_module
+import penstock.controller.leader.server as server_module
+import penstock.controller.main as main_module
+import penstock.controller.managers.objects as objects_manager
+import penstock.controller.raft.identity as identity_module
+import penstock.controller.raft.transport as transport_module
 from tests.sim import scenarios
 from tests.sim.checkers import Violation
 from tests.sim.control import SimActiveController, SimQuorum, new_uuid

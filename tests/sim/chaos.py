@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import (
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     SHARE_STATES_TOPIC,
     TRANSACTIONS_TOPIC,

@@ -16,13 +16,13 @@ import sys
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
-from base.ids import StreamId
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase
-from stream.batch.records import Record
-from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
-from stream.format.keys import parse_data_key, parse_wal_key
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.base.ids import StreamId
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.stream.batch.records import Record
+from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from penstock.stream.format.keys import parse_data_key, parse_wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.sim.store import Bucket
 from tests.support.history import History, Part, missing_objects, orphaned_objects
 

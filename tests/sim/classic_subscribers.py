@@ -12,11 +12,11 @@ import contextlib
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.groups.embedded import CONSUMER_PROTOCOL, decode_assignment, encode_assignment
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import heartbeat, join_group, leave_group, sync_group
-from broker.wire.primitives import Writer
+from penstock.broker.groups.embedded import CONSUMER_PROTOCOL, decode_assignment, encode_assignment
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import heartbeat, join_group, leave_group, sync_group
+from penstock.broker.wire.primitives import Writer
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker, ConsumerGroup

@@ -8,17 +8,17 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from deploy.cli.compact_by_key import read_checkpoints
-from deploy.cli.compact_job import ControllerRewrites
-from deploy.errors import DeployError
-from lake.cleaning.job import PassResult, PassTask, run_pass
-from lake.cleaning.run import Checkpoint, CleaningOptions, TopicCleaner
-from lake.manifest.view import ClusterView
-from objectstore.errors import ObjectStoreError
-from objectstore.retry import RetryingStore, RetryPolicy
-from stream.errors import StreamError
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.deploy.cli.compact_by_key import read_checkpoints
+from penstock.deploy.cli.compact_job import ControllerRewrites
+from penstock.deploy.errors import DeployError
+from penstock.lake.cleaning.job import PassResult, PassTask, run_pass
+from penstock.lake.cleaning.run import Checkpoint, CleaningOptions, TopicCleaner
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.stream.errors import StreamError
 from tests.sim.compacted import COMPACT_TOPIC
 from tests.sim.control import addresses
 from tests.sim.limits import PREPARED_TTL_MS

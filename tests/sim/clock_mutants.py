@@ -10,20 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 import tests.sim.nodes as nodes
-from base.ids import Millis
-from controller.leader.leases import LeaseBook
-from controller.leader.ticks import Ticks
-from controller.managers.nodes import fence_brokers
-from controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
-from controller.managers.result import Result
-from controller.manifest.publisher import ManifestPublisher
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset
-from controller.writer.sessions import SessionEnded
-from controller.writer.timeline import Timeline
-from objectstore.ports import ObjectInfo
-from stream.format.manifest.lease import LEASE_MS_MAX
-from stream.storage import Storage
+from penstock.base.ids import Millis
+from penstock.controller.leader.leases import LeaseBook
+from penstock.controller.leader.ticks import Ticks
+from penstock.controller.managers.nodes import fence_brokers
+from penstock.controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
+from penstock.controller.managers.result import Result
+from penstock.controller.manifest.publisher import ManifestPublisher
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.controller.writer.sessions import SessionEnded
+from penstock.controller.writer.timeline import Timeline
+from penstock.objectstore.ports import ObjectInfo
+from penstock.stream.format.manifest.lease import LEASE_MS_MAX
+from penstock.stream.storage import Storage
 
 Patch = tuple[Any, str, Any]
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from base.ids import ObjectId
-from controller.metadata.codec import decode_record
-from controller.metadata.records import (
+from penstock.base.ids import ObjectId
+from penstock.controller.metadata.codec import decode_record
+from penstock.controller.metadata.records import (
     ObjectCommitted,
     ObjectDestroyed,
     ObjectPrepared,
     PartitionRecord,
     Record,
 )
-from stream.format.keys import parse_manifest_key
-from stream.format.manifest import codec
+from penstock.stream.format.keys import parse_manifest_key
+from penstock.stream.format.manifest import codec
 from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, Limits
 from tests.sim.store import BucketListener
 

@@ -10,32 +10,32 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from base.buffers import Buffer
-from base.ids import (
+from penstock.base.buffers import Buffer
+from penstock.base.ids import (
     Millis,
     NodeId,
     ObjectId,
     Offset,
     StreamId,
 )
-from broker.handlers.fetch import handle_fetch
-from broker.partition.partition import Partition
-from broker.wire import apis
-from broker.wire.gen import fetch as wire_fetch
-from lake.fetch.errors import ObjectGone, ReadError
-from lake.fetch.slices import Slice
-from lake.manifest.errors import ManifestNotFound
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from objectstore.errors import ObjectNotFound, ObjectStoreError
-from stream.batch.control import decode_marker
-from stream.batch.header import BatchHeader, iter_headers
-from stream.batch.records import decode_records
-from stream.cache.block_cache import BlockCache
-from stream.errors import ObjectCorrupt, StreamError
-from stream.format.transaction_log import AbortedTransaction
-from stream.ports import ObjectRange, ObjectRole, StreamRange
-from stream.read.object_reader import ObjectReader
+from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import fetch as wire_fetch
+from penstock.lake.fetch.errors import ObjectGone, ReadError
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.errors import ManifestNotFound
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError
+from penstock.stream.batch.control import decode_marker
+from penstock.stream.batch.header import BatchHeader, iter_headers
+from penstock.stream.batch.records import decode_records
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.errors import ObjectCorrupt, StreamError
+from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
+from penstock.stream.read.object_reader import ObjectReader
 from tests.sim.checkers import Part
 from tests.sim.frames import decode_response, encode_request
 from tests.sim.ledger import Ledger

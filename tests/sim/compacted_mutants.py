@@ -9,14 +9,14 @@ records together with their tombstones. tests/unit/broker/test_log_cleaning.py f
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from base.ids import Offset
-from broker.cleaner_duty import CleanerDuty
-from broker.partition.opener import PartitionOpener
-from broker.partition.partition import Partition
-from stream.batch.control import decode_marker
-from stream.cleaning.cleaner import LogCleaner, _Rewriter
-from stream.cleaning.key_map import KeyMap
-from stream.cleaning.transactions import CleanedTransactions
+from penstock.base.ids import Offset
+from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.partition.opener import PartitionOpener
+from penstock.broker.partition.partition import Partition
+from penstock.stream.batch.control import decode_marker
+from penstock.stream.cleaning.cleaner import LogCleaner, _Rewriter
+from penstock.stream.cleaning.key_map import KeyMap
+from penstock.stream.cleaning.transactions import CleanedTransactions
 from tests.sim import compacted, compacted_transactions
 from tests.sim.compacted_transactions import KeyedInstance
 from tests.sim.ledger import Entry

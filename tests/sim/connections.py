@@ -13,12 +13,12 @@ Must not: retry.
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from base.ids import NodeEpoch, NodeId
-from broker.network.dispatcher import CannotAnswer
-from broker.network.peers import PeerConnections, PeerGone
-from broker.wire import framing
-from broker.wire.codecs import CODECS
-from broker.wire.errors import WireError
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.peers import PeerConnections, PeerGone
+from penstock.broker.wire import framing
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.errors import WireError
 from tests.sim.frames import connection_info, decode_response
 from tests.sim.loop import PROCESS
 

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import broker.groups.consumer.classic_members as classic_members
-import broker.groups.consumer.group as group_module
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.model import NOTHING
-from broker.groups.consumer.reconciliation import reconcile
-from broker.groups.consumer.records import ConsumerRecordKind
-from broker.groups.consumer_coordinator import ConsumerCoordinator
-from broker.wire.error_codes import ErrorCode
+import penstock.broker.groups.consumer.classic_members as classic_members
+import penstock.broker.groups.consumer.group as group_module
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.consumer.model import NOTHING
+from penstock.broker.groups.consumer.reconciliation import reconcile
+from penstock.broker.groups.consumer.records import ConsumerRecordKind
+from penstock.broker.groups.consumer_coordinator import ConsumerCoordinator
+from penstock.broker.wire.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

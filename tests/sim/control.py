@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from controller.api.errors import (
+from penstock.controller.api.errors import (
     BackupCorrupt,
     BackupFenced,
     JournalCorrupt,
@@ -22,12 +22,12 @@ from controller.api.errors import (
     SnapshotCorrupt,
     SnapshotMissing,
 )
-from controller.config import ControllerConfig
-from controller.leader.active_controller import ActiveController, RecoveredState
-from controller.main import ControllerServer
-from controller.metadata.records import ControllerEpoch, MetadataOffset
-from controller.raft.replicated_log import RaftQuorum
-from objectstore.errors import ObjectStoreError
+from penstock.controller.config import ControllerConfig
+from penstock.controller.leader.active_controller import ActiveController, RecoveredState
+from penstock.controller.main import ControllerServer
+from penstock.controller.metadata.records import ControllerEpoch, MetadataOffset
+from penstock.controller.raft.replicated_log import RaftQuorum
+from penstock.objectstore.errors import ObjectStoreError
 from tests.sim.disk import Disk, SimDirectory
 from tests.sim.loop import PROCESS, Process
 from tests.sim.store import SimStore

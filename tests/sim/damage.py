@@ -8,7 +8,7 @@ wrong records, nor miss any between those that they get, as the checkers of ever
 from random import Random
 from typing import TYPE_CHECKING
 
-from stream.format.keys import parse_wal_key
+from penstock.stream.format.keys import parse_wal_key
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from stream.read.object_reader import ObjectReader
+from penstock.stream.read.object_reader import ObjectReader
 
 Patch = tuple[Any, str, Any]
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from controller.raft.identity import _JOURNAL, Identity
-from controller.raft.journal import Recovered, parse_frame
-from controller.raft.messages import HardState
+from penstock.controller.raft.identity import _JOURNAL, Identity
+from penstock.controller.raft.journal import Recovered, parse_frame
+from penstock.controller.raft.messages import HardState
 from tests.sim.loop import Process
 
 _SEEK_S = 0.0001

@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from broker.handlers import forks, snapshot_groups
-from broker.partition import fork_point, opener
-from controller.api.messages import ForkedPartition, TopicFork
-from controller.metadata import invariants, snapshot
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectsImage
-from controller.metadata.records import StreamForked
-from stream.ports import OWN_STREAM, CommittedBorder
-from stream.storage import Storage
+from penstock.broker.handlers import forks, snapshot_groups
+from penstock.broker.partition import fork_point, opener
+from penstock.controller.api.messages import ForkedPartition, TopicFork
+from penstock.controller.metadata import invariants, snapshot
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectsImage
+from penstock.controller.metadata.records import StreamForked
+from penstock.stream.ports import OWN_STREAM, CommittedBorder
+from penstock.stream.storage import Storage
 
 Patch = tuple[Any, str, Any]
 

@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.handlers.forks import FORK_DELETED_RECORDS, FORK_OFFSETS
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import create_topics, delete_topics
-from broker.wire.gen import fetch as wire_fetch
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.image import MetadataImage
-from controller.metadata.topic_configs import FORK_SOURCE
-from controller.metadata.topics import TopicState
-from stream.batch.control import decode_marker
-from stream.batch.header import BatchHeader, iter_headers
-from stream.batch.records import decode_records
-from stream.format.manifest.model import SNAPSHOT_SEPARATOR, in_snapshot
+from penstock.broker.handlers.forks import FORK_DELETED_RECORDS, FORK_OFFSETS
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import create_topics, delete_topics
+from penstock.broker.wire.gen import fetch as wire_fetch
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topic_configs import FORK_SOURCE
+from penstock.controller.metadata.topics import TopicState
+from penstock.stream.batch.control import decode_marker
+from penstock.stream.batch.header import BatchHeader, iter_headers
+from penstock.stream.batch.records import decode_records
+from penstock.stream.format.manifest.model import SNAPSHOT_SEPARATOR, in_snapshot
 from tests.sim.checkers import Part, identity_of
 from tests.sim.clients import Producer
 from tests.sim.compacted import COMPACT_TOPIC, State

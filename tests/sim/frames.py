@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
-from base.listeners import SecurityProtocol
-from base.principal import ANONYMOUS
-from broker.wire.codecs import CODECS
-from broker.wire.primitives import Reader, Writer
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.principal import ANONYMOUS
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.primitives import Reader, Writer
 
 
 def connection_info(number: int) -> SimpleNamespace:

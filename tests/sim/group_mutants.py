@@ -7,15 +7,15 @@ checkpoint behind them and waits for that one.
 from collections.abc import Callable
 from typing import Any
 
-from broker.coordination.compaction import CoordinatorLogCompactor
-from broker.coordination.log import TopicLog
-from broker.coordination.shards import CoordinatorShards
-from broker.groups import janitor
-from broker.groups.classic import ClassicGroup
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.records import OffsetKey, decode_key
-from broker.groups.state import Group
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.coordination.compaction import CoordinatorLogCompactor
+from penstock.broker.coordination.log import TopicLog
+from penstock.broker.coordination.shards import CoordinatorShards
+from penstock.broker.groups import janitor
+from penstock.broker.groups.classic import ClassicGroup
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.records import OffsetKey, decode_key
+from penstock.broker.groups.state import Group
+from penstock.broker.wire.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

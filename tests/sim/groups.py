@@ -13,10 +13,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import (
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import (
     delete_groups,
     find_coordinator,
     heartbeat,

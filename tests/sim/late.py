@@ -17,10 +17,10 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from broker.wire import apis
-from stream.config import StreamConfig
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from penstock.broker.wire import apis
+from penstock.stream.config import StreamConfig
 from tests.sim.chaos import Chaos
 from tests.sim.connections import Connection
 from tests.sim.ledger import Entry

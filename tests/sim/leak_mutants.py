@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from controller.leader.janitor import Janitor
-from stream.wal.slots import SlotTable
+from penstock.controller.leader.janitor import Janitor
+from penstock.stream.wal.slots import SlotTable
 
 Patch = tuple[Any, str, Any]
 

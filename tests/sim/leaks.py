@@ -13,10 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controller.metadata.image import MetadataImage
-from deploy.doctor.inventory import PARTS, Inventory
-from objectstore.ports import ObjectInfo
-from stream.format.keys import (
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.doctor.inventory import PARTS, Inventory
+from penstock.objectstore.ports import ObjectInfo
+from penstock.stream.format.keys import (
     DATA_ROOT,
     MANIFEST_ROOT,
     META_ROOT,
@@ -24,7 +24,7 @@ from stream.format.keys import (
     parse_data_key,
     parse_wal_key,
 )
-from stream.ports import BrokerIncarnation
+from penstock.stream.ports import BrokerIncarnation
 
 if TYPE_CHECKING:
     from tests.sim.world import World

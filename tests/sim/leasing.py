@@ -12,8 +12,8 @@ from random import Random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from lake.fetch.errors import ObjectGone
-from lake.manifest.errors import (
+from penstock.lake.fetch.errors import ObjectGone
+from penstock.lake.manifest.errors import (
     ManifestNotFound,
     OffsetsLost,
     OffsetsMissing,
@@ -21,12 +21,12 @@ from lake.manifest.errors import (
     UnknownPartition,
     WalksTooSlow,
 )
-from lake.manifest.leases import HeldLease
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from objectstore.errors import ObjectStoreError
-from stream.errors import ObjectCorrupt
-from stream.format.keys import DATA_ROOT
+from penstock.lake.manifest.leases import HeldLease
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.keys import DATA_ROOT
 from tests.sim.clock_steps import Held
 from tests.sim.store import SimStore
 

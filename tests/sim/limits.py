@@ -8,14 +8,14 @@ from random import Random
 
 import msgspec
 
-from broker.coordination.compaction import CompactionLimits
-from broker.groups.consumer.model import ConsumerLimits
-from broker.groups.model import GroupLimits
-from broker.groups.share.model import ShareLimits
-from broker.groups.streams.model import StreamsLimits
-from controller.config import ControllerConfig
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.broker.coordination.compaction import CompactionLimits
+from penstock.broker.groups.consumer.model import ConsumerLimits
+from penstock.broker.groups.model import GroupLimits
+from penstock.broker.groups.share.model import ShareLimits
+from penstock.broker.groups.streams.model import StreamsLimits
+from penstock.controller.config import ControllerConfig
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 _MIB = 1 << 20
 PREPARED_TTL_MS = 8_000

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from base.ids import Offset
-from broker.groups.coordinator import GroupCoordinator
-from broker.partition.transactions import Transactions
-from stream.batch.control import Marker
+from penstock.base.ids import Offset
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.partition.transactions import Transactions
+from penstock.stream.batch.control import Marker
 
 Patch = tuple[Any, str, Any]
 

@@ -12,9 +12,9 @@ with that of the aborted one.
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from stream.config import StreamConfig
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.stream.config import StreamConfig
 from tests.sim.chaos import Chaos
 from tests.sim.checkers import Part
 from tests.sim.committed import CommittedReader

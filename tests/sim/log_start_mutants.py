@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-import broker.partition.retention as retention
-from broker.partition.opener import PartitionOpener
-from broker.partition.partition import Partition
-from controller.managers import forks, kept_logs
-from controller.metadata import invariants
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase, ObjectsImage
-from controller.metadata.records import StreamTrimmed
-from stream.storage import Storage
+import penstock.broker.partition.retention as retention
+from penstock.broker.partition.opener import PartitionOpener
+from penstock.broker.partition.partition import Partition
+from penstock.controller.managers import forks, kept_logs
+from penstock.controller.metadata import invariants
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase, ObjectsImage
+from penstock.controller.metadata.records import StreamTrimmed
+from penstock.stream.storage import Storage
 
 Patch = tuple[Any, str, Any]
 
@@ -71,7 +71,7 @@ def _size_is_exceeded_by_the_last_range() -> list[Patch]:
             return start
         return next((item.end_offset for item in entries if item.end_offset > start), start)
 
-    import broker.retention_duty as duty
+    import penstock.broker.retention_duty as duty
 
     return [(duty, "retained_from", retained_from)]
 

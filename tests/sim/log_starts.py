@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from controller.metadata.image import MetadataImage
-from controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.log_entry import LogEntry
 from tests.sim.checkers import Part
 from tests.sim.leaks import LEAKING
 

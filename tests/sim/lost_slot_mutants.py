@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import lake.manifest.plan as plan
-import lake.manifest.view as view
-from lake.manifest.plan import TailRange
-from lake.manifest.tail import WalTails, _Cursor
-from stream.recovery.salvage import Salvage
-from stream.recovery.slots_behind import SlotsBehind
+import penstock.lake.manifest.plan as plan
+import penstock.lake.manifest.view as view
+from penstock.lake.manifest.plan import TailRange
+from penstock.lake.manifest.tail import WalTails, _Cursor
+from penstock.stream.recovery.salvage import Salvage
+from penstock.stream.recovery.slots_behind import SlotsBehind
 
 Patch = tuple[Any, str, Any]
 

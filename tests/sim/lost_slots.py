@@ -12,29 +12,29 @@ from collections.abc import Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     ObjectId,
     Offset,
     StreamId,
     WalSequence,
 )
-from lake.fetch.errors import ObjectGone
-from lake.manifest.errors import EndInDoubt, ManifestNotFound, WalksTooSlow
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from objectstore.errors import ObjectStoreError
-from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectStore
-from objectstore.retry import RetryingStore, RetryPolicy
-from stream.batch.header import iter_headers
-from stream.batch.records import Record, decode_records
-from stream.cache.block_cache import BlockCache
-from stream.errors import ObjectCorrupt
-from stream.format.decoder import NeedMore, ObjectIndex, parse_tail
-from stream.format.keys import WalSlot, parse_wal_key, wal_key
-from stream.ports import BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
-from stream.read.object_reader import ObjectReader
+from penstock.lake.fetch.errors import ObjectGone
+from penstock.lake.manifest.errors import EndInDoubt, ManifestNotFound, WalksTooSlow
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.batch.records import Record, decode_records
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.decoder import NeedMore, ObjectIndex, parse_tail
+from penstock.stream.format.keys import WalSlot, parse_wal_key, wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRange, ObjectRole, StreamRange
+from penstock.stream.read.object_reader import ObjectReader
 from tests.sim.checkers import Part
 from tests.sim.store import BucketListener, SimStore
 

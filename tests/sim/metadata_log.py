@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from controller.api.messages import MetadataBatch, Reply
-from controller.backup.snapshots import LoadedSnapshot
-from controller.metadata.codec import decode_record, encode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.snapshot import ImageCopy
-from controller.raft.majority import majority
-from controller.raft.messages import (
+from penstock.controller.api.messages import MetadataBatch, Reply
+from penstock.controller.backup.snapshots import LoadedSnapshot
+from penstock.controller.metadata.codec import decode_record, encode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.raft.majority import majority
+from penstock.controller.raft.messages import (
     AppendReply,
     Entry,
     HardState,
@@ -27,7 +27,7 @@ from controller.raft.messages import (
     Message,
     VoteReply,
 )
-from controller.raft.replicated_log import RaftQuorum
+from penstock.controller.raft.replicated_log import RaftQuorum
 from tests.sim.disk import Disk
 
 _reply_decoder = msgspec.msgpack.Decoder(Reply[Any])

@@ -16,17 +16,17 @@ from typing import Any
 
 import grpc.aio
 
-from controller.api.transport import (
+from penstock.controller.api.transport import (
     END_OF_STREAM,
     REQUEST_ID_KEY,
     Metadata,
     RpcFailed,
     StatusCode,
 )
-from controller.raft.messages import Message, TimeoutNow
-from controller.raft.transport import Hello, PeerTransport
-from controller.raft.transport import _encode as encode_group
-from controller.raft.transport import _group_decoder as group_decoder
+from penstock.controller.raft.messages import Message, TimeoutNow
+from penstock.controller.raft.transport import Hello, PeerTransport
+from penstock.controller.raft.transport import _encode as encode_group
+from penstock.controller.raft.transport import _group_decoder as group_decoder
 from tests.sim.loop import PROCESS, Process, process_name
 
 _RECONNECT_S = 0.05

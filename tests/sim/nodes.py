@@ -14,79 +14,79 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from base.clock import steady
-from base.ids import Millis, NodeId, Offset
-from broker.cleaner_duty import CleanerDuty
-from broker.config import BrokerConfig
-from broker.coordination.internal_topics import (
+from penstock.base.clock import steady
+from penstock.base.ids import Millis, NodeId, Offset
+from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.config import BrokerConfig
+from penstock.broker.coordination.internal_topics import (
     OFFSETS_TOPIC,
     SHARE_STATES_TOPIC,
     TRANSACTIONS_TOPIC,
 )
-from broker.coordination.log import TopicLog
-from broker.dynamic_settings import BrokerSettings
-from broker.groups.consumer.topics import ImageTopics
-from broker.groups.coordinator import GroupCoordinator
-from broker.handlers.delete_records import handle_delete_records
-from broker.handlers.dispatch import RequestDispatcher
-from broker.handlers.fetch import handle_fetch
-from broker.handlers.fetch_sessions import FetchSessions
-from broker.handlers.partition_turns import PartitionTurns
-from broker.handlers.pending_topics import PendingTopics
-from broker.handlers.produce import handle_produce
-from broker.handlers.same_fetches import SameFetches
-from broker.handlers.table import INLINE, make_handlers
-from broker.handlers.txn_markers import LedMarkers, start_marker
-from broker.load_report import LoadReporter
-from broker.network.dispatcher import CannotAnswer
-from broker.network.peer_watch import PeerWatch
-from broker.network.peers import PeerConnections
-from broker.network.request import RequestContext
-from broker.partition.leaders import announced_leader
-from broker.partition.log import LogConfig
-from broker.partition.manager import PartitionManager
-from broker.partition.partition import Partition
-from broker.recovery_duty import RecoveryDuty
-from broker.retention_duty import RetentionDuty
-from broker.share.coordinator import ShareCoordinator
-from broker.share.partitions import SharePartitions
-from broker.share.sessions import ShareSessions
-from broker.share.store import RoutedShareStates
-from broker.tail.followers import TailFollowers
-from broker.tail.links import TailLinks
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.markers import MarkerSender
-from broker.transactions.model import TopicPartition, TransactionLimits
-from broker.transactions.peers import CoordinatorPeers, MarkerPeers
-from broker.transactions.producer_ids import ProducerIds
-from broker.transactions.records import record_version
-from broker.transactions.verifier import TransactionVerifier
-from broker.wire import apis
-from broker.wire.gen import delete_records as wire_delete
-from broker.wire.gen import fetch as wire_fetch
-from broker.wire.gen import produce as wire_produce
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.follower import MetadataFollower
-from controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
-from controller.api.stream_metadata import ControllerStreamMetadata
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.features import SUPPORTED
-from controller.metadata.image import MetadataImage
-from controller.metadata.nodes import NodeState
-from objectstore.errors import ObjectStoreError
-from objectstore.ports import ObjectStore
-from objectstore.retry import RetryingStore, RetryPolicy
-from stream.batch.records import Record, decode_records
-from stream.cache.block_cache import BlockCache
-from stream.cleaning.cleaner import LogCleaner
-from stream.compaction.compactor import Compactor
-from stream.errors import StreamError, WalFenced
-from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation
-from stream.read.object_reader import ObjectReader
-from stream.recovery.recoverer import recover_wal
-from stream.storage import Storage
+from penstock.broker.coordination.log import TopicLog
+from penstock.broker.dynamic_settings import BrokerSettings
+from penstock.broker.groups.consumer.topics import ImageTopics
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.handlers.delete_records import handle_delete_records
+from penstock.broker.handlers.dispatch import RequestDispatcher
+from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.handlers.partition_turns import PartitionTurns
+from penstock.broker.handlers.pending_topics import PendingTopics
+from penstock.broker.handlers.produce import handle_produce
+from penstock.broker.handlers.same_fetches import SameFetches
+from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
+from penstock.broker.load_report import LoadReporter
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.peer_watch import PeerWatch
+from penstock.broker.network.peers import PeerConnections
+from penstock.broker.network.request import RequestContext
+from penstock.broker.partition.leaders import announced_leader
+from penstock.broker.partition.log import LogConfig
+from penstock.broker.partition.manager import PartitionManager
+from penstock.broker.partition.partition import Partition
+from penstock.broker.recovery_duty import RecoveryDuty
+from penstock.broker.retention_duty import RetentionDuty
+from penstock.broker.share.coordinator import ShareCoordinator
+from penstock.broker.share.partitions import SharePartitions
+from penstock.broker.share.sessions import ShareSessions
+from penstock.broker.share.store import RoutedShareStates
+from penstock.broker.tail.followers import TailFollowers
+from penstock.broker.tail.links import TailLinks
+from penstock.broker.transactions.coordinator import TransactionCoordinator
+from penstock.broker.transactions.markers import MarkerSender
+from penstock.broker.transactions.model import TopicPartition, TransactionLimits
+from penstock.broker.transactions.peers import CoordinatorPeers, MarkerPeers
+from penstock.broker.transactions.producer_ids import ProducerIds
+from penstock.broker.transactions.records import record_version
+from penstock.broker.transactions.verifier import TransactionVerifier
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import delete_records as wire_delete
+from penstock.broker.wire.gen import fetch as wire_fetch
+from penstock.broker.wire.gen import produce as wire_produce
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.nodes import NodeState
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.stream.batch.records import Record, decode_records
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.cleaning.cleaner import LogCleaner
+from penstock.stream.compaction.compactor import Compactor
+from penstock.stream.errors import StreamError, WalFenced
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.read.object_reader import ObjectReader
+from penstock.stream.recovery.recoverer import recover_wal
+from penstock.stream.storage import Storage
 from tests.sim.checkers import Part
 from tests.sim.connections import SimPeers
 from tests.sim.control import addresses

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-import broker.handlers.fetch_call as fetch_handler
-import broker.handlers.list_offsets as list_handler
-import broker.handlers.offset_for_leader_epoch as epoch_handler
-import stream.read.timestamp_reader as reading
-from broker.errors import ErrorCode
-from broker.partition.append import PartitionAppend
-from broker.partition.leader_epochs import LeaderEpochs
-from controller.api.lease import Lease
-from stream.batch.records import decode_records
-from stream.read.stream_reader import StreamReader
+import penstock.broker.handlers.fetch_call as fetch_handler
+import penstock.broker.handlers.list_offsets as list_handler
+import penstock.broker.handlers.offset_for_leader_epoch as epoch_handler
+import penstock.stream.read.timestamp_reader as reading
+from penstock.broker.errors import ErrorCode
+from penstock.broker.partition.append import PartitionAppend
+from penstock.broker.partition.leader_epochs import LeaderEpochs
+from penstock.controller.api.lease import Lease
+from penstock.stream.batch.records import decode_records
+from penstock.stream.read.stream_reader import StreamReader
 from tests.sim.nodes import SimBroker
 
 Patch = tuple[Any, str, Any]

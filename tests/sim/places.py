@@ -4,7 +4,7 @@ for each incarnation of a topic. Pure.
 
 from typing import Final
 
-from controller.metadata.image import MetadataImage
+from penstock.controller.metadata.image import MetadataImage
 from tests.support.history import Part
 
 PREFIX: Final = "life-"

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from broker.partition.committed import CommittedPartition
-from broker.tail.partition import TailPartition, TailView
+from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.tail.partition import TailPartition, TailView
 
 Patch = tuple[Any, str, Any]
 

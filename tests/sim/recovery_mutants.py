@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-import controller.disaster_recovery.plan as plan
-import controller.disaster_recovery.recovery as recovery
-from controller.api.stream_metadata import ControllerStreamMetadata
-from controller.backup.layout import LogObject
-from controller.backup.log import BackupLog
-from controller.leader.dispatch import Dispatch
-from controller.leader.janitor import Janitor
-from controller.metadata.records import MetadataOffset
+import penstock.controller.disaster_recovery.plan as plan
+import penstock.controller.disaster_recovery.recovery as recovery
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.controller.backup.layout import LogObject
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.leader.dispatch import Dispatch
+from penstock.controller.leader.janitor import Janitor
+from penstock.controller.metadata.records import MetadataOffset
 
 Patch = tuple[Any, str, Any]
 

@@ -9,17 +9,17 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from base.ids import Millis, ObjectId, StreamId
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.metadata.objects import ObjectPhase
-from deploy.cli.compact_job import ControllerRewrites
-from deploy.errors import DeployError
-from lake.rewrite.job import RewriteResult, RewriteTask, rewrite
-from lake.rewrite.run import Exchange
-from objectstore.errors import ObjectStoreError
-from stream.compaction.plan import Compaction
-from stream.errors import StreamError
+from penstock.base.ids import Millis, ObjectId, StreamId
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.deploy.cli.compact_job import ControllerRewrites
+from penstock.deploy.errors import DeployError
+from penstock.lake.rewrite.job import RewriteResult, RewriteTask, rewrite
+from penstock.lake.rewrite.run import Exchange
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.stream.compaction.plan import Compaction
+from penstock.stream.errors import StreamError
 from tests.sim.control import addresses
 from tests.sim.limits import PREPARED_TTL_MS
 from tests.sim.loop import Process

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.follower import MetadataFollower
-from controller.api.messages import AddVoter, RemoveController
-from controller.config import ControllerConfig
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.messages import AddVoter, RemoveController
+from penstock.controller.config import ControllerConfig
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
 from tests.sim.chaos import Chaos
 from tests.sim.disk import Disk, DiskCopy
 

@@ -9,9 +9,9 @@ milliseconds in which a deposed controller still has the image.
 from collections.abc import Callable
 from typing import Any
 
-import controller.raft.promises as promises
-from controller.raft.journal import Journal
-from controller.raft.node import RaftNode
+import penstock.controller.raft.promises as promises
+from penstock.controller.raft.journal import Journal
+from penstock.controller.raft.node import RaftNode
 
 Patch = tuple[Any, str, Any]
 

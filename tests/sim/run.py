@@ -7,10 +7,10 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.follower import MetadataFollower
-from controller.api.messages import GetKeyValue, NewTopic, PutKeyValue
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.messages import GetKeyValue, NewTopic, PutKeyValue
 from tests.sim import scenarios
 from tests.sim.chaos import Chaos
 from tests.sim.clients import TOPIC

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.share.settings import ShareGroupConfig
-from broker.share.spans import ACCEPT, REJECT, RELEASE
-from broker.share.window import WindowLimits
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import share_acknowledge as acknowledging
-from broker.wire.gen import share_fetch as fetching
+from penstock.broker.share.settings import ShareGroupConfig
+from penstock.broker.share.spans import ACCEPT, REJECT, RELEASE
+from penstock.broker.share.window import WindowLimits
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import share_acknowledge as acknowledging
+from penstock.broker.wire.gen import share_fetch as fetching
 from tests.sim.checkers import Part
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.share_states import ShareAsker, StateHistory, until_done

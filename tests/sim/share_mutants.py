@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from broker.groups.consumer.records import ConsumerRecordKind
-from broker.groups.share.group import ShareGroup
-from broker.share.coordinator import ShareCoordinator, _LiveShareStates
-from broker.share.state import NO_START_OFFSET
-from broker.share.states import ShareStates
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.consumer.records import ConsumerRecordKind
+from penstock.broker.groups.share.group import ShareGroup
+from penstock.broker.share.coordinator import ShareCoordinator, _LiveShareStates
+from penstock.broker.share.state import NO_START_OFFSET
+from penstock.broker.share.states import ShareStates
+from penstock.broker.wire.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

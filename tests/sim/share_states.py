@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.coordination.internal_topics import SHARE_STATES_TOPIC
-from broker.share.state import ACKNOWLEDGED, NO_START_OFFSET, SharePartitionKey
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import initialize_share_group_state as initializing
-from broker.wire.gen import read_share_group_state as reading
-from broker.wire.gen import write_share_group_state as writing
+from penstock.broker.coordination.internal_topics import SHARE_STATES_TOPIC
+from penstock.broker.share.state import ACKNOWLEDGED, NO_START_OFFSET, SharePartitionKey
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import initialize_share_group_state as initializing
+from penstock.broker.wire.gen import read_share_group_state as reading
+from penstock.broker.wire.gen import write_share_group_state as writing
 from tests.sim.checkers import Part
 from tests.sim.connections import Unanswered
 from tests.sim.groups import RETRIED, Asker

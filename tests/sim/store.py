@@ -13,11 +13,11 @@ from contextvars import Context
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from objectstore.body import join_body
-from objectstore.errors import ObjectStoreError, Unavailable
-from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body, ObjectInfo, ObjectTail
+from penstock.objectstore.body import join_body
+from penstock.objectstore.errors import ObjectStoreError, Unavailable
+from penstock.objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body, ObjectInfo, ObjectTail
 
 T = TypeVar("T")
 PUT_DEADLINE_S = 6.0

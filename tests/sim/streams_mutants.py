@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import broker.groups.streams.group as group_module
-from broker.groups.consumer.records import ConsumerRecordKind
-from broker.groups.consumer.streams_values import NO_TASKS
-from broker.groups.streams.group import StreamsGroup
-from broker.groups.streams.reconciliation import reconcile
-from broker.groups.streams_groups import StreamsGroups
-from broker.wire.error_codes import ErrorCode
+import penstock.broker.groups.streams.group as group_module
+from penstock.broker.groups.consumer.records import ConsumerRecordKind
+from penstock.broker.groups.consumer.streams_values import NO_TASKS
+from penstock.broker.groups.streams.group import StreamsGroup
+from penstock.broker.groups.streams.reconciliation import reconcile
+from penstock.broker.groups.streams_groups import StreamsGroups
+from penstock.broker.wire.error_codes import ErrorCode
 
 Patch = tuple[Any, str, Any]
 

@@ -10,12 +10,12 @@ from collections.abc import Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import create_partitions, create_topics, delete_topics
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.messages import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import create_partitions, create_topics, delete_topics
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -23,7 +23,7 @@ from controller.api.messages import (
     NewTopic,
     Status,
 )
-from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
+from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.control import addresses
 from tests.sim.loop import Process

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-import controller.managers.topics as topics
-from broker.handlers.fetch_call import FetchCall
-from broker.partition.manager import PartitionManager
-from controller.api.messages import NewPartitions
-from controller.leader import ticks
-from controller.managers import deleted_topics
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import PartitionRecord, StreamRemoved
+import penstock.controller.managers.topics as topics
+from penstock.broker.handlers.fetch_call import FetchCall
+from penstock.broker.partition.manager import PartitionManager
+from penstock.controller.api.messages import NewPartitions
+from penstock.controller.leader import ticks
+from penstock.controller.managers import deleted_topics
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import PartitionRecord, StreamRemoved
 
 Patch = tuple[Any, str, Any]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.image import MetadataImage
-from controller.metadata.topic_configs import FORK_SOURCE
-from controller.metadata.topics import TopicState
-from stream.batch.records import Record
-from stream.format.manifest.model import in_snapshot
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topic_configs import FORK_SOURCE
+from penstock.controller.metadata.topics import TopicState
+from penstock.stream.batch.records import Record
+from penstock.stream.format.manifest.model import in_snapshot
 from tests.sim.checkers import identity_of
 
 if TYPE_CHECKING:

@@ -5,20 +5,20 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
-import broker.transactions.machine as machine
-import broker.transactions.markers as markers
-from broker.coordination.log import LogBatch, TopicLog, _decode
-from broker.groups.offsets import GroupOffsets
-from broker.handlers import txn_markers, verification
-from broker.handlers.txn_markers import LedMarkers
-from broker.partition.partition import Partition
-from broker.transactions.machine import Transaction
-from broker.transactions.markers import MarkerSender
-from broker.transactions.model import PREPARED, Persist, TransactionState
-from broker.transactions.states import TransactionStates
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker
-from stream.batch.header import parse_header
+import penstock.broker.transactions.machine as machine
+import penstock.broker.transactions.markers as markers
+from penstock.broker.coordination.log import LogBatch, TopicLog, _decode
+from penstock.broker.groups.offsets import GroupOffsets
+from penstock.broker.handlers import txn_markers, verification
+from penstock.broker.handlers.txn_markers import LedMarkers
+from penstock.broker.partition.partition import Partition
+from penstock.broker.transactions.machine import Transaction
+from penstock.broker.transactions.markers import MarkerSender
+from penstock.broker.transactions.model import PREPARED, Persist, TransactionState
+from penstock.broker.transactions.states import TransactionStates
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker
+from penstock.stream.batch.header import parse_header
 
 Patch = tuple[Any, str, Any]
 

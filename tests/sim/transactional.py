@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
@@ -29,9 +29,9 @@ from broker.wire.gen import (
     init_producer_id,
     offset_fetch,
 )
-from broker.wire.gen import txn_offset_commit as offset_commit
-from stream.batch.header import TRANSACTIONAL_MASK
-from stream.batch.records import Record, encode_batch
+from penstock.broker.wire.gen import txn_offset_commit as offset_commit
+from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from penstock.stream.batch.records import Record, encode_batch
 from tests.sim.checkers import Part
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.ledger import Entry, Fate, Ledger

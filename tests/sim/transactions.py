@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lake.manifest.errors import ManifestNotFound
+from penstock.lake.manifest.errors import ManifestNotFound
 from tests.sim.checkers import Part
 from tests.sim.committed import CommittedReader, Judge, StoreReader
 from tests.sim.late import LongLivedApplication

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from controller.metadata.records import PartitionRecord
+from penstock.controller.metadata.records import PartitionRecord
 from tests.sim import scenarios
 from tests.sim.clients import TOPIC, Consumer, Producer
 from tests.sim.consumer_groups import ConsumerGroups

@@ -18,10 +18,10 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from base.ids import Millis, NodeEpoch
-from controller.api.errors import JournalFailed
-from controller.backup.snapshots import LoadedSnapshot
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import Millis, NodeEpoch
+from penstock.controller.api.errors import JournalFailed
+from penstock.controller.backup.snapshots import LoadedSnapshot
+from penstock.stream.ports import BrokerIncarnation
 from tests.sim import scenarios
 from tests.sim.acls import AclAdmins
 from tests.sim.admin import Admin

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from lake.spark.source import register
+from penstock.lake.spark.source import register
 from tests.support.clients import create_topic
 from tests.support.spark_rows import rows_of
 from tests.support.threaded_cluster import Row, ThreadedCluster

@@ -17,16 +17,16 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase
-from deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, plan_by_key, run_by_key
-from deploy.cli.compact_job import Target, rewrite_topic
-from deploy.clients.metadata import read_metadata
-from lake.arrow.background import background
-from lake.arrow.cluster import StoreCluster
-from lake.rewrite.plan import RewriteOptions
-from lake.table.engines import SparkEngine
 from penstock import scan
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.deploy.cli.compact_by_key import ByKeyJob, ByKeyLimits, plan_by_key, run_by_key
+from penstock.deploy.cli.compact_job import Target, rewrite_topic
+from penstock.deploy.clients.metadata import read_metadata
+from penstock.lake.arrow.background import background
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.rewrite.plan import RewriteOptions
+from penstock.lake.table.engines import SparkEngine
 from tests.support.ack_recorder import PacedLoad, check, read_back
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.dev_cluster import PENSTOCK, penstock
@@ -39,8 +39,8 @@ PARTITIONS = [0, 1]
 MANY = 12
 KILLED = """
 import os, signal, sys
-from lake.rewrite import job, run
-from deploy.cli import compact_job as rewrite
+from penstock.lake.rewrite import job, run
+from penstock.deploy.cli import compact_job as rewrite
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -57,7 +57,7 @@ if where == "between two objects":
     written = rewrite.RewriteJob.__call__
     rewrite.RewriteJob.__call__ = lambda *arguments: (written(*arguments), die())
 rewrite.ControllerRewrites = Dying
-from deploy.cli.__main__ import main
+from penstock.deploy.cli.__main__ import main
 main()
 """
 

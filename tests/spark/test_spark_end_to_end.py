@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from lake.manifest.view import ClusterView
-from objectstore.url import open_store
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.url import open_store
 from tests.support.ack_recorder import PacedLoad, check, number_of, read_back
 from tests.support.dev_cluster import asked, penstock
 from tests.support.hurried_cluster import HurriedCluster

@@ -16,9 +16,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from deploy.cli.compact_job import Target, plan_rewrite, rewrite_topic
-from lake.rewrite.plan import PartitionPlan, RewriteOptions
-from lake.table.engines import LocalEngine
+from penstock.deploy.cli.compact_job import Target, plan_rewrite, rewrite_topic
+from penstock.lake.rewrite.plan import PartitionPlan, RewriteOptions
+from penstock.lake.table.engines import LocalEngine
 from tests.support.dev_cluster import is_gone
 from tests.support.streaming_job import Job, start
 from tests.support.threaded_cluster import ThreadedCluster

@@ -15,10 +15,10 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from lake.spark.cluster import SparkCluster
-from lake.spark.errors import DataLoss, OffsetsMismatch
-from lake.spark.source import BatchReader, StreamReader
-from lake.spark.starts import QueryStart
+from penstock.lake.spark.cluster import SparkCluster
+from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
+from penstock.lake.spark.source import BatchReader, StreamReader
+from penstock.lake.spark.starts import QueryStart
 from pyspark_penstock import DefaultSource
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until

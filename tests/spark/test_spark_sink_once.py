@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lake.spark.sink.errors import InvalidRow, StaleWrite, TransactionFailed
-from lake.spark.sink.options import WriteOptions, parse_write
-from lake.spark.sink.staging import Staging
-from lake.spark.sink.transaction import Transaction, WriteId
-from lake.spark.sink.writers import BatchWriter, StreamWriter, TaskDone
+from penstock.lake.spark.sink.errors import InvalidRow, StaleWrite, TransactionFailed
+from penstock.lake.spark.sink.options import WriteOptions, parse_write
+from penstock.lake.spark.sink.staging import Staging
+from penstock.lake.spark.sink.transaction import Transaction, WriteId
+from penstock.lake.spark.sink.writers import BatchWriter, StreamWriter, TaskDone
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
 
@@ -25,8 +25,8 @@ VALUE = StructType([StructField("value", StringType())])
 DRIVER = """
 import sys, time
 import pyarrow as pa
-from lake.spark.sink.options import parse_write
-from lake.spark.sink.transaction import Transaction, WriteId
+from penstock.lake.spark.sink.options import parse_write
+from penstock.lake.spark.sink.transaction import Transaction, WriteId
 
 def batches():
     yield pa.record_batch({"value": ["lost"] * 1_000})

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import Consumer
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from deploy.clients.security import read_file
-from deploy.local.handle import LocalCluster
-from lake.spark.sink.errors import ProducerFailed, TransactionFailed, WriteFailed
-from lake.spark.sink.options import parse_write
-from lake.spark.sink.transaction import Transaction, WriteId
-from lake.spark.sink.writers import BatchWriter
+from penstock.deploy.clients.security import read_file
+from penstock.deploy.local.handle import LocalCluster
+from penstock.lake.spark.sink.errors import ProducerFailed, TransactionFailed, WriteFailed
+from penstock.lake.spark.sink.options import parse_write
+from penstock.lake.spark.sink.transaction import Transaction, WriteId
+from penstock.lake.spark.sink.writers import BatchWriter
 from tests.support.dev_cluster import PENSTOCK
 
 TABLE = pa.table({"value": ["one", "two"]})

@@ -9,8 +9,8 @@ import pytest
 from kafka.partitioner.default import murmur2
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from lake.spark.sink.errors import InvalidRow, WriteFailed
-from lake.spark.sink.writers import BatchWriter, TaskDone
+from penstock.lake.spark.sink.errors import InvalidRow, WriteFailed
+from penstock.lake.spark.sink.writers import BatchWriter, TaskDone
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -221,7 +221,16 @@ def test_what_venv_pack_packs_works(
 
 
 def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = (sys.executable, "-P", "-m", "deploy.cli", "demo", "--spark", "--records", "20000")
+    command = (
+        sys.executable,
+        "-P",
+        "-m",
+        "penstock.deploy.cli",
+        "demo",
+        "--spark",
+        "--records",
+        "20000",
+    )
     return subprocess.run(
         (*command, *arguments),
         cwd=directory,

@@ -10,12 +10,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from lake.arrow.cluster import StoreCluster
-from lake.arrow.renew import ranges_of
-from lake.manifest.errors import OffsetsMissing
-from lake.spark.source import StreamReader
-from lake.table.source import TopicSource
 from penstock import scan
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.arrow.renew import ranges_of
+from penstock.lake.manifest.errors import OffsetsMissing
+from penstock.lake.spark.source import StreamReader
+from penstock.lake.table.source import TopicSource
 from pyspark_penstock import DefaultSource
 from tests.support.threaded_cluster import Row, ThreadedCluster
 

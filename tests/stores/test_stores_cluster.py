@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.clients.kafka import Kafka
-from deploy.demo import clients
-from deploy.demo.delays import delays_in
-from deploy.demo.flights import Flight, read_flights
-from deploy.demo.tally import Tally
-from deploy.local.handle import LocalCluster
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.demo import clients
+from penstock.deploy.demo.delays import delays_in
+from penstock.deploy.demo.flights import Flight, read_flights
+from penstock.deploy.demo.tally import Tally
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import penstock
 from tests.support.s3_servers import NAMES, SECRET_KEY, s3_server
 

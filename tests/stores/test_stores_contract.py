@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from objectstore.errors import AccessDenied, BucketNotFound
-from objectstore.ports import ObjectStore
-from objectstore.s3 import S3Store
-from objectstore.url import open_store
+from penstock.objectstore.errors import AccessDenied, BucketNotFound
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.s3 import S3Store
+from penstock.objectstore.url import open_store
 from tests.support.s3_servers import S3Server
 from tests.unit.objectstore.test_objectstore_conformance import *  # noqa: F403 (the contract's tests)
 
@@ -74,7 +74,7 @@ async def test_the_server_refuses_other_keys_and_other_buckets(server: S3Server)
 
 def test_a_controller_without_a_bucket_says_what_to_do(server: S3Server, tmp_path: Path) -> None:
     url = server.new_url().replace("bucket-", "never-made-")
-    command = [sys.executable, "-P", "-m", "deploy.cli", "controller"]
+    command = [sys.executable, "-P", "-m", "penstock.deploy.cli", "controller"]
     done = subprocess.run(
         [*command, "--metadata-log-dir", str(tmp_path), "--listeners", "CONTROLLER://127.0.0.1:0"],
         capture_output=True,

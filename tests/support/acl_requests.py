@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.gen import (
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     alter_client_quotas,

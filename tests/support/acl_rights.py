@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from benchmarks.kafka import kafka
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     create_acls,
     delete_acls,
     find_coordinator,

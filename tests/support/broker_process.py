@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deploy.node import lifeline
+from penstock.deploy.node import lifeline
 from tests.support.cluster import Cluster
 
 _START_S = 60
@@ -72,7 +72,7 @@ async def broker_process(
         for name, value in (needed | dict(settings)).items()
     }
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "deploy.cli", "broker"),
+        *(sys.executable, "-P", "-m", "penstock.deploy.cli", "broker"),
         env={
             **os.environ,
             lifeline.PARENT_VARIABLE: str(os.getpid()),

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from controller.api.tls import TlsConfig, TlsFiles
+from penstock.controller.api.tls import TlsConfig, TlsFiles
 
 DAY = datetime.timedelta(days=1)
 LOCAL = ("localhost", "127.0.0.1")

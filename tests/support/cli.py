@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from typer.testing import CliRunner
 
-from deploy.cli.app import app
-from deploy.errors import DeployError
+from penstock.deploy.cli.app import app
+from penstock.deploy.errors import DeployError
 from tests.support.cluster import Cluster
 
 
@@ -36,7 +36,7 @@ class Cli:
             "COLUMNS": "160",
         }
         # The nodes log in this process too: not into a stream that ends with the command.
-        with patch("deploy.node.logs.to_stderr"):
+        with patch("penstock.deploy.node.logs.to_stderr"):
             result = await asyncio.to_thread(
                 CliRunner().invoke, app, list(arguments), input=given, env=environment
             )

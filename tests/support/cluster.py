@@ -13,17 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from broker.config import BrokerConfig
-from broker.node import Broker
-from broker.security.config import SecurityConfig
-from controller.config import ControllerConfig
-from controller.main import ControllerServer
-from controller.metadata.objects import ObjectPhase
-from deploy.node.client_metrics import sender_of
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
-from objectstore.ports import ObjectStore
-from stream.config import StreamConfig
+from penstock.broker.config import BrokerConfig
+from penstock.broker.node import Broker
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import ControllerServer
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.deploy.node.client_metrics import sender_of
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.metered import MeteredStore
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.config import StreamConfig
 from tests.support.waiting import until
 
 SESSION_TIMEOUT_MS = 30_000

@@ -82,7 +82,7 @@ class ConsoleProcess:
         self.url = ""
 
     def __enter__(self) -> Self:
-        command = (sys.executable, "-P", "-m", "deploy.cli", "console", *self._arguments)
+        command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "console", *self._arguments)
         with open(self._errors or os.devnull, "w") as errors:
             self._process = subprocess.Popen(
                 command,

@@ -5,19 +5,19 @@ from uuid import uuid4
 
 import msgspec
 
-from base.ids import NodeId
-from controller.api import messages as m
-from controller.api.client import ControllerClient
-from controller.api.follower import MetadataFollower
-from controller.api.stream_metadata import ControllerStreamMetadata
-from controller.api.tls import TlsFiles
-from controller.config import ControllerConfig
-from controller.main import ControllerServer
-from controller.metadata.features import SUPPORTED
-from controller.metadata.image import MetadataImage
-from controller.writer.runtime import Runtime
-from objectstore.memory import MemoryStore
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeId
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.controller.api.tls import TlsFiles
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import ControllerServer
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.writer.runtime import Runtime
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.ports import BrokerIncarnation
 
 
 class Broker:

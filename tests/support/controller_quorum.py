@@ -9,17 +9,17 @@ from uuid import uuid4
 
 import msgspec
 
-from base.ids import NodeId
-from controller.api import messages as m
-from controller.api.client import ControllerClient
-from controller.api.follower import MetadataFollower
-from controller.api.tls import TlsFiles
-from controller.config import ControllerConfig
-from controller.main import ControllerServer
-from controller.metadata.features import SUPPORTED
-from controller.raft.transport import PeerTransport
-from objectstore.memory import MemoryStore
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeId
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.tls import TlsFiles
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import ControllerServer
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.raft.transport import PeerTransport
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.controller_cluster import Broker
 from tests.support.ports import free_ports
 from tests.support.waiting import until

@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.gen import describe_configs, incremental_alter_configs
-from deploy.clients.wire import WireClient
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.gen import describe_configs, incremental_alter_configs
+from penstock.deploy.clients.wire import WireClient
 
 SET, DELETE = 0, 1
 

@@ -3,16 +3,16 @@
 import time
 from typing import Any, Final
 
-from base.ids import NodeId
-from broker.coordination.internal_topics import OFFSETS_TOPIC
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode, known_code
-from broker.wire.gen import delete_groups, find_coordinator
-from controller.api.messages import AlterReassignments, PartitionTarget
-from deploy.clients.wire import WireClient
-from deploy.errors import KafkaFailed
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.error_codes import ErrorCode, known_code
+from penstock.broker.wire.gen import delete_groups, find_coordinator
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import KafkaFailed
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
 

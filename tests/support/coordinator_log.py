@@ -5,7 +5,7 @@ become durable.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from broker.coordination.log import (
+from penstock.broker.coordination.log import (
     Done,
     KeyValue,
     LogBatch,
@@ -13,7 +13,7 @@ from broker.coordination.log import (
     MarkerParts,
     TransactionalProducer,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 class MemoryLog:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deploy.local.handle import LocalCluster
+from penstock.deploy.local.handle import LocalCluster
 
-PENSTOCK = (sys.executable, "-P", "-m", "deploy.cli")
+PENSTOCK = (sys.executable, "-P", "-m", "penstock.deploy.cli")
 
 
 def penstock(

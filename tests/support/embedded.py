@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from broker.wire.primitives import Writer
+from penstock.broker.wire.primitives import Writer
 
 
 def subscription(*topics: str, owned: Mapping[str, Iterable[int]] | None = None) -> bytes:

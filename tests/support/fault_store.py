@@ -16,12 +16,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from broker.node import Broker
-from controller.api.client import ControllerClient
-from objectstore.faults import Fault, FaultyStore
-from objectstore.ports import ObjectStore
-from objectstore.retry import RetryingStore, RetryPolicy
-from stream.config import StreamConfig
+from penstock.broker.node import Broker
+from penstock.controller.api.client import ControllerClient
+from penstock.objectstore.faults import Fault, FaultyStore
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.stream.config import StreamConfig
 from tests.support.cluster import SHORT_SESSION, Cluster
 from tests.support.stream_server import StreamServer
 

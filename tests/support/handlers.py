@@ -9,39 +9,39 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from base.audit import ChangeLog
-from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
-from base.listeners import SecurityProtocol
-from base.principal import ANONYMOUS, Principal
-from broker.config import BrokerConfig
-from broker.dynamic_settings import BrokerSettings
-from broker.handlers.audit import AuditLog
-from broker.handlers.authorizer import Authorizer
-from broker.handlers.departed import DepartedBrokers
-from broker.handlers.dispatch import RequestDispatcher
-from broker.handlers.node import Handler, Node
-from broker.handlers.partition_turns import PartitionTurns
-from broker.handlers.pending_topics import PendingTopics
-from broker.handlers.table import INLINE, make_handlers
-from broker.network.dispatcher import CannotAnswer
-from broker.network.peer_watch import PeerWatch
-from broker.network.peers import PeerConnections
-from broker.network.request import UNKNOWN_SOFTWARE, Response, SoftwareInfo
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from broker.security.sasl import SaslState
-from broker.transactions.producer_ids import ProducerIds
-from broker.wire import apis, framing
-from broker.wire.codecs import CODECS
-from broker.wire.gen import metadata
-from broker.wire.primitives import MAX_ELEMENTS_COUNT
-from controller.api import messages
-from controller.api.errors import refusal
-from controller.api.quota_messages import AlterQuotas, QuotasAltered
-from controller.managers import acls, configs, features, quotas
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.features import SUPPORTED
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+from penstock.base.audit import ChangeLog
+from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.principal import ANONYMOUS, Principal
+from penstock.broker.config import BrokerConfig
+from penstock.broker.dynamic_settings import BrokerSettings
+from penstock.broker.handlers.audit import AuditLog
+from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.departed import DepartedBrokers
+from penstock.broker.handlers.dispatch import RequestDispatcher
+from penstock.broker.handlers.node import Handler, Node
+from penstock.broker.handlers.partition_turns import PartitionTurns
+from penstock.broker.handlers.pending_topics import PendingTopics
+from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.peer_watch import PeerWatch
+from penstock.broker.network.peers import PeerConnections
+from penstock.broker.network.request import UNKNOWN_SOFTWARE, Response, SoftwareInfo
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.security.sasl import SaslState
+from penstock.broker.transactions.producer_ids import ProducerIds
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.gen import metadata
+from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
+from penstock.controller.api import messages
+from penstock.controller.api.errors import refusal
+from penstock.controller.api.quota_messages import AlterQuotas, QuotasAltered
+from penstock.controller.managers import acls, configs, features, quotas
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     AclEntry,
     AclRecord,
     NodeRecord,
@@ -50,8 +50,8 @@ from controller.metadata.records import (
     StreamCreated,
     TopicRecord,
 )
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 
 @dataclass

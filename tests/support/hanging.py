@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from broker.wire import apis
-from broker.wire.gen import produce as wire
-from deploy.clients.wire import WireClient
-from stream.batch.header import TRANSACTIONAL_MASK
-from stream.batch.records import Record, encode_batch
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import produce as wire
+from penstock.deploy.clients.wire import WireClient
+from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from penstock.stream.batch.records import Record, encode_batch
 
 HANGING_ID: Final = 424_242
 HANGING_EPOCH: Final = 3

@@ -12,9 +12,9 @@ chaos test of processes (`tests/chaos`), where clients report, use this module.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase
-from stream.format.keys import parse_data_key
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.stream.format.keys import parse_data_key
 
 Part = tuple[str, int]
 """Topic name and partition."""

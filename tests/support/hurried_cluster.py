@@ -9,7 +9,7 @@ old, or more on a busy machine.
 from collections.abc import Sequence
 from typing import Final
 
-from deploy.local.handle import LocalCluster
+from penstock.deploy.local.handle import LocalCluster
 
 _SETTINGS: Final = (
     "upload.block.max.age.ms=500",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -16,7 +16,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.api.messages import (
+from penstock.controller.api.messages import (
     AlterReassignments,
     CloseItem,
     Commit,
@@ -39,7 +39,7 @@ from controller.api.messages import (
     Status,
     TrimStream,
 )
-from controller.managers import (
+from penstock.controller.managers import (
     commits,
     deleted_topics,
     nodes,
@@ -49,24 +49,24 @@ from controller.managers import (
     streams,
     topics,
 )
-from controller.managers.elections import elect_leaderless
-from controller.managers.kept_logs import drop_kept
-from controller.managers.result import Result
-from controller.metadata.codec import decode_record, encode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectState
-from controller.metadata.records import (
+from penstock.controller.managers.elections import elect_leaderless
+from penstock.controller.managers.kept_logs import drop_kept
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.codec import decode_record, encode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectState
+from penstock.controller.metadata.records import (
     ClusterRecord,
     MetadataOffset,
     PartitionRecord,
     RangeEntry,
     Record,
 )
-from controller.metadata.snapshot import ImageCopy
-from controller.metadata.topics import PartitionKey, leader_of
-from controller.writer.timeline import Timeline
-from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.metadata.topics import PartitionKey, leader_of
+from penstock.controller.writer.timeline import Timeline
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 
 T = TypeVar("T")
 MOVE_TIMEOUT_MS = 10_000

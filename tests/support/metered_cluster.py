@@ -19,8 +19,8 @@ from typing import Self
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.local.plan import ClusterOptions, Ports, plan_cluster
-from deploy.local.security import SecurityFiles, make
+from penstock.deploy.local.plan import ClusterOptions, Ports, plan_cluster
+from penstock.deploy.local.security import SecurityFiles, make
 from tests.support.ports import free_port
 
 READY_S = 60.0

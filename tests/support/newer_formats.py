@@ -4,8 +4,8 @@ features or sizes, and with correct checksums.
 
 from crc32c import crc32c
 
-from stream.format.layout import FOOTER_BYTES, FOOTER_CRC_AT, HEADER_BYTES, HEADER_CRC_AT
-from stream.format.manifest import codec
+from penstock.stream.format.layout import FOOTER_BYTES, FOOTER_CRC_AT, HEADER_BYTES, HEADER_CRC_AT
+from penstock.stream.format.manifest import codec
 
 VERSION_AT, REQUIRED_AT, OPTIONAL_AT = 8, 44, 48
 """Positions in the header of an object."""

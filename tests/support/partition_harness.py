@@ -11,40 +11,40 @@ from random import Random
 from types import SimpleNamespace
 from uuid import UUID
 
-from base.audit import ChangeLog
-from base.ids import StreamEpoch
-from base.listeners import SecurityProtocol
-from base.principal import ANONYMOUS
-from broker.config import BrokerConfig
-from broker.handlers.authorizer import Authorizer
-from broker.handlers.fetch import handle_fetch
-from broker.handlers.fetch_sessions import FetchSessions
-from broker.handlers.list_offsets import handle_list_offsets
-from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
-from broker.handlers.partition_turns import PartitionTurns
-from broker.handlers.pending_topics import PendingTopics
-from broker.handlers.produce import handle_produce
-from broker.handlers.same_fetches import SameFetches
-from broker.handlers.txn_markers import handle_write_txn_markers
-from broker.network.peers import PeerConnections
-from broker.network.request import RequestContext
-from broker.partition.manager import PartitionManager
-from broker.partition.move_notice import MoveNoticeConfig
-from broker.partition.partition import Partition
-from broker.tail.followers import TailFollowers
-from broker.tail.links import TailLinks
-from broker.wire import apis
-from broker.wire.codecs import CODECS
-from broker.wire.gen import fetch as wire_fetch
-from broker.wire.gen import list_offsets as wire_list
-from broker.wire.gen import offset_for_leader_epoch as wire_epoch
-from broker.wire.gen import produce as wire_produce
-from broker.wire.gen import write_txn_markers as wire_markers
-from broker.wire.primitives import Reader, Writer
-from controller.api import messages as m
-from controller.api.errors import refusal
-from controller.api.stream_metadata import ControllerStreamMetadata
-from controller.managers import (
+from penstock.base.audit import ChangeLog
+from penstock.base.ids import StreamEpoch
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.principal import ANONYMOUS
+from penstock.broker.config import BrokerConfig
+from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.handlers.list_offsets import handle_list_offsets
+from penstock.broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
+from penstock.broker.handlers.partition_turns import PartitionTurns
+from penstock.broker.handlers.pending_topics import PendingTopics
+from penstock.broker.handlers.produce import handle_produce
+from penstock.broker.handlers.same_fetches import SameFetches
+from penstock.broker.handlers.txn_markers import handle_write_txn_markers
+from penstock.broker.network.peers import PeerConnections
+from penstock.broker.network.request import RequestContext
+from penstock.broker.partition.manager import PartitionManager
+from penstock.broker.partition.move_notice import MoveNoticeConfig
+from penstock.broker.partition.partition import Partition
+from penstock.broker.tail.followers import TailFollowers
+from penstock.broker.tail.links import TailLinks
+from penstock.broker.wire import apis
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.gen import fetch as wire_fetch
+from penstock.broker.wire.gen import list_offsets as wire_list
+from penstock.broker.wire.gen import offset_for_leader_epoch as wire_epoch
+from penstock.broker.wire.gen import produce as wire_produce
+from penstock.broker.wire.gen import write_txn_markers as wire_markers
+from penstock.broker.wire.primitives import Reader, Writer
+from penstock.controller.api import messages as m
+from penstock.controller.api.errors import refusal
+from penstock.controller.api.stream_metadata import ControllerStreamMetadata
+from penstock.controller.managers import (
     commits,
     deleted_topics,
     nodes,
@@ -54,19 +54,24 @@ from controller.managers import (
     streams,
     topics,
 )
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord, WalRecord
-from controller.metadata.topic_configs import UNDELETE
-from controller.metadata.topics import PartitionKey
-from objectstore.memory import MemoryStore
-from stream.batch.control import decode_marker
-from stream.batch.header import TRANSACTIONAL_MASK, iter_headers
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.config import StreamConfig
-from stream.ports import BrokerIncarnation
-from stream.recovery.recoverer import recover_wal
-from stream.storage import Storage
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
+    ClusterRecord,
+    ConfigRecord,
+    PartitionRecord,
+    WalRecord,
+)
+from penstock.controller.metadata.topic_configs import UNDELETE
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.control import decode_marker
+from penstock.stream.batch.header import TRANSACTIONAL_MASK, iter_headers
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.config import StreamConfig
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.recovery.recoverer import recover_wal
+from penstock.stream.storage import Storage
 
 CONFIG = StreamConfig(wal_linger_ms=0, wal_linger_idle_ms=0, wal_pause_ms=0)
 NOW = 1_700_000_000_000

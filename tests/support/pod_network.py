@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from deploy.local.certificates import Authority
+from penstock.deploy.local.certificates import Authority
 from tests.support.chart import NAMESPACE, Object
 from tests.support.kubernetes import Kubernetes
 from tests.support.waiting import wait_until

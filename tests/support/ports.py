@@ -2,7 +2,7 @@
 
 from random import SystemRandom
 
-from deploy.local.ports import is_free
+from penstock.deploy.local.ports import is_free
 
 _RANGE = (12_000, 20_000)
 _TRIES_MAX = 1_000

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from base.ids import Millis
-from controller.config import ControllerConfig
-from controller.manifest.publisher import ManifestPublisher
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import Millis
+from penstock.controller.config import ControllerConfig
+from penstock.controller.manifest.publisher import ManifestPublisher
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import Record
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.managers_cluster import ManagersCluster, part, replaced, uploaded
 
 T = TypeVar("T")

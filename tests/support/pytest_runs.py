@@ -34,7 +34,7 @@ def run_pytest(
     """Write the files and run pytest on them."""
     for name, text in {"pytest.ini": _INI + ini, **files}.items():
         (directory / name).write_text(text)
-    plugin = () if LOADED else ("-p", "pytest_penstock.plugin")
+    plugin = () if LOADED else ("-p", "penstock.testing.plugin")
     environment = {
         name: value
         for name, value in os.environ.items()

@@ -32,11 +32,11 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from controller.raft import membership
-from controller.raft.core import RaftCore
-from controller.raft.core_config import CoreConfig
-from controller.raft.log import RaftLog
-from controller.raft.messages import Base, Entry, HardState, Members, Message, Write
+from penstock.controller.raft import membership
+from penstock.controller.raft.core import RaftCore
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.log import RaftLog
+from penstock.controller.raft.messages import Base, Entry, HardState, Members, Message, Write
 
 ELECTION_MS = 1_000
 

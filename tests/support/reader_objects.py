@@ -10,29 +10,29 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     StreamId,
     WalSequence,
 )
-from lake.arrow.columns import NAMES
-from lake.arrow.decode import Aborted, Decoder, Place
-from lake.fetch.limits import ReadConfig
-from lake.fetch.slices import Slice
-from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectStore
-from stream.batch.header import CRC_AT, CRC_START, iter_headers, parse_header
-from stream.batch.records import Record, decode_records
-from stream.format.builder import (
+from penstock.lake.arrow.columns import NAMES
+from penstock.lake.arrow.decode import Aborted, Decoder, Place
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.slices import Slice
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.batch.header import CRC_AT, CRC_START, iter_headers, parse_header
+from penstock.stream.batch.records import Record, decode_records
+from penstock.stream.format.builder import (
     BuiltObject,
     RunEntry,
     StreamRun,
     build_object,
 )
-from stream.format.layout import NO_SEQUENCE
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.format.layout import NO_SEQUENCE
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 
 ALL = NAMES
 Row = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]

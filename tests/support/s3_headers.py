@@ -2,7 +2,7 @@
 
 import urllib.request
 
-from objectstore.config import S3Config
+from penstock.objectstore.config import S3Config
 
 SSE = "x-amz-server-side-encryption"
 SSE_HEADERS = (SSE, f"{SSE}-aws-kms-key-id", f"{SSE}-bucket-key-enabled")

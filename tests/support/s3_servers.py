@@ -19,7 +19,7 @@ from typing import Final
 import boto3
 import pytest
 
-from objectstore.config import S3Config
+from penstock.objectstore.config import S3Config
 from tests.support.missing import missing
 from tests.support.ports import free_ports
 
@@ -96,7 +96,7 @@ def s3_server(name: str, directory: Path) -> Iterator[S3Server]:
 
 def _command(name: str, port: int, files: Path) -> list[str]:
     if name == "moto":
-        module = ("-m", "deploy.local.moto_store")
+        module = ("-m", "penstock.deploy.local.moto_store")
         return [sys.executable, *module, "--bucket", "first", "--port", str(port)]
     program = SERVERS / name
     if not program.exists():

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from base.scram import ScramMechanism, credential_of, salted_password
-from broker.security.config import SecurityConfig
-from controller.api.scram_messages import AlterScramCredentials, ScramUpsertion
-from deploy.local.certificates import Authority, write_private
+from penstock.base.scram import ScramMechanism, credential_of, salted_password
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.scram_messages import AlterScramCredentials, ScramUpsertion
+from penstock.deploy.local.certificates import Authority, write_private
 from tests.support.cluster import Cluster
 
 BROKER_USER = "broker"

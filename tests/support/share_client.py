@@ -9,18 +9,18 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.gen import (
     find_coordinator,
     metadata,
     share_acknowledge,
     share_fetch,
     share_group_heartbeat,
 )
-from deploy.clients.wire import WireClient
-from stream.batch.header import iter_headers
+from penstock.deploy.clients.wire import WireClient
+from penstock.stream.batch.header import iter_headers
 from tests.support.waiting import wait_until
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
-from broker.share.state import (
+from penstock.broker.share.state import (
     SharePartitionKey,
     ShareState,
     ShareStateError,
     ShareStateSummary,
     StateBatch,
 )
-from broker.share.states import ShareStates
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.share.states import ShareStates
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 class MemoryShareStates:

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from broker.wire import apis
-from broker.wire.gen import find_coordinator, metadata
-from deploy.errors import KafkaFailed
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import find_coordinator, metadata
+from penstock.deploy.errors import KafkaFailed
 from tests.support.share_client import ACCEPT, Acks, ShareMember
 
 BEAT_S = 0.3

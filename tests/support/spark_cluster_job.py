@@ -22,7 +22,7 @@ def places(batches: Iterator[Any]) -> Iterator[Any]:
     """Return the row count of a task, and where its process found Penstock."""
     import pyarrow as pa
 
-    import lake
+    from penstock import lake
 
     rows = sum(batch.num_rows for batch in batches)
     arrow: Any = pa

@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import Sequence
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     ObjectId,
     Offset,
     StreamId,
 )
-from lake.fetch.slices import Slice
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from objectstore.errors import ObjectNotFound
-from objectstore.ports import ObjectStore
-from stream.batch.header import iter_headers
-from stream.batch.records import decode_records
-from stream.cache.block_cache import BlockCache
-from stream.ports import ObjectRange, ObjectRole, StreamRange
-from stream.read.object_reader import ObjectReader
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.batch.records import decode_records
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.ports import ObjectRange, ObjectRole, StreamRange
+from penstock.stream.read.object_reader import ObjectReader
 from tests.support.ack_recorder import Load, number_of
 
 

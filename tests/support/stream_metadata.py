@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     ObjectId,
@@ -20,9 +20,15 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
-from stream.format.keys import data_key, parse_wal_key
-from stream.ports import (
+from penstock.stream.errors import (
+    NotContiguous,
+    StreamFenced,
+    StreamNotClosed,
+    StreamNotOpened,
+    WalFenced,
+)
+from penstock.stream.format.keys import data_key, parse_wal_key
+from penstock.stream.ports import (
     BrokerIncarnation,
     CommitObjects,
     NewObject,

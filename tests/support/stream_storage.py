@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamEpoch,
     StreamId,
 )
-from objectstore.body import join_body
-from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.config import StreamConfig
-from stream.errors import StreamError
-from stream.ports import BrokerIncarnation, OpenStream
-from stream.storage import AppendEntry, Storage, StreamHandle
+from penstock.objectstore.body import join_body
+from penstock.objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import StreamError
+from penstock.stream.ports import BrokerIncarnation, OpenStream
+from penstock.stream.storage import AppendEntry, Storage, StreamHandle
 from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata
 from tests.support.waiting import until
 

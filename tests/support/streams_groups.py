@@ -9,10 +9,10 @@ from contextlib import closing
 from typing import Any
 from uuid import UUID
 
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import (
     delete_groups,
     find_coordinator,
     list_groups,
@@ -20,7 +20,7 @@ from broker.wire.gen import (
     offset_commit,
     streams_group_describe,
 )
-from broker.wire.gen.streams_group_heartbeat import (
+from penstock.broker.wire.gen.streams_group_heartbeat import (
     Endpoint,
     KeyValue,
     StreamsGroupHeartbeatRequest,

@@ -10,9 +10,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from controller.api.messages import CreateTopics, NewTopic
-from objectstore.directory import DirectoryStore
-from stream.config import StreamConfig
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.objectstore.directory import DirectoryStore
+from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
 from tests.support.store_reader import Follower
 

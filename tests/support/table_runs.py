@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lake.arrow.cluster import StoreCluster
-from lake.table.engines import Engine, LocalEngine
-from lake.table.model import Commit, Layout
-from lake.table.source import TopicSource
-from lake.table.sync import BatchReport, SyncOptions, TableSync
-from lake.table.tables import ExportTable
-from lake.table.values import ValueFormat
-from lake.table.warehouse import Warehouse
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.table.engines import Engine, LocalEngine
+from penstock.lake.table.model import Commit, Layout
+from penstock.lake.table.source import TopicSource
+from penstock.lake.table.sync import BatchReport, SyncOptions, TableSync
+from penstock.lake.table.tables import ExportTable
+from penstock.lake.table.values import ValueFormat
+from penstock.lake.table.warehouse import Warehouse
 from tests.support.table_log import SCHEMA, Log
 
 JSON = ValueFormat("json", SCHEMA)

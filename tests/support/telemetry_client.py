@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 from uuid import UUID
 
-from deploy.clients.wire import WireClient
+from penstock.deploy.clients.wire import WireClient
 
 GET_TELEMETRY_SUBSCRIPTIONS, PUSH_TELEMETRY = 71, 72
 _API_VERSIONS: Final = 18

@@ -22,18 +22,18 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from base.ids import NodeId, Offset
-from broker.partition.partition import Partition
-from controller.metadata.image import MetadataImage
-from deploy.local.moto_store import listen
-from lake.fetch.slices import Slice
-from lake.manifest.plan import OffsetRange
-from lake.spark.cluster import Found, SparkCluster
-from lake.spark.offsets import TopicPartition as SparkPartition
-from lake.spark.options import Topics
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store
-from stream.config import StreamConfig
+from penstock.base.ids import NodeId, Offset
+from penstock.broker.partition.partition import Partition
+from penstock.controller.metadata.image import MetadataImage
+from penstock.deploy.local.moto_store import listen
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.spark.cluster import Found, SparkCluster
+from penstock.lake.spark.offsets import TopicPartition as SparkPartition
+from penstock.lake.spark.options import Topics
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
+from penstock.stream.config import StreamConfig
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until
 
@@ -71,7 +71,7 @@ class ThreadedCluster:
             command = (
                 sys.executable,
                 "-m",
-                "deploy.local.moto_store",
+                "penstock.deploy.local.moto_store",
                 "--bucket",
                 "penstock",
                 "--fd",

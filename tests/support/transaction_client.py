@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from broker.wire import apis
-from broker.wire.apis import ApiSpec
-from broker.wire.codecs import CODECS
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import (
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     end_txn,
@@ -27,10 +27,10 @@ from broker.wire.gen import (
     produce,
     txn_offset_commit,
 )
-from broker.wire.gen.describe_transactions import DescribeTransactionsRequest
-from deploy.clients.wire import WireClient
-from stream.batch.header import TRANSACTIONAL_MASK
-from stream.batch.records import Record, encode_batch
+from penstock.broker.wire.gen.describe_transactions import DescribeTransactionsRequest
+from penstock.deploy.clients.wire import WireClient
+from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.waiting import wait_until
 

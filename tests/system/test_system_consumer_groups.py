@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from deploy.local.handle import LocalCluster
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.clients import TIMEOUT_S, Polled, create_topic, produce
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]

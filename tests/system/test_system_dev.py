@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from deploy.local.directories import TEMPORARY_PREFIX
-from deploy.local.handle import LocalCluster
-from objectstore.config import S3Config
-from objectstore.url import open_store, parse_store_url
+from penstock.deploy.local.directories import TEMPORARY_PREFIX
+from penstock.deploy.local.handle import LocalCluster
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.url import open_store, parse_store_url
 from tests.support.dev_cluster import PENSTOCK, asked, is_gone, penstock, pids_of
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.waiting import until, wait_until
@@ -407,8 +407,8 @@ def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Pat
 _LOOK_AT_THE_PROCESS = """
 import gc, os, signal, sys, threading, time
 from pathlib import Path
-from deploy.local.dev_cluster import run_dev
-from deploy.local.plan import ClusterOptions
+from penstock.deploy.local.dev_cluster import run_dev
+from penstock.deploy.local.plan import ClusterOptions
 
 state = Path(sys.argv[1])
 

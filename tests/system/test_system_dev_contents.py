@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.handle import LocalCluster
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import PENSTOCK, asked, penstock
 from tests.support.waiting import wait_until
 

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from deploy.clients.security import ClientSecurity, read_file
-from deploy.local.handle import LocalCluster
+from penstock.deploy.clients.security import ClientSecurity, read_file
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.dev_cluster import PENSTOCK, penstock
 
 pytestmark = pytest.mark.system

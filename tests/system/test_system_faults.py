@@ -14,11 +14,11 @@ from random import Random
 
 import pytest
 
-from broker.wire.apis import METADATA
-from broker.wire.gen import metadata
-from deploy.clients.state_file import ProcessState
-from deploy.clients.wire import WireClient
-from deploy.local.handle import LocalCluster
+from penstock.broker.wire.apis import METADATA
+from penstock.broker.wire.gen import metadata
+from penstock.deploy.clients.state_file import ProcessState
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
 from tests.support.dev_cluster import asked, penstock
 from tests.support.waiting import until

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from deploy.local.handle import LocalCluster
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.clients import (
     TIMEOUT_S,
     confluent_consumer,

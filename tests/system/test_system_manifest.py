@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from deploy.local.handle import LocalCluster
-from objectstore.ports import ObjectStore
-from objectstore.url import open_store
+from penstock.deploy.local.handle import LocalCluster
+from penstock.objectstore.ports import ObjectStore
+from penstock.objectstore.url import open_store
 from tests.support.ack_recorder import ConfluentLoad, check
 from tests.support.dev_cluster import penstock
 from tests.support.store_reader import Follower

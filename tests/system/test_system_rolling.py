@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.clients.state_file import ProcessState
-from deploy.local.handle import LocalCluster
+from penstock.deploy.clients.state_file import ProcessState
+from penstock.deploy.local.handle import LocalCluster
 from tests.chaos.clients import Client, Reader, SteadyProducer, end_offsets, read_all
 from tests.chaos.patience import Patience
 from tests.chaos.record import Record

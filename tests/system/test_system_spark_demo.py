@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.clients.kafka import Kafka
-from deploy.demo import clients
-from deploy.demo.delays import Delay, delays_in, difference
-from deploy.demo.flights import Flight, read_flights
-from deploy.local.handle import LocalCluster
-from lake.manifest.errors import UnknownPartition
 from penstock import scan
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.demo import clients
+from penstock.deploy.demo.delays import Delay, delays_in, difference
+from penstock.deploy.demo.flights import Flight, read_flights
+from penstock.deploy.local.handle import LocalCluster
+from penstock.lake.manifest.errors import UnknownPartition
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = 20_000
@@ -30,7 +30,7 @@ def test_spark_finds_in_the_bucket_what_the_file_has(tmp_path: Path) -> None:
         sys.executable,
         "-P",
         "-m",
-        "deploy.cli",
+        "penstock.deploy.cli",
         "demo",
         "--spark",
         "--records",
@@ -99,7 +99,7 @@ def test_without_java_the_demo_says_what_to_do(tmp_path: Path) -> None:
     environment = {name: value for name, value in ENVIRONMENT.items() if name != "JAVA_HOME"} | {
         "PATH": str(tmp_path)
     }
-    command = (sys.executable, "-P", "-m", "deploy.cli", "demo", "--spark")
+    command = (sys.executable, "-P", "-m", "penstock.deploy.cli", "demo", "--spark")
     done = subprocess.run(
         command,
         capture_output=True,

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from base.ids import NodeId
-from controller.api.client import ControllerClient
-from controller.api.messages import AlterReassignments, PartitionTarget
-from deploy.local.handle import LocalCluster
+from penstock.base.ids import NodeId
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.messages import AlterReassignments, PartitionTarget
+from penstock.deploy.local.handle import LocalCluster
 
 pytestmark = pytest.mark.system
 

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
-from broker.coordination.shards import partition_for
-from deploy.local.handle import LocalCluster
+from penstock.broker.coordination.internal_topics import TRANSACTIONS_TOPIC
+from penstock.broker.coordination.shards import partition_for
+from penstock.deploy.local.handle import LocalCluster
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.transformer import INPUT, OUTPUT
 

@@ -24,11 +24,12 @@ CLEAN = {
 
 PRODUCE_AND_CONSUME = """
 import sys
-import broker, controller, deploy, objectstore, penstock, pytest_penstock, stream
-ours = (broker, controller, deploy, objectstore, penstock, pytest_penstock, stream)
+import penstock
+from penstock import broker, controller, deploy, objectstore, stream, testing
+ours = (broker, controller, deploy, objectstore, penstock, stream, testing)
 assert {module.__file__.startswith(sys.prefix) for module in ours} == {True}
 from confluent_kafka import Producer
-from pytest_penstock.client import KafkaClient
+from penstock.testing.client import KafkaClient
 client = KafkaClient(sys.argv[1])
 client.create_topic("orders", 2, {}, 10)
 producer = Producer({"bootstrap.servers": sys.argv[1]})
@@ -39,9 +40,9 @@ print(sorted(int(record.text) for record in client.consume("orders", 100, 10)) =
 """
 
 TESTS = """
-import pytest_penstock
+from penstock.testing import Penstock
 
-def test_a_record(penstock: pytest_penstock.Penstock):
+def test_a_record(penstock: Penstock):
     penstock.topic("orders", 2)
     penstock.produce("orders", "1")
     penstock.kill_broker(0)

@@ -12,10 +12,10 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 from structlog.testing import capture_logs
 
-from lake.table.errors import CommitUnknown, RecordsLost
-from lake.table.model import Commit
-from lake.table.plan import Bounds
-from lake.table.source import TopicSource
+from penstock.lake.table.errors import CommitUnknown, RecordsLost
+from penstock.lake.table.model import Commit
+from penstock.lake.table.plan import Bounds
+from penstock.lake.table.source import TopicSource
 from tests.support.table_log import Log
 from tests.support.table_runs import Run, Stopped, check_row
 

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lake.table.compact import compact
-from lake.table.errors import InvalidTable, OtherTopic, RecordsLost
-from lake.table.model import Commit
-from lake.table.plan import Bounds, wanted_ranges
-from lake.table.query import query
-from lake.table.values import ValueFormat
+from penstock.lake.table.compact import compact
+from penstock.lake.table.errors import InvalidTable, OtherTopic, RecordsLost
+from penstock.lake.table.model import Commit
+from penstock.lake.table.plan import Bounds, wanted_ranges
+from penstock.lake.table.query import query
+from penstock.lake.table.values import ValueFormat
 from tests.support.table_log import BEGIN_MS, DAY_MS, SCHEMA, Log
 from tests.support.table_runs import Run
 

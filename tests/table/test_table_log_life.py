@@ -9,8 +9,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
-from lake.table.errors import RecordsLost
 from penstock import scan
+from penstock.lake.table.errors import RecordsLost
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.table_log import Log
 from tests.support.table_runs import Run

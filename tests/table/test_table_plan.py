@@ -5,15 +5,15 @@ compaction joins only files of one group.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake.fetch.slices import Slice
-from lake.table.model import Commit, FileEntry, TableState
-from lake.table.plan import (
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.table.model import Commit, FileEntry, TableState
+from penstock.lake.table.plan import (
     compaction_tasks,
     cut_batch,
     end_offsets,
     file_tasks,
 )
-from lake.table.settle import Verdict, verdict
+from penstock.lake.table.settle import Verdict, verdict
 
 
 @st.composite

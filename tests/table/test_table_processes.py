@@ -30,7 +30,7 @@ run.all(**{sys.argv[1]: die})
 
 
 def penstock(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "deploy.cli", "table", *arguments]
+    command = [sys.executable, "-m", "penstock.deploy.cli", "table", *arguments]
     return subprocess.Popen(
         command,
         env=ENVIRONMENT,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from lake.table import commits
-from lake.table.catalog import TIMEOUT
-from lake.table.compact import compact
-from lake.table.errors import CommitUnknown
-from lake.table.model import Commit
-from lake.table.query import query
-from lake.table.values import ValueFormat
+from penstock.lake.table import commits
+from penstock.lake.table.catalog import TIMEOUT
+from penstock.lake.table.compact import compact
+from penstock.lake.table.errors import CommitUnknown
+from penstock.lake.table.model import Commit
+from penstock.lake.table.query import query
+from penstock.lake.table.values import ValueFormat
 from tests.support.http_gateway import Asked, Fate, HttpGateway
 from tests.support.rest_catalog import RestCatalog, rows_by_java
 from tests.support.table_log import Log

@@ -17,9 +17,9 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyiceberg.catalog import load_catalog
 
-from lake.table.catalog import TIMEOUT
-from lake.table.errors import CatalogUnavailable, InvalidTable, TableError, WarehouseFailed
-from lake.table.warehouse import Warehouse
+from penstock.lake.table.catalog import TIMEOUT
+from penstock.lake.table.errors import CatalogUnavailable, InvalidTable, TableError, WarehouseFailed
+from penstock.lake.table.warehouse import Warehouse
 from tests.support.http_gateway import Asked, Fate, HttpGateway, http_gateway
 from tests.support.ports import free_port
 from tests.support.rest_catalog import RestCatalog
@@ -183,7 +183,16 @@ def test_a_catalog_that_goes_away_ends_an_export_with_one_line(log: Log, tmp_pat
     catalog = RestCatalog(tmp_path / "warehouse")
     schema = tmp_path / "schema.json"
     schema.write_bytes(SCHEMA)
-    command = [sys.executable, "-m", "deploy.cli", "table", "sync", "t", "--store", log.store_url]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.deploy.cli",
+        "table",
+        "sync",
+        "t",
+        "--store",
+        log.store_url,
+    ]
     command += ["--format", "json", "--schema", str(schema), "--interval", "0.1", "--json"]
     command += ["--warehouse", str(tmp_path / "warehouse"), "--catalog-type", "rest"]
     command += ["--catalog-uri", catalog.url]

@@ -11,8 +11,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from lake.table.query import query
-from lake.table.warehouse import Warehouse
+from penstock.lake.table.query import query
+from penstock.lake.table.warehouse import Warehouse
 from tests.support.table_log import Log
 from tests.support.table_runs import Run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lake.table.compact import compact
-from lake.table.engines import SparkEngine
+from penstock.lake.table.compact import compact
+from penstock.lake.table.engines import SparkEngine
 from tests.support.table_log import Log
 from tests.support.table_runs import Run
 

@@ -17,8 +17,8 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.table.errors import InvalidSchema
-from lake.table.values import ValueDecoder, ValueFormat
+from penstock.lake.table.errors import InvalidSchema
+from penstock.lake.table.values import ValueDecoder, ValueFormat
 
 AVRO: dict[str, Any] = {
     "type": "record",

@@ -15,23 +15,23 @@ import typer
 import yaml
 from typer.core import TyperCommand, TyperGroup
 
-from controller.metadata.topic_configs import TOPIC_CONFIGS
-from deploy.cli.app import app
-from deploy.cli.lazy import OUTPUT_FORMS, commands_of
-from deploy.node.config.definition import (
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.deploy.cli.app import app
+from penstock.deploy.cli.lazy import OUTPUT_FORMS, commands_of
+from penstock.deploy.node.config.definition import (
     ROLES,
     flag_of,
     settings_of,
     variable_of,
 )
-from deploy.node.config.sources import (
+from penstock.deploy.node.config.sources import (
     CONFIG_FLAG,
     FOREIGN_VARIABLES,
     PREFIX,
     SET_FLAG,
 )
-from deploy.node.metrics.table import METRICS
-from pytest_penstock.plugin import _OPTIONS as PLUGIN_OPTIONS
+from penstock.deploy.node.metrics.table import METRICS
+from penstock.testing.plugin import _OPTIONS as PLUGIN_OPTIONS
 from tests.tidy.repository import ROOT, files, sources, text
 
 Command = TyperCommand | TyperGroup

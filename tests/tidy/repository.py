@@ -4,6 +4,7 @@ module.
 
 import ast
 import os
+import re
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -21,8 +22,21 @@ def project() -> dict[str, Any]:
 
 @cache
 def packages() -> tuple[str, ...]:
-    """Return the names of the packages in the wheel."""
-    return tuple(project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    """Return the folders at the root that the wheel contains: its top-level packages, and those
+    that `penstock/` links to.
+    """
+    top_level = project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    links = sorted(path.name for path in (ROOT / "penstock").iterdir() if path.is_symlink())
+    return (*top_level, *links)
+
+
+def without_link(name: str) -> str:
+    """Return the path (`stream/config.py`) or module (`stream.config`) that this one
+    (`penstock/stream/…`, `penstock.stream.config`) reaches through a link.
+    """
+    rest = name[len("penstock") + 1 :]
+    is_link = name.startswith("penstock") and re.split(r"[./]", rest)[0] in packages()
+    return rest if is_link else name
 
 
 @cache

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 
-from broker.listener_settings import listener_field
-from deploy.cli.lazy import GLOBAL_OPTIONS, commands_of
-from deploy.node.config.definition import listener_setting_of_variable
+from penstock.broker.listener_settings import listener_field
+from penstock.deploy.cli.lazy import GLOBAL_OPTIONS, commands_of
+from penstock.deploy.node.config.definition import listener_setting_of_variable
 from tests.tidy import names
 from tests.tidy.markdown import Code, code
 from tests.tidy.repository import ROOT, files, listed, packages, shown, text
@@ -48,7 +48,6 @@ NO_SETTINGS = {
     "record.key": "an attribute in examples",
     "record.text": "an attribute in examples",
     "record.value": "an attribute in examples",
-    "penstock.stream": "a layout that ADR 0001 decides against",
 }
 
 DOTTED = re.compile(r"[a-z][a-z0-9]*(?:\.[a-z][a-z0-9]*)+")

@@ -9,17 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from broker.handlers.loggers import LOGGERS
+from penstock.broker.handlers.loggers import LOGGERS
 from tests.tidy.repository import ROOT, sources
 
 _LOADED = """
 import sys
-import lake.arrow.topic_scan, lake.arrow.cluster, lake.arrow.read
-import lake.spark.source, lake.spark.tasks
-import lake.table.sync, lake.spark.sink.writers, lake.spark.sink.transaction, lake.rewrite.run
-ours = {"base", "objectstore", "stream", "lake"}
+import penstock.lake.arrow.topic_scan, penstock.lake.arrow.cluster, penstock.lake.arrow.read
+import penstock.lake.spark.source, penstock.lake.spark.tasks
+import penstock.lake.table.sync, penstock.lake.rewrite.run
+import penstock.lake.spark.sink.writers, penstock.lake.spark.sink.transaction
+ours = {f"penstock.{name}" for name in ("base", "objectstore", "stream", "lake")}
 for name, module in sys.modules.items():
-    if name.split(".")[0] in ours and module.__file__:
+    if ".".join(name.split(".")[:2]) in ours and module.__file__:
         print(module.__file__)
 """
 _CALLS = ("structlog.get_logger(", "from structlog import")
@@ -32,7 +33,7 @@ def test_modules_of_readers_log_through_base_log() -> None:
     files = [Path(name) for name in done.stdout.split()]
     assert any(file.name == "topic_scan.py" for file in files)
     wrong = [str(file) for file in files if any(call in file.read_text() for call in _CALLS)]
-    assert wrong == [], "use `from base.log import get_logger`"
+    assert wrong == [], "use `from penstock.base.log import get_logger`"
 
 
 _GIVEN_NAME = re.compile(r"get_logger\(([^)]*)\)$", re.MULTILINE)
@@ -47,7 +48,8 @@ def test_every_package_that_logs_has_a_logger() -> None:
         assert set(names) <= {"__name__", "AUDIT"}, f"{path}: use `get_logger(__name__)`"
         if "__name__" in names:
             *folders, _ = path.relative_to(ROOT).parts
-            packages.add(".".join(folders[: 2 if folders[0] in _OF_BROKERS else 1]))
-    missing = packages - {*LOGGERS, "lake", "pytest_penstock"}
-    assert missing == set(), "add them to LOGGERS of broker.handlers.loggers"
+            inner = folders[1:] if folders[0] == "penstock" else folders
+            packages.add(".".join(["penstock", *inner[: 2 if inner[0] in _OF_BROKERS else 1]]))
+    missing = packages - {*LOGGERS, "penstock.lake", "penstock.testing"}
+    assert missing == set(), "add them to LOGGERS of penstock.broker.handlers.loggers"
     assert set(LOGGERS) - packages <= {"root"}

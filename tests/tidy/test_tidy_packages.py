@@ -1,44 +1,42 @@
-"""Check that no dependency shadows one of the flat package names, and that the wheel has all
-packages, with types.
-"""
+"""Check the layout of the packages, what the wheel contains, and the pinned versions."""
 
 import importlib
 import importlib.metadata
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
-from tests.tidy.repository import ROOT, listed, packages
+import pytest
+
+from tests.tidy.repository import ROOT, listed, packages, project
 
 NOT_IN_THE_WHEEL = {"benchmarks"}
 """Packages of the repository that users do not need."""
 
 
-def test_package_names_belong_to_this_repository_alone() -> None:
+TOP_LEVEL = {"penstock", "pyspark_penstock"}
+"""Spark finds data sources by the prefix `pyspark_`."""
+
+
+def test_the_wheel_adds_two_names_to_an_environment() -> None:
+    assert set(project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == TOP_LEVEL
     owners = importlib.metadata.packages_distributions()
-    offenders = []
-    for name in packages():
-        file = importlib.import_module(name).__file__
-        if file is None or Path(file).resolve() != ROOT / name / "__init__.py":
-            offenders.append(f"{name} is imported from {file}")
-        if foreign := set(owners.get(name, [])) - {"penstock"}:
-            offenders.append(f"{name} also belongs to {', '.join(sorted(foreign))}")
-    assert not offenders, listed(offenders)
+    foreign = {name: set(owners.get(name, [])) - {"penstock"} for name in TOP_LEVEL}
+    assert foreign == {name: set() for name in TOP_LEVEL}
 
 
-def test_the_wheel_has_every_package_with_its_types() -> None:
+def test_every_package_is_in_the_wheel_with_its_types() -> None:
     in_the_tree = {path.parent.name for path in ROOT.glob("*/__init__.py")} - NOT_IN_THE_WHEEL
-    offenders = [
-        f"{name} is a package, and not in the wheel" for name in in_the_tree - set(packages())
-    ]
-    offenders += [
-        f"{name} is in the wheel, and no package" for name in set(packages()) - in_the_tree
-    ]
-    offenders += [
-        f"{name} has no py.typed" for name in packages() if not (ROOT / name / "py.typed").exists()
-    ]
-    assert not offenders, listed(sorted(offenders))
+    assert set(packages()) == in_the_tree
+    assert [name for name in packages() if not (ROOT / name / "py.typed").exists()] == []
+
+
+@pytest.mark.parametrize("name", sorted(set(packages()) - TOP_LEVEL))
+def test_a_linked_package_has_one_name(name: str) -> None:
+    """Under a second name its modules, classes and constants would exist twice."""
+    assert (ROOT / "penstock" / name).readlink() == Path("..", name)
+    with pytest.raises(ImportError, match=f"import penstock.{name}"):
+        importlib.import_module(name)
 
 
 def test_constraints_name_versions_only() -> None:
@@ -53,8 +51,7 @@ def test_constraints_name_versions_only() -> None:
 
 def test_the_versions_install_on_the_oldest_python() -> None:
     """Debian 12 has Python 3.11.2; a version that needs 3.11.5 stops `make demo` there."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    oldest = project["requires-python"].removeprefix(">=")
+    oldest = project()["project"]["requires-python"].removeprefix(">=")
     uv = Path(sys.executable).parent / "uv"
     command = [uv, "pip", "compile", "--quiet", "--python-version", f"{oldest}.0"]
     command += ["--constraint", "constraints.txt", "--extra", "dev", "pyproject.toml"]

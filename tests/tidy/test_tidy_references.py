@@ -15,10 +15,10 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-from controller.metadata.topic_configs import TOPIC_CONFIGS
-from deploy.node.config.definition import ROLES, settings_of
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.deploy.node.config.definition import ROLES, settings_of
 from tests.tidy.markdown import anchors, links, prose
-from tests.tidy.repository import ROOT, files, listed, packages, shown, text
+from tests.tidy.repository import ROOT, files, listed, packages, shown, text, without_link
 
 NOT_OURS = {
     "CONFIGURATION.md": "of librdkafka",
@@ -138,7 +138,7 @@ def test_files_that_are_named_exist() -> None:
         named |= {
             name
             for name in below.findall(line)
-            if name not in below_the_root() and not ADR.fullmatch(name)
+            if without_link(name) not in below_the_root() and not ADR.fullmatch(name)
         }
         offenders += [
             f"{shown(path, number)}: {name}"
@@ -166,8 +166,10 @@ def test_modules_that_are_named_exist() -> None:
 
 @cache
 def is_defined(name: str) -> bool:
-    """Return whether the name is a module, or a module followed by words that occur in it."""
-    parts = name.split(".")
+    """Return whether the name is a module, or a module followed by words that occur in it. Prose
+    may omit `penstock.`.
+    """
+    parts = without_link(name).split(".")
     for count in range(len(parts), 0, -1):
         place = "/".join(parts[:count])
         if count == len(parts) and place in below_the_root():

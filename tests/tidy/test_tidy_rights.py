@@ -21,7 +21,7 @@ def test_every_creation_of_a_topic_checks_the_rights() -> None:
     }
     assert {path for path, _ in calls} >= CREATORS.keys()
     offenders = [
-        f"{path}:{line}: create topics through broker.handlers.topic_creation"
+        f"{path}:{line}: create topics through penstock.broker.handlers.topic_creation"
         for path, line in sorted(calls)
         if path not in CREATORS
     ]

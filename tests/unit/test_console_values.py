@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.acls import Operation
-from base.listeners import SecurityProtocol
-from deploy.clients.security import PLAINTEXT, ClientSecurity
-from deploy.console import formats, views
-from deploy.console.guard import is_known_host, is_same_origin
-from deploy.console.options import ConsoleOptions, check
-from deploy.console.paging import ROWS_MAX, page_of
-from deploy.console.records import SEARCHED_RECORDS_MAX, RecordSelection, windows_of
-from deploy.console.rights import NotAllowed, Rights, operations_of
-from deploy.console.sessions import (
+from penstock.base.acls import Operation
+from penstock.base.listeners import SecurityProtocol
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
+from penstock.deploy.console import formats, views
+from penstock.deploy.console.guard import is_known_host, is_same_origin
+from penstock.deploy.console.options import ConsoleOptions, check
+from penstock.deploy.console.paging import ROWS_MAX, page_of
+from penstock.deploy.console.records import SEARCHED_RECORDS_MAX, RecordSelection, windows_of
+from penstock.deploy.console.rights import NotAllowed, Rights, operations_of
+from penstock.deploy.console.sessions import (
     FAILURES_MAX,
     IDLE_S_MAX,
     RIGHTS_S,
@@ -26,8 +26,8 @@ from deploy.console.sessions import (
     SETTLE_S,
     Sessions,
 )
-from deploy.errors import UsageError
-from deploy.reassign.trace import MoveView, Step
+from penstock.deploy.errors import UsageError
+from penstock.deploy.reassign.trace import MoveView, Step
 from tests.fuzz.console_world import IMAGE, TOPIC
 
 SASL = ClientSecurity(SecurityProtocol.SASL_SSL, "PLAIN", "console", "secret")

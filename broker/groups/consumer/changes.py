@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from broker.groups.consumer.deadlines import Deadlines
-from broker.groups.consumer.records import (
+from penstock.broker.groups.consumer.deadlines import Deadlines
+from penstock.broker.groups.consumer.records import (
     ConsumerRecord,
     ConsumerRecordKey,
     ConsumerRecordKind,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from broker.groups.classic import ClassicGroup
-from broker.groups.consumer.changes import GroupChanges
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.metadata_hash import metadata_hash_of
-from broker.groups.consumer.model import (
+from penstock.broker.groups.classic import ClassicGroup
+from penstock.broker.groups.consumer.changes import GroupChanges
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.consumer.metadata_hash import metadata_hash_of
+from penstock.broker.groups.consumer.model import (
     NOTHING,
     Assignment,
     ClassicMetadata,
@@ -25,16 +25,23 @@ from broker.groups.consumer.model import (
     MemberState,
     TopicsView,
 )
-from broker.groups.consumer.records import ConsumerRecordKind, GroupEpoch
-from broker.groups.embedded import (
+from penstock.broker.groups.consumer.records import ConsumerRecordKind, GroupEpoch
+from penstock.broker.groups.embedded import (
     CONSUMER_PROTOCOL,
     MalformedEmbedded,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
-from broker.groups.model import JoinRequest, JoinResult, Member, Protocol, SyncRequest, SyncResult
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.model import (
+    JoinRequest,
+    JoinResult,
+    Member,
+    Protocol,
+    SyncRequest,
+    SyncResult,
+)
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 def upgraded(classic: ClassicGroup, group: ConsumerGroup, topics: TopicsView) -> GroupChanges:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from broker.groups.consumer.model import Assignment
-from broker.wire.primitives import Reader, Writer
+from penstock.broker.groups.consumer.model import Assignment
+from penstock.broker.wire.primitives import Reader, Writer
 
 NULL_UUID: Final = UUID(int=0)
 

@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
-from base.regular_expressions import RegexInvalid, check_regex
-from broker.groups.consumer.assignors import Subscriber, assign
-from broker.groups.consumer.changes import GroupChanges, apply_in_order
-from broker.groups.consumer.deadlines import Deadlines
-from broker.groups.consumer.metadata_hash import metadata_hash_of
-from broker.groups.consumer.model import (
+from penstock.base.regular_expressions import RegexInvalid, check_regex
+from penstock.broker.groups.consumer.assignors import Subscriber, assign
+from penstock.broker.groups.consumer.changes import GroupChanges, apply_in_order
+from penstock.broker.groups.consumer.deadlines import Deadlines
+from penstock.broker.groups.consumer.metadata_hash import metadata_hash_of
+from penstock.broker.groups.consumer.model import (
     JOIN_EPOCH,
     NOTHING,
     STATIC_LEAVE_EPOCH,
@@ -37,15 +37,15 @@ from broker.groups.consumer.model import (
     ResolvedRegex,
     TopicsView,
 )
-from broker.groups.consumer.reconciliation import is_subset, reconcile
-from broker.groups.consumer.records import (
+from penstock.broker.groups.consumer.reconciliation import is_subset, reconcile
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     ConsumerValue,
     GroupEpoch,
 )
-from broker.groups.model import GroupState
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.model import GroupState
+from penstock.broker.wire.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (
     ConsumerRecordKind.GROUP,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from base.regular_expressions import check_regex, match_steps, matching
+from penstock.base.regular_expressions import check_regex, match_steps, matching
 
 EXPRESSIONS_MAX: Final = 1_000
 STEPS_PER_SLICE: Final = 100_000

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from broker.groups.consumer.model import TopicsView
+from penstock.broker.groups.consumer.model import TopicsView
 
 
 def metadata_hash_of(names: Iterable[str], topics: TopicsView) -> int:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1

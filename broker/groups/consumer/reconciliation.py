@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
-from broker.groups.consumer.model import (
+from penstock.broker.groups.consumer.model import (
     NOTHING,
     Assignment,
     CurrentAssignment,

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
-from broker.groups.consumer.fields import (
+from penstock.broker.groups.consumer.fields import (
     read_names,
     read_partitions,
     write_names,
     write_partitions,
 )
-from broker.groups.consumer.model import (
+from penstock.broker.groups.consumer.model import (
     Assignment,
     ClassicMetadata,
     CurrentAssignment,
@@ -30,7 +30,7 @@ from broker.groups.consumer.model import (
     MemberState,
     ResolvedRegex,
 )
-from broker.groups.consumer.share_records import (
+from penstock.broker.groups.consumer.share_records import (
     read_share_assignment,
     read_share_epoch,
     read_share_metadata,
@@ -40,13 +40,13 @@ from broker.groups.consumer.share_records import (
     write_share_metadata,
     write_share_partitions,
 )
-from broker.groups.consumer.share_values import (
+from penstock.broker.groups.consumer.share_values import (
     ShareAssignment,
     ShareEpoch,
     ShareMetadata,
     SharePartitions,
 )
-from broker.groups.consumer.streams_records import (
+from penstock.broker.groups.consumer.streams_records import (
     read_streams_assignment,
     read_streams_epoch,
     read_streams_metadata,
@@ -58,17 +58,17 @@ from broker.groups.consumer.streams_records import (
     write_streams_target,
     write_topology,
 )
-from broker.groups.consumer.streams_values import (
+from penstock.broker.groups.consumer.streams_values import (
     StreamsAssignment,
     StreamsEpoch,
     StreamsMetadata,
     Tasks,
     Topology,
 )
-from broker.groups.model import GroupType
-from broker.groups.records import MalformedGroupRecord
-from broker.wire.errors import WireError
-from broker.wire.primitives import Reader, Writer
+from penstock.broker.groups.model import GroupType
+from penstock.broker.groups.records import MalformedGroupRecord
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.primitives import Reader, Writer
 
 _VALUE_VERSION: Final = 0
 _METADATA_HASH_TAG: Final = 0

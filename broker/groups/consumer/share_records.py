@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
-from broker.groups.consumer.fields import (
+from penstock.broker.groups.consumer.fields import (
     NULL_UUID,
     read_names,
     read_partitions,
     write_names,
     write_partitions,
 )
-from broker.groups.consumer.share_values import (
+from penstock.broker.groups.consumer.share_values import (
     NamedPartitions,
     ShareAssignment,
     ShareEpoch,
     ShareMetadata,
     SharePartitions,
 )
-from broker.wire.primitives import Reader, Writer
+from penstock.broker.wire.primitives import Reader, Writer
 
 _STABLE: Final = 0
 """The only state of a member: nothing has to be given up before another member reads it."""

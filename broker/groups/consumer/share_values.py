@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from uuid import UUID
 
-from broker.groups.consumer.model import Assignment
+from penstock.broker.groups.consumer.model import Assignment
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ Source: Kafka `StreamsGroup*Value.json`.
 from collections.abc import Sequence
 from typing import Final
 
-from broker.groups.consumer.fields import read_names, write_names
-from broker.groups.consumer.streams_values import (
+from penstock.broker.groups.consumer.fields import read_names, write_names
+from penstock.broker.groups.consumer.streams_values import (
     ActiveTasks,
     CopartitionGroup,
     HeldTasks,
@@ -22,7 +22,7 @@ from broker.groups.consumer.streams_values import (
     Tasks,
     Topology,
 )
-from broker.wire.primitives import Reader, Writer
+from penstock.broker.wire.primitives import Reader, Writer
 
 _VALIDATED_TAG: Final = 0
 _CONFIGS_TAG: Final = 1

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
-from broker.groups.consumer.matched_topics import MatchedTopics
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
+from penstock.broker.groups.consumer.matched_topics import MatchedTopics
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
 
 CHECKED_PER_SLICE_COUNT: Final = 200
 """Rights of one slice. With 10,000 ACLs about 8 ms, if no answer is remembered."""

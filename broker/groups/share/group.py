@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import cast
 from uuid import UUID
 
-from broker.groups.consumer.changes import GroupChanges, apply_in_order
-from broker.groups.consumer.deadlines import Deadlines
-from broker.groups.consumer.metadata_hash import metadata_hash_of
-from broker.groups.consumer.model import (
+from penstock.broker.groups.consumer.changes import GroupChanges, apply_in_order
+from penstock.broker.groups.consumer.deadlines import Deadlines
+from penstock.broker.groups.consumer.metadata_hash import metadata_hash_of
+from penstock.broker.groups.consumer.model import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     NOTHING,
@@ -28,17 +28,21 @@ from broker.groups.consumer.model import (
     HeartbeatResult,
     TopicsView,
 )
-from broker.groups.consumer.records import ConsumerRecordKey, ConsumerRecordKind, ConsumerValue
-from broker.groups.consumer.share_values import (
+from penstock.broker.groups.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerRecordKind,
+    ConsumerValue,
+)
+from penstock.broker.groups.consumer.share_values import (
     NamedPartitions,
     ShareAssignment,
     ShareEpoch,
     ShareMetadata,
     SharePartitions,
 )
-from broker.groups.model import GroupState
-from broker.groups.share.assignor import ShareSubscriber, assign_shared
-from broker.groups.share.model import (
+from penstock.broker.groups.model import GroupState
+from penstock.broker.groups.share.assignor import ShareSubscriber, assign_shared
+from penstock.broker.groups.share.model import (
     ShareHeartbeatRequest,
     ShareLimits,
     ShareMember,
@@ -47,7 +51,7 @@ from broker.groups.share.model import (
     without_partitions,
     without_topics,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (
     ConsumerRecordKind.SHARE_GROUP,

@@ -7,8 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from broker.groups.consumer.model import JOIN_EPOCH, NOTHING, Assignment
-from broker.groups.consumer.share_values import NamedPartitions, ShareAssignment, ShareMetadata
+from penstock.broker.groups.consumer.model import JOIN_EPOCH, NOTHING, Assignment
+from penstock.broker.groups.consumer.share_values import (
+    NamedPartitions,
+    ShareAssignment,
+    ShareMetadata,
+)
 
 
 @dataclass(frozen=True, slots=True)

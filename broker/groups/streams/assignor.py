@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.groups.consumer.streams_values import Tasks
-from broker.groups.streams.topology import ConfiguredSubtopology
+from penstock.broker.groups.consumer.streams_values import Tasks
+from penstock.broker.groups.streams.topology import ConfiguredSubtopology
 
 Task: TypeAlias = tuple[str, int]
 """Subtopology and partition."""

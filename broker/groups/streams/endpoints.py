@@ -5,9 +5,9 @@ Source: Kafka EndpointToPartitionsManager; KIP-1071, KIP-535.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from broker.groups.consumer.model import TopicsView
-from broker.groups.streams.model import EndpointPartitions, StreamsMember
-from broker.groups.streams.topology import ConfiguredTopology
+from penstock.broker.groups.consumer.model import TopicsView
+from penstock.broker.groups.streams.model import EndpointPartitions, StreamsMember
+from penstock.broker.groups.streams.topology import ConfiguredTopology
 
 
 def endpoint_partitions(

@@ -16,12 +16,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from broker.groups.consumer.changes import GroupChanges, apply_in_order
-from broker.groups.consumer.deadlines import Deadlines
-from broker.groups.consumer.metadata_hash import metadata_hash_of
-from broker.groups.consumer.model import HeartbeatRefused, TopicsView
-from broker.groups.consumer.records import ConsumerRecordKey, ConsumerRecordKind, ConsumerValue
-from broker.groups.consumer.streams_values import (
+from penstock.broker.groups.consumer.changes import GroupChanges, apply_in_order
+from penstock.broker.groups.consumer.deadlines import Deadlines
+from penstock.broker.groups.consumer.metadata_hash import metadata_hash_of
+from penstock.broker.groups.consumer.model import HeartbeatRefused, TopicsView
+from penstock.broker.groups.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerRecordKind,
+    ConsumerValue,
+)
+from penstock.broker.groups.consumer.streams_values import (
     HOLDS_NOTHING,
     NO_TASKS,
     StreamsAssignment,
@@ -31,25 +35,25 @@ from broker.groups.consumer.streams_values import (
     Tasks,
     Topology,
 )
-from broker.groups.model import GroupState
-from broker.groups.offsets import TopicPartition
-from broker.groups.streams.assignor import StreamsSubscriber, Task, assign_tasks
-from broker.groups.streams.endpoints import endpoint_partitions
-from broker.groups.streams.model import (
+from penstock.broker.groups.model import GroupState
+from penstock.broker.groups.offsets import TopicPartition
+from penstock.broker.groups.streams.assignor import StreamsSubscriber, Task, assign_tasks
+from penstock.broker.groups.streams.endpoints import endpoint_partitions
+from penstock.broker.groups.streams.model import (
     Status,
     StreamsHeartbeatRequest,
     StreamsHeartbeatResult,
     StreamsLimits,
     StreamsMember,
 )
-from broker.groups.streams.reconciliation import is_within, reconcile
-from broker.groups.streams.topology import (
+from penstock.broker.groups.streams.reconciliation import is_within, reconcile
+from penstock.broker.groups.streams.topology import (
     ConfiguredTopology,
     configure,
     required_topics,
     source_subtopologies,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 _RESTORED_IN_ORDER = (
     ConsumerRecordKind.STREAMS_GROUP,

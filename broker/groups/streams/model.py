@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from broker.groups.consumer.model import JOIN_EPOCH
-from broker.groups.consumer.streams_values import (
+from penstock.broker.groups.consumer.model import JOIN_EPOCH
+from penstock.broker.groups.consumer.streams_values import (
     StreamsAssignment,
     StreamsMetadata,
     TaskIds,
     Tasks,
     Topology,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 SUBTOPOLOGIES_MAX: Final = 1_000
 TOPICS_MAX: Final = 10_000

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker.groups.consumer.model import HeartbeatRefused
-from broker.groups.consumer.streams_values import (
+from penstock.broker.groups.consumer.model import HeartbeatRefused
+from penstock.broker.groups.consumer.streams_values import (
     HOLDS_NOTHING,
     HeldTasks,
     StreamsAssignment,
@@ -19,7 +19,7 @@ from broker.groups.consumer.streams_values import (
     TaskIds,
     Tasks,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 _NONE: Final[frozenset[int]] = frozenset()
 

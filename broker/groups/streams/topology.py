@@ -11,16 +11,16 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.groups.consumer.model import HeartbeatRefused, TopicsView
-from broker.groups.consumer.streams_values import InternalTopic, Subtopology, Topology
-from broker.groups.streams.model import (
+from penstock.broker.groups.consumer.model import HeartbeatRefused, TopicsView
+from penstock.broker.groups.consumer.streams_values import InternalTopic, Subtopology, Topology
+from penstock.broker.groups.streams.model import (
     SUBTOPOLOGIES_MAX,
     TASKS_MAX,
     TOPICS_MAX,
     MissingTopic,
     Status,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 _SHOWN_MAX: Final = 3
 

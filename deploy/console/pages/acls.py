@@ -7,8 +7,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from base.acls import CLUSTER_NAME, WILDCARD
-from deploy.clients.acls import (
+from penstock.base.acls import CLUSTER_NAME, WILDCARD
+from penstock.deploy.clients.acls import (
     OPERATIONS,
     PATTERNS,
     PERMISSIONS,
@@ -21,11 +21,11 @@ from deploy.clients.acls import (
     remove_acls,
     selection_of,
 )
-from deploy.clients.wire import WireClient
-from deploy.console.answers import listed
-from deploy.console.console import confirmed, console_of, done, form_of, integer, page
-from deploy.console.paging import page_of
-from deploy.errors import UsageError
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.console.answers import listed
+from penstock.deploy.console.console import confirmed, console_of, done, form_of, integer, page
+from penstock.deploy.console.paging import page_of
+from penstock.deploy.errors import UsageError
 
 _FILTERS: Final = ("principal", "resource", "name", "operation")
 _FIELDS: Final = tuple(field.name for field in fields(AclView))

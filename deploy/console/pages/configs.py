@@ -5,10 +5,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from controller.metadata.configs import BROKER_RESOURCE
-from deploy.clients import configs as client
-from deploy.console.console import console_of, done, form_of, page, rights_of
-from deploy.errors import UsageError
+from penstock.controller.metadata.configs import BROKER_RESOURCE
+from penstock.deploy.clients import configs as client
+from penstock.deploy.console.console import console_of, done, form_of, page, rights_of
+from penstock.deploy.errors import UsageError
 
 _ALL_BROKERS: Final = ""
 

@@ -5,10 +5,10 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deploy.console.console import Console, console_of, done, form_of, page, rights_of
-from deploy.doctor.examine import DoctorOptions, Examination
-from deploy.doctor.report import Report
-from deploy.errors import UsageError
+from penstock.deploy.console.console import Console, console_of, done, form_of, page, rights_of
+from penstock.deploy.doctor.examine import DoctorOptions, Examination
+from penstock.deploy.doctor.report import Report
+from penstock.deploy.errors import UsageError
 
 
 async def doctor(request: Request) -> Response:

@@ -6,9 +6,17 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deploy.console.console import console_of, done, form_of, integer, page, rights_of, utc_time
-from deploy.console.forks import ForkOptions, make_fork, plan_fork
-from deploy.console.paging import page_of
+from penstock.deploy.console.console import (
+    console_of,
+    done,
+    form_of,
+    integer,
+    page,
+    rights_of,
+    utc_time,
+)
+from penstock.deploy.console.forks import ForkOptions, make_fork, plan_fork
+from penstock.deploy.console.paging import page_of
 
 
 async def ask(request: Request) -> Response:

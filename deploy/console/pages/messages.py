@@ -6,10 +6,10 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deploy.console.console import console_of, integer, page, rights_of, utc_time
-from deploy.console.decoding import TopicDecoder
-from deploy.console.records import LIMITS, STARTS, RecordSelection, find_records
-from deploy.errors import UsageError
+from penstock.deploy.console.console import console_of, integer, page, rights_of, utc_time
+from penstock.deploy.console.decoding import TopicDecoder
+from penstock.deploy.console.records import LIMITS, STARTS, RecordSelection, find_records
+from penstock.deploy.errors import UsageError
 
 
 async def messages(request: Request) -> Response:

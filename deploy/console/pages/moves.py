@@ -8,10 +8,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from controller.metadata.topics import PartitionKey, is_moving
-from deploy.clients.wire import WireClient
-from deploy.console import views
-from deploy.console.console import (
+from penstock.controller.metadata.topics import PartitionKey, is_moving
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.console import views
+from penstock.deploy.console.console import (
     Console,
     console_of,
     done,
@@ -21,12 +21,12 @@ from deploy.console.console import (
     path_of,
     rights_of,
 )
-from deploy.console.events import HEARTBEAT, HEARTBEAT_S, comes, event, stream
-from deploy.console.paging import page_of
-from deploy.errors import KafkaFailed, UsageError
-from deploy.reassign.admin import reassign
-from deploy.reassign.plan import Key
-from deploy.reassign.trace import MoveView, view_move
+from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, comes, event, stream
+from penstock.deploy.console.paging import page_of
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.reassign.admin import reassign
+from penstock.deploy.reassign.plan import Key
+from penstock.deploy.reassign.trace import MoveView, view_move
 
 TRACE_S_MAX: Final = 5.0
 """How long after the election brokers may take to report their steps."""

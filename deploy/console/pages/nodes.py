@@ -3,8 +3,8 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deploy.clients.quorum import status_lines
-from deploy.console.console import console_of, page, rights_of
+from penstock.deploy.clients.quorum import status_lines
+from penstock.deploy.console.console import console_of, page, rights_of
 
 
 async def nodes(request: Request) -> Response:

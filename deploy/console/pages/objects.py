@@ -3,14 +3,14 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from base.ids import StreamId
-from deploy.console import views
-from deploy.console.bucket import read_index
-from deploy.console.console import console_of, integer, page, rights_of
-from deploy.console.paging import page_of
-from deploy.errors import UsageError
-from deploy.views import view_stream
-from objectstore.url import location
+from penstock.base.ids import StreamId
+from penstock.deploy.console import views
+from penstock.deploy.console.bucket import read_index
+from penstock.deploy.console.console import console_of, integer, page, rights_of
+from penstock.deploy.console.paging import page_of
+from penstock.deploy.errors import UsageError
+from penstock.deploy.views import view_stream
+from penstock.objectstore.url import location
 
 
 async def stream(request: Request) -> Response:

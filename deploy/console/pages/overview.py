@@ -8,9 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deploy.console.console import Console, console_of, page, rights_of
-from deploy.console.events import HEARTBEAT, HEARTBEAT_S, event, stream
-from deploy.top.view import TopView
+from penstock.deploy.console.console import Console, console_of, page, rights_of
+from penstock.deploy.console.events import HEARTBEAT, HEARTBEAT_S, event, stream
+from penstock.deploy.top.view import TopView
 
 TOPICS_SHOWN_MAX = 10
 

@@ -3,19 +3,19 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from controller.metadata.quotas import (
+from penstock.controller.metadata.quotas import (
     CLIENT_ID,
     CLIENT_QUOTAS,
     CONNECTION_CREATION_RATE,
     IP,
     USER,
 )
-from deploy.clients.quotas import DEFAULT, alter_quotas, list_quotas, shown
-from deploy.clients.wire import WireClient
-from deploy.console.answers import listed
-from deploy.console.console import console_of, done, form_of, integer, page
-from deploy.console.paging import page_of
-from deploy.errors import UsageError
+from penstock.deploy.clients.quotas import DEFAULT, alter_quotas, list_quotas, shown
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.console.answers import listed
+from penstock.deploy.console.console import console_of, done, form_of, integer, page
+from penstock.deploy.console.paging import page_of
+from penstock.deploy.errors import UsageError
 
 QUOTAS = (*CLIENT_QUOTAS, CONNECTION_CREATION_RATE)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deploy.clients.frozen_topics import find_deleted, frozen_topics, full_name
-from deploy.clients.kafka import Kafka
-from deploy.console import views
-from deploy.console.console import (
+from penstock.deploy.clients.frozen_topics import find_deleted, frozen_topics, full_name
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.console import views
+from penstock.deploy.console.console import (
     confirmed,
     console_of,
     done,
@@ -20,10 +20,10 @@ from deploy.console.console import (
     page,
     rights_of,
 )
-from deploy.console.paging import page_of
-from deploy.errors import KafkaFailed, UsageError
-from deploy.output import counted
-from deploy.snapshots import (
+from penstock.deploy.console.paging import page_of
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.output import counted
+from penstock.deploy.snapshots import (
     RestoredView,
     create_snapshot,
     delete_snapshot,

@@ -3,9 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deploy.console.console import console_of, form_of, page, rights_of
-from deploy.console.statements import ROWS_MAX, StatementResult, run_statement
-from deploy.errors import UsageError
+from penstock.deploy.console.console import console_of, form_of, page, rights_of
+from penstock.deploy.console.statements import ROWS_MAX, StatementResult, run_statement
+from penstock.deploy.errors import UsageError
 
 QUERY_CHARS_MAX = 10_000
 

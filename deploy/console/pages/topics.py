@@ -3,14 +3,14 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.topics import is_moving
-from deploy.clients import configs
-from deploy.clients.frozen_topics import delete_topic
-from deploy.clients.kafka import Kafka
-from deploy.clients.wire import WireClient
-from deploy.console import views
-from deploy.console.console import (
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.topics import is_moving
+from penstock.deploy.clients import configs
+from penstock.deploy.clients.frozen_topics import delete_topic
+from penstock.deploy.clients.kafka import Kafka
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.console import views
+from penstock.deploy.console.console import (
     confirmed,
     console_of,
     done,
@@ -20,14 +20,14 @@ from deploy.console.console import (
     path_of,
     rights_of,
 )
-from deploy.console.paging import page_of
-from deploy.errors import KafkaFailed, UsageError
-from deploy.reassign.admin import elect_preferred
-from deploy.reassign.plan import Key
-from deploy.top.cost import Prices
-from deploy.top.watch import broker_addresses
-from deploy.topic_sizes import TopicSizeView, topic_sizes
-from deploy.views import view_streams
+from penstock.deploy.console.paging import page_of
+from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.reassign.admin import elect_preferred
+from penstock.deploy.reassign.plan import Key
+from penstock.deploy.top.cost import Prices
+from penstock.deploy.top.watch import broker_addresses
+from penstock.deploy.topic_sizes import TopicSizeView, topic_sizes
+from penstock.deploy.views import view_streams
 
 TOPIC_RESOURCE = 2
 

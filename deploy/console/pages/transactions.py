@@ -3,11 +3,11 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from base.clock import wall_ms
-from deploy.console.console import console_of, integer, page
-from deploy.console.paging import page_of
-from deploy.transactions.admin import TransactionsClient
-from deploy.transactions.views import ListedTransaction, OpenTransaction, TransactionView
+from penstock.base.clock import wall_ms
+from penstock.deploy.console.console import console_of, integer, page
+from penstock.deploy.console.paging import page_of
+from penstock.deploy.transactions.admin import TransactionsClient
+from penstock.deploy.transactions.views import ListedTransaction, OpenTransaction, TransactionView
 
 HANGING_MS = 15 * 60_000
 """Age of an open transaction from which `penstock transactions find-hanging` looks at it."""

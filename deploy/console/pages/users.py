@@ -9,15 +9,15 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from base.principal import USER as USER_KIND
-from base.scram import ITERATIONS_MIN, SCRAM_BY_NAME, ScramMechanism
-from controller.metadata.quotas import USER
-from deploy.clients.acls import AclSelection, known, listed_acls
-from deploy.clients.quotas import list_quotas, shown
-from deploy.clients.users import UserView, create_user, delete_credential, list_users
-from deploy.clients.wire import WireClient
-from deploy.console.answers import listed
-from deploy.console.console import (
+from penstock.base.principal import USER as USER_KIND
+from penstock.base.scram import ITERATIONS_MIN, SCRAM_BY_NAME, ScramMechanism
+from penstock.controller.metadata.quotas import USER
+from penstock.deploy.clients.acls import AclSelection, known, listed_acls
+from penstock.deploy.clients.quotas import list_quotas, shown
+from penstock.deploy.clients.users import UserView, create_user, delete_credential, list_users
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.console.answers import listed
+from penstock.deploy.console.console import (
     confirmed,
     console_of,
     done,
@@ -26,8 +26,8 @@ from deploy.console.console import (
     page,
     session_of,
 )
-from deploy.console.paging import page_of
-from deploy.errors import UsageError
+from penstock.deploy.console.paging import page_of
+from penstock.deploy.errors import UsageError
 
 _DEFAULT = ScramMechanism.SCRAM_SHA_512.sasl_name
 

@@ -6,7 +6,7 @@ Invariant: pure. Whether a node may serve it as configured is decided by `deploy
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from base.settings import Kind, Setting, SettingInvalid, check
+from penstock.base.settings import Kind, Setting, SettingInvalid, check
 
 OFF: Final = "off"
 READ: Final = "read"

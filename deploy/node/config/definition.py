@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 
-from base.listeners import LISTENER_PREFIX, ListenerKey, parse_listeners
-from base.settings import (
+from penstock.base.listeners import LISTENER_PREFIX, ListenerKey, parse_listeners
+from penstock.base.settings import (
     Field,
     Kind,
     Setting,
@@ -18,15 +18,15 @@ from base.settings import (
     check,
     fields_of,
 )
-from broker.config import BrokerConfig
-from broker.listener_settings import listener_field, listener_settings
-from broker.security.config import SecurityConfig
-from controller.api.tls import TlsConfig
-from controller.config import ControllerConfig
-from deploy.node.config.console import ConsoleConfig
-from deploy.node.logs import LEVELS
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.broker.config import BrokerConfig
+from penstock.broker.listener_settings import listener_field, listener_settings
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.tls import TlsConfig
+from penstock.controller.config import ControllerConfig
+from penstock.deploy.node.config.console import ConsoleConfig
+from penstock.deploy.node.logs import LEVELS
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 Role = Literal["broker", "controller"]
 ROLES: Final[tuple[Role, ...]] = ("broker", "controller")

@@ -7,22 +7,22 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from base.settings import (
+from penstock.base.settings import (
     Field,
     Kind,
     allowed_briefly,
     fields_of,
     shown,
 )
-from broker.config import BrokerConfig
-from broker.dynamic_settings import UNUSED
-from broker.security.config import SecurityConfig
-from controller.api.tls import TlsConfig
-from controller.config import ControllerConfig
-from controller.metadata.group_configs import GROUP_CONFIGS
-from controller.metadata.topic_configs import TOPIC_CONFIGS
-from deploy.node.config.console import ConsoleConfig
-from deploy.node.config.definition import (
+from penstock.broker.config import BrokerConfig
+from penstock.broker.dynamic_settings import UNUSED
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.tls import TlsConfig
+from penstock.controller.config import ControllerConfig
+from penstock.controller.metadata.group_configs import GROUP_CONFIGS
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.deploy.node.config.console import ConsoleConfig
+from penstock.deploy.node.config.definition import (
     PARTS,
     ProcessConfig,
     Role,
@@ -30,8 +30,8 @@ from deploy.node.config.definition import (
     settings_of,
     variable_of,
 )
-from stream.compaction.plan import CompactionConfig
-from stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
 
 _TITLES: Final[dict[type[Any], str]] = {
     ProcessConfig: "Every process",

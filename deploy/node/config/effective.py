@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from base.listeners import expand, split_key, uses
-from base.settings import (
+from penstock.base.listeners import expand, split_key, uses
+from penstock.base.settings import (
     HIDDEN,
     Field,
     Kind,
@@ -20,12 +20,12 @@ from base.settings import (
     renamed,
     text_of,
 )
-from base.settings import shown as shown_value
-from broker.config import BrokerConfig
-from broker.security.config import SecurityConfig
-from controller.api.errors import InvalidConfig
-from deploy.errors import UsageError
-from deploy.node.config.definition import (
+from penstock.base.settings import shown as shown_value
+from penstock.broker.config import BrokerConfig
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.errors import InvalidConfig
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.config.definition import (
     PARTS,
     Role,
     flag_of,
@@ -33,12 +33,12 @@ from deploy.node.config.definition import (
     settings_of,
     variable_of,
 )
-from deploy.node.config.exposure import InsecureListener, exposures
-from deploy.node.config.sources import Given
-from objectstore.config import S3Config
-from objectstore.errors import InvalidStoreUrl
-from objectstore.url import parse_store_url, redact_url
-from stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+from penstock.deploy.node.config.exposure import InsecureListener, exposures
+from penstock.deploy.node.config.sources import Given
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.errors import InvalidStoreUrl
+from penstock.objectstore.url import parse_store_url, redact_url
+from penstock.stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
 
 DEFAULT: Final = "default"
 LOCAL_DEFAULT: Final = "default over memory and files"

@@ -18,11 +18,11 @@ Invariant: pure.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from base.listeners import Listener, SecurityProtocol, is_loopback, parse_listeners
-from broker.config import BrokerConfig
-from broker.security.config import AUTH_REQUIRED, SecurityConfig
-from controller.api.tls import TlsConfig
-from controller.config import ControllerConfig
+from penstock.base.listeners import Listener, SecurityProtocol, is_loopback, parse_listeners
+from penstock.broker.config import BrokerConfig
+from penstock.broker.security.config import AUTH_REQUIRED, SecurityConfig
+from penstock.controller.api.tls import TlsConfig
+from penstock.controller.config import ControllerConfig
 
 _SET_TLS: Final = (
     "set controller.ssl.certificate.location, controller.ssl.key.location and"

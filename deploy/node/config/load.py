@@ -5,11 +5,11 @@ import socket
 import tomllib
 from collections.abc import Mapping, Sequence
 
-from base.listeners import pod_values
-from deploy.errors import UsageError
-from deploy.node.config.definition import Role
-from deploy.node.config.effective import Effective, resolve
-from deploy.node.config.sources import (
+from penstock.base.listeners import pod_values
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.config.definition import Role
+from penstock.deploy.node.config.effective import Effective, resolve
+from penstock.deploy.node.config.sources import (
     CONFIG_VARIABLE,
     Given,
     from_environment,

@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection
 from typing import Any, Final
 
-from base.settings import Field, Kind, text_of
-from deploy.node.config.definition import ROLES, Role, settings_of
-from deploy.node.config.docs import first_sentence
+from penstock.base.settings import Field, Kind, text_of
+from penstock.deploy.node.config.definition import ROLES, Role, settings_of
+from penstock.deploy.node.config.docs import first_sentence
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 """The draft that Helm supports."""

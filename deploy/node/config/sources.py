@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from base.listeners import LISTENER_PREFIX
-from base.settings import Kind
-from broker.listener_settings import listener_key_problem, listener_settings
-from deploy.errors import UnknownSetting, UsageError
-from deploy.node.config.definition import (
+from penstock.base.listeners import LISTENER_PREFIX
+from penstock.base.settings import Kind
+from penstock.broker.listener_settings import listener_key_problem, listener_settings
+from penstock.deploy.errors import UnknownSetting, UsageError
+from penstock.deploy.node.config.definition import (
     ROLES,
     Role,
     flag_of,
@@ -25,7 +25,7 @@ from deploy.node.config.definition import (
     settings_of,
     variable_of,
 )
-from objectstore.url import redact_url
+from penstock.objectstore.url import redact_url
 
 PREFIX: Final = "PENSTOCK_"
 CONFIG_FLAG: Final = "--config"

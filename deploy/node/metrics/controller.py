@@ -9,19 +9,19 @@ leader. Cost: O(brokers + moving partitions). Must not count anything itself.
 from collections.abc import Iterator
 from importlib.metadata import version
 
-from base.clock import wall_ms
-from base.histogram import Latencies
-from controller.api.gate import Gate
-from controller.leader.active_controller import ActiveController
-from controller.main import ControllerHealth, ControllerServer
-from controller.metadata.image import MetadataImage
-from controller.metadata.objects import ObjectPhase
-from controller.metadata.topics import NO_LEADER, is_moving
-from controller.raft.replicated_log import RaftQuorum
-from deploy.node.metrics import table
-from deploy.node.metrics.exposition import Reading
-from deploy.node.metrics.store import read_store
-from stream.ports import ObjectRole
+from penstock.base.clock import wall_ms
+from penstock.base.histogram import Latencies
+from penstock.controller.api.gate import Gate
+from penstock.controller.leader.active_controller import ActiveController
+from penstock.controller.main import ControllerHealth, ControllerServer
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.controller.metadata.topics import NO_LEADER, is_moving
+from penstock.controller.raft.replicated_log import RaftQuorum
+from penstock.deploy.node.metrics import table
+from penstock.deploy.node.metrics.exposition import Reading
+from penstock.deploy.node.metrics.store import read_store
+from penstock.stream.ports import ObjectRole
 
 _KINDS = {ObjectRole.STREAM: "stream", ObjectRole.STREAM_SET: "stream_set", ObjectRole.WAL: "wal"}
 

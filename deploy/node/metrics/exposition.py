@@ -17,11 +17,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from base.histogram import Latencies, LatencyHistogram
-from deploy.node.config.definition import Role
-from deploy.node.health import Answer, Route
-from deploy.node.metrics import table
-from deploy.node.metrics.table import Metric
+from penstock.base.histogram import Latencies, LatencyHistogram
+from penstock.deploy.node.config.definition import Role
+from penstock.deploy.node.health import Answer, Route
+from penstock.deploy.node.metrics import table
+from penstock.deploy.node.metrics.table import Metric
 
 Reading: TypeAlias = tuple[Metric, tuple[str, ...], float | Latencies]
 """A metric, the values of its labels, and its value."""

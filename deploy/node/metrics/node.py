@@ -2,10 +2,10 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from base.health import Health
-from controller.main import ControllerHealth
-from deploy.node.health import Route
-from deploy.node.metrics.exposition import Exposition
+from penstock.base.health import Health
+from penstock.controller.main import ControllerHealth
+from penstock.deploy.node.health import Route
+from penstock.deploy.node.metrics.exposition import Exposition
 
 
 def metrics_of(health: Health) -> AbstractAsyncContextManager[dict[str, Route]]:
@@ -13,11 +13,11 @@ def metrics_of(health: Health) -> AbstractAsyncContextManager[dict[str, Route]]:
     role.
     """
     if isinstance(health, ControllerHealth):
-        from deploy.node.metrics.controller import ControllerReader
+        from penstock.deploy.node.metrics.controller import ControllerReader
 
         return Exposition("controller", ControllerReader(health)).serve()
-    from broker.health import BrokerHealth
-    from deploy.node.metrics.broker import BrokerReader
+    from penstock.broker.health import BrokerHealth
+    from penstock.deploy.node.metrics.broker import BrokerReader
 
     assert isinstance(health, BrokerHealth), health
     return Exposition("broker", BrokerReader(health)).serve()

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from deploy.node.metrics import table
-from deploy.node.metrics.exposition import Reading
-from objectstore.metered import StoreMeter
+from penstock.deploy.node.metrics import table
+from penstock.deploy.node.metrics.exposition import Reading
+from penstock.objectstore.metered import StoreMeter
 
 _OUTCOMES: Final = {
     "ObjectNotFound": "not_found",

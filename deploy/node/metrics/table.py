@@ -10,7 +10,7 @@ on the sources of values.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from deploy.node.config.definition import ROLES, Role
+from penstock.deploy.node.config.definition import ROLES, Role
 
 Kind = Literal["counter", "gauge", "histogram"]
 

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from deploy.node.otlp import url_of
+from penstock.deploy.node.otlp import url_of
 
 SPANS_MAX: Final = 4_096
 """About 2 KB each."""

@@ -11,10 +11,10 @@ from typing import Final
 
 from opentelemetry.trace import SpanKind, Tracer, set_span_in_context
 
-from controller.api.messages import MoveTrace
-from controller.metadata.records import PartitionRecord
-from deploy.reassign.plan import Key
-from deploy.reassign.trace import view_move
+from penstock.controller.api.messages import MoveTrace
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.deploy.reassign.plan import Key
+from penstock.deploy.reassign.trace import view_move
 
 _NS_PER_MS: Final = 1_000_000
 

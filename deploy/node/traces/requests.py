@@ -28,10 +28,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from base.ids import WalSequence
+from penstock.base.ids import WalSequence
 
 if TYPE_CHECKING:
-    from stream.wal.append import AppendDone, WalAppend
+    from penstock.stream.wal.append import AppendDone, WalAppend
 
 
 class _Waiting(NamedTuple):

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from base.extras import install_hint
-from deploy.errors import UsageError
-from deploy.node.otlp import TRACES, ReceiverFiles
+from penstock.base.extras import install_hint
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.otlp import TRACES, ReceiverFiles
 
 if TYPE_CHECKING:
-    from controller.leader.move_traces import MoveListener
-    from deploy.node.config.definition import ProcessConfig
-    from deploy.node.traces.export import Exporter
-    from stream.wal.tracing import Tracing
+    from penstock.controller.leader.move_traces import MoveListener
+    from penstock.deploy.node.config.definition import ProcessConfig
+    from penstock.deploy.node.traces.export import Exporter
+    from penstock.stream.wal.tracing import Tracing
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
             return
         from random import random
 
-        from deploy.node.traces.requests import RequestTracing
+        from penstock.deploy.node.traces.requests import RequestTracing
 
         yield RequestTracing(
             exporter.tracer,
@@ -45,7 +45,7 @@ def of_moves(config: "ProcessConfig") -> "Generator[MoveListener | None]":
         if exporter is None:
             yield None
             return
-        from deploy.node.traces.moves import MoveSpans
+        from penstock.deploy.node.traces.moves import MoveSpans
 
         yield MoveSpans(exporter.tracer).moved
 
@@ -60,7 +60,7 @@ def _exporter(config: "ProcessConfig", service: str) -> "Generator[Exporter | No
             "traces.otlp.endpoint is set, but OpenTelemetry is not installed:"
             f" {install_hint('traces')}"
         )
-    from deploy.node.traces.export import Exporter
+    from penstock.deploy.node.traces.export import Exporter
 
     ReceiverFiles.of(os.environ, TRACES).context()
     exporter = Exporter(config.traces_otlp_endpoint, service)

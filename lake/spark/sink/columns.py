@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql.types import StructType
 
-from lake.spark.errors import InvalidOption
+from penstock.lake.spark.errors import InvalidOption
 
 _TYPES: Final = {
     "topic": ("string",),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from lake.spark.errors import InvalidOption
-from lake.spark.sink.settings import (
+from penstock.lake.spark.errors import InvalidOption
+from penstock.lake.spark.sink.settings import (
     MAX_BLOCK_MS,
     number,
     producer_settings,

@@ -16,11 +16,11 @@ from typing import Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.spark.errors import InvalidOption
-from lake.spark.sink.errors import ProducerFailed, WriteFailed
-from lake.spark.sink.options import WriteOptions
-from lake.spark.sink.rows import Record, check_rows, records
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.spark.errors import InvalidOption
+from penstock.lake.spark.sink.errors import ProducerFailed, WriteFailed
+from penstock.lake.spark.sink.options import WriteOptions
+from penstock.lake.spark.sink.rows import Record, check_rows, records
 
 _GRACE_S: Final = 15.0
 """The time to wait after librdkafka itself gives up a record."""

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
-from lake.arrow.pyarrow_untyped import (
+from penstock.lake.arrow.pyarrow_untyped import (
     Array,
     RecordBatch,
     pa,
     pc,
 )
-from lake.spark.sink.errors import InvalidRow
+from penstock.lake.spark.sink.errors import InvalidRow
 
 _TIMESTAMP_MS: Final = pa.timestamp("ms", tz="UTC")
 Headers = list[tuple[str, str | bytes | None]]

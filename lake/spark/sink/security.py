@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from lake.spark.errors import InvalidOption
+from penstock.lake.spark.errors import InvalidOption
 
 NAMES: Final = frozenset(
     {

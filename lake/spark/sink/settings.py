@@ -10,9 +10,9 @@ deadline. Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
 from collections.abc import Mapping
 from typing import Final
 
-from lake.spark.errors import InvalidOption
-from lake.spark.sink.security import NAMES as SECURITY_NAMES
-from lake.spark.sink.security import security_settings
+from penstock.lake.spark.errors import InvalidOption
+from penstock.lake.spark.sink.security import NAMES as SECURITY_NAMES
+from penstock.lake.spark.sink.security import security_settings
 
 _DEFAULTS: Final = {
     "acks": "all",

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from lake.arrow.background import background
-from lake.arrow.pyarrow_untyped import RecordBatch, pa
-from lake.spark.sink.rows import check_rows
-from stream.format.keys import staged_key, staged_prefix
+from penstock.lake.arrow.background import background
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch, pa
+from penstock.lake.spark.sink.rows import check_rows
+from penstock.stream.format.keys import staged_key, staged_prefix
 
 OBJECT_BYTES_MAX: Final = 16 << 20
 _DEADLINE_S: Final = 300.0

@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from base.log import get_logger
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.spark.sink.errors import StaleWrite, TransactionFailed
-from lake.spark.sink.options import WriteOptions
-from lake.spark.sink.producer import RecordProducer
+from penstock.base.log import get_logger
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.spark.sink.errors import StaleWrite, TransactionFailed
+from penstock.lake.spark.sink.options import WriteOptions
+from penstock.lake.spark.sink.producer import RecordProducer
 
 PREFIX: Final = "penstock-spark-"
 _MARKER_TOPIC: Final = "__consumer_offsets"

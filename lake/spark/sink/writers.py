@@ -21,17 +21,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from base.log import get_logger
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.spark.errors import InvalidOption
-from lake.spark.sink.columns import check_columns
-from lake.spark.sink.errors import TransactionFailed
-from lake.spark.sink.options import WriteOptions, parse_write, write_warnings
-from lake.spark.sink.producer import RecordProducer, check_settings
-from lake.spark.sink.staging import Staging
-from lake.spark.sink.transaction import Transaction, WriteId
-from objectstore.errors import InvalidStoreUrl, ObjectStoreError
-from objectstore.url import parse_store_url
+from penstock.base.log import get_logger
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.spark.errors import InvalidOption
+from penstock.lake.spark.sink.columns import check_columns
+from penstock.lake.spark.sink.errors import TransactionFailed
+from penstock.lake.spark.sink.options import WriteOptions, parse_write, write_warnings
+from penstock.lake.spark.sink.producer import RecordProducer, check_settings
+from penstock.lake.spark.sink.staging import Staging
+from penstock.lake.spark.sink.transaction import Transaction, WriteId
+from penstock.objectstore.errors import InvalidStoreUrl, ObjectStoreError
+from penstock.objectstore.url import parse_store_url
 
 _log = get_logger(__name__)
 _QUERY_ID = "sql.streaming.queryId"

@@ -24,9 +24,9 @@ import cramjam
 import msgspec
 from crc32c import crc32c
 
-from stream.batch.compression import Compression, decompress
-from stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt
-from stream.format.manifest.model import (
+from penstock.stream.batch.compression import Compression, decompress
+from penstock.stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt
+from penstock.stream.format.manifest.model import (
     Entries,
     ManifestRoot,
     PageRef,
@@ -35,7 +35,7 @@ from stream.format.manifest.model import (
     Shard,
     StreamEntry,
 )
-from stream.ports import OWN_STREAM
+from penstock.stream.ports import OWN_STREAM
 
 MAGIC = b"PNSTMNFT"
 END_MAGIC = b"TFMNTSNP"

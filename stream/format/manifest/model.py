@@ -15,14 +15,14 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     StreamId,
     WalSequence,
 )
-from stream.ports import BrokerIncarnation
+from penstock.stream.ports import BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256
 """Partitions in one shard, the unit that is rewritten when one of its partitions changes, and that

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.raft.core import RaftCore
+from penstock.controller.raft.core import RaftCore
 from tests.support.raft_scenario import Failed, Scenario
 
 HERE = Path(__file__).parent

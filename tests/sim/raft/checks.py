@@ -8,8 +8,8 @@ follow each other one voter at a time.
 from collections.abc import Sequence
 from typing import Protocol
 
-from controller.raft.core import RaftCore
-from controller.raft.messages import Entry, Members
+from penstock.controller.raft.core import RaftCore
+from penstock.controller.raft.messages import Entry, Members
 
 
 class Violation(AssertionError):

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from controller.raft import membership
-from controller.raft.core import RaftCore, Role
-from controller.raft.messages import (
+from penstock.controller.raft import membership
+from penstock.controller.raft.core import RaftCore, Role
+from penstock.controller.raft.messages import (
     NOBODY,
     Append,
     AppendReply,

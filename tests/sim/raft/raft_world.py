@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from controller.raft import membership
-from controller.raft.core import RaftCore
-from controller.raft.core_config import CoreConfig
-from controller.raft.log import RaftLog
-from controller.raft.messages import (
+from penstock.controller.raft import membership
+from penstock.controller.raft.core import RaftCore
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.log import RaftLog
+from penstock.controller.raft.messages import (
     AppendReply,
     Base,
     Endpoint,

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from controller.raft.core import RaftCore
+from penstock.controller.raft.core import RaftCore
 from tests.sim.raft.checks import Violation
 from tests.sim.raft.raft_mutants import (
     CHANGING,

@@ -9,7 +9,7 @@ import pytest
 
 FAULTS = """
 import resource, sys
-from base.allocator import keep_freed_memory
+from penstock.base.allocator import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 

@@ -2,8 +2,8 @@
 
 from structlog.testing import capture_logs
 
-from base import audit
-from base.audit import ChangeLog
+from penstock.base import audit
+from penstock.base.audit import ChangeLog
 
 
 def test_who_changes_a_lot_fills_no_disk_and_hides_nobody_elses_changes() -> None:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from base.backoff import Backoff
+from penstock.base.backoff import Backoff
 
 FIRST_MS, MAX_MS = 50, 1_000
 

@@ -1,7 +1,7 @@
 """A clock counts the time for which its machine was suspended."""
 
-from base.clock import SUSPENSION_MIN_S, counting_suspensions
-from base.ids import Millis
+from penstock.base.clock import SUSPENSION_MIN_S, counting_suspensions
+from penstock.base.ids import Millis
 
 HOUR_S = 3_600
 

@@ -10,7 +10,7 @@ import pytest
 def test_collections_begin_when_the_process_is_tuned(begin: str, frozen: str) -> None:
     code = f"""
 import gc
-from base.collector import YOUNG_OBJECTS, pause_collector, {begin}_collector
+from penstock.base.collector import YOUNG_OBJECTS, pause_collector, {begin}_collector
 pause_collector()
 print(gc.isenabled())
 {begin}_collector()
@@ -25,7 +25,7 @@ print(gc.isenabled(), gc.get_threshold()[0] == YOUNG_OBJECTS, gc.get_freeze_coun
 def test_a_collection_of_objects_that_stay_is_short() -> None:
     code = """
 import gc
-from base.collector import tune_collector
+from penstock.base.collector import tune_collector
 tune_collector()
 sizes = []
 def note(phase, info):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 CRASH = """
 import os, resource
-from base.core_dumps import forgo_core_dumps
+from penstock.base.core_dumps import forgo_core_dumps
 _, hard = resource.getrlimit(resource.RLIMIT_CORE)
 resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 forgo_core_dumps()

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 _CONFIGURATIONS = {
-    "node": "from deploy.node import logs; logs.configure('info')",
+    "node": "from penstock.deploy.node import logs; logs.configure('info')",
     "library": "",
 }
 _LOGS = """
 {configuration}
 import structlog
-from base.log import get_logger
+from penstock.base.log import get_logger
 for logger in (get_logger("stream.test"), {loggers}):
     for method in ("warning", "error", "exception"):
         getattr(logger, method)("event", value="x" * 10_000)

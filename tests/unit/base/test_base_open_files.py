@@ -7,7 +7,7 @@ _LOWERED = """
 import resource
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-from base.open_files import raise_open_files_limit
+from penstock.base.open_files import raise_open_files_limit
 raise_open_files_limit()
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 """

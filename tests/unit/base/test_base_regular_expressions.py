@@ -2,7 +2,7 @@
 
 import pytest
 
-from base.regular_expressions import (
+from penstock.base.regular_expressions import (
     CHARACTERS_MAX,
     INSTRUCTIONS_MAX,
     RegexInvalid,

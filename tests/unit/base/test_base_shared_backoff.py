@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from base.shared_backoff import SharedBackoff
+from penstock.base.shared_backoff import SharedBackoff
 from tests.support.waiting import until
 
 FIRST_S, MAX_S = 0.004, 0.1

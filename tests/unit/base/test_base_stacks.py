@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import asyncio, time
 import uvloop
-from base.stacks import dump_stacks_on_quit
+from penstock.base.stacks import dump_stacks_on_quit
 
 async def waits_for_ever():
     await asyncio.Event().wait()

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from base.listening import stop_listening
+from penstock.base.listening import stop_listening
 
 
 class Kept(asyncio.Protocol):

@@ -4,11 +4,11 @@ from ipaddress import ip_address
 
 import pytest
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from base.principal import ANONYMOUS, USER, Principal
-from broker.security import acls
-from broker.security.acls import AclIndex, canonical_host
-from controller.metadata.records import AclEntry
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.principal import ANONYMOUS, USER, Principal
+from penstock.broker.security import acls
+from penstock.broker.security.acls import AclIndex, canonical_host
+from penstock.controller.metadata.records import AclEntry
 
 ALICE = Principal(USER, "alice")
 TOPIC, READ = ResourceType.TOPIC, Operation.READ

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.errors import ErrorCode
-from broker.wire import apis
-from broker.wire.gen import alter_configs as wire
-from controller.metadata.records import ConfigRecord
+from penstock.broker.errors import ErrorCode
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import alter_configs as wire
+from penstock.controller.metadata.records import ConfigRecord
 from tests.support.handlers import Fixture
 
 TOPIC, BROKER, GROUP = 2, 4, 32

@@ -6,15 +6,15 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from base import audit
-from base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
-from base.principal import ANONYMOUS, USER, Principal
-from base.settings import SettingInvalid
-from broker.errors import ErrorCode
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from broker.wire import apis
-from broker.wire.error_codes import known_code
-from broker.wire.gen import (
+from penstock.base import audit
+from penstock.base.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from penstock.base.principal import ANONYMOUS, USER, Principal
+from penstock.base.settings import SettingInvalid
+from penstock.broker.errors import ErrorCode
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import known_code
+from penstock.broker.wire.gen import (
     create_acls,
     create_topics,
     delete_acls,
@@ -23,9 +23,9 @@ from broker.wire.gen import (
     describe_cluster,
     metadata,
 )
-from controller.api import messages
-from controller.api.errors import refusal
-from controller.metadata.records import AclEntry
+from penstock.controller.api import messages
+from penstock.controller.api.errors import refusal
+from penstock.controller.metadata.records import AclEntry
 from tests.support.handlers import Fixture
 
 ALICE = Principal(USER, "alice")

@@ -4,9 +4,9 @@ limited.
 
 import pytest
 
-from base.log_limit import LogLimit
-from base.settings import SettingInvalid
-from broker.config import BrokerConfig
+from penstock.base.log_limit import LogLimit
+from penstock.base.settings import SettingInvalid
+from penstock.broker.config import BrokerConfig
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.network.connection import FrameReader, ResponseOrder
-from broker.wire.errors import FrameTooLarge
+from penstock.broker.network.connection import FrameReader, ResponseOrder
+from penstock.broker.wire.errors import FrameTooLarge
 
 BYTES_MAX = 1_000_000
 

@@ -8,19 +8,19 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     Offset,
 )
-from broker.errors import ErrorCode
-from broker.handlers.departed import LISTED_S
-from broker.handlers.node import Node
-from broker.network.dispatcher import CannotAnswer
-from broker.network.request import Response
-from broker.wire import apis, framing
-from broker.wire.errors import UnsupportedApi, WireError
-from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic
-from broker.wire.gen import (
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.departed import LISTED_S
+from penstock.broker.handlers.node import Node
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.request import Response
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.errors import UnsupportedApi, WireError
+from penstock.broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic
+from penstock.broker.wire.gen import (
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -38,9 +38,9 @@ from broker.wire.gen import (
     streams_group_describe,
     streams_group_heartbeat,
 )
-from controller.api import messages
-from controller.metadata.features import newest_levels
-from controller.metadata.records import (
+from penstock.controller.api import messages
+from penstock.controller.metadata.features import newest_levels
+from penstock.controller.metadata.records import (
     ConfigRecord,
     FeatureRecord,
     FrozenTopicRecord,

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from base.turns import at_once
-from broker.partition.load_meter import STEP_COUNT, AppendTimes, LoadMeter
-from controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load
+from penstock.base.turns import at_once
+from penstock.broker.partition.load_meter import STEP_COUNT, AppendTimes, LoadMeter
+from penstock.controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load
 from tests.support.partition_harness import PartitionHarness, batch
 
 

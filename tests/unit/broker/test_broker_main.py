@@ -2,15 +2,15 @@
 
 import pytest
 
-from broker import main
-from broker.config import BrokerConfig
-from broker.node import Broker
-from controller.api.errors import NodeRefused
-from controller.api.follower import FollowerFenced
-from controller.api.messages import Status
-from controller.metadata.records import MetadataOffset
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.broker import main
+from penstock.broker.config import BrokerConfig
+from penstock.broker.node import Broker
+from penstock.controller.api.errors import NodeRefused
+from penstock.controller.api.follower import FollowerFenced
+from penstock.controller.api.messages import Status
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 
 @pytest.mark.parametrize(

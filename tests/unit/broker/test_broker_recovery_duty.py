@@ -8,15 +8,21 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import NodeEpoch, NodeId, WalSequence
-from broker import recovery_duty
-from broker.recovery_duty import RecoveryDuty
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import KeyValueRecord, NodeRecord, Record, WalEnded, WalRecord
-from controller.metadata.wal_losses import acceptance_key, accepted_losses, encode_slots
-from stream.errors import WalDamaged
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeEpoch, NodeId, WalSequence
+from penstock.broker import recovery_duty
+from penstock.broker.recovery_duty import RecoveryDuty
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
+    KeyValueRecord,
+    NodeRecord,
+    Record,
+    WalEnded,
+    WalRecord,
+)
+from penstock.controller.metadata.wal_losses import acceptance_key, accepted_losses, encode_slots
+from penstock.stream.errors import WalDamaged
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.waiting import until
 
 ME = BrokerIncarnation(NodeId(1), NodeEpoch(5))

@@ -13,16 +13,16 @@ from typing import Any, Final
 import pytest
 import uvloop
 
-from base.listeners import SecurityProtocol
-from base.open_files import raise_open_files_limit
-from base.principal import USER, Principal
-from broker.config import BrokerConfig
-from broker.network.client_connection import BURST_BYTES_MAX, Connection
-from broker.network.connection import RECEIVE_BYTES
-from broker.network.dispatcher import CannotAnswer
-from broker.network.request import ConnectionInfo, Respond, Response
-from broker.network.server import PortTaken, Server
-from broker.wire.errors import Truncated
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.open_files import raise_open_files_limit
+from penstock.base.principal import USER, Principal
+from penstock.broker.config import BrokerConfig
+from penstock.broker.network.client_connection import BURST_BYTES_MAX, Connection
+from penstock.broker.network.connection import RECEIVE_BYTES
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.network.request import ConnectionInfo, Respond, Response
+from penstock.broker.network.server import PortTaken, Server
+from penstock.broker.wire.errors import Truncated
 from tests.support.waiting import until
 
 SOMAXCONN: Final = Path("/proc/sys/net/core/somaxconn")

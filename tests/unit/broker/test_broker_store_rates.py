@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.store_rates import StoreRates
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
+from penstock.broker.store_rates import StoreRates
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.metered import MeteredStore
 
 
 async def test_rates_are_of_the_time_that_was_watched_and_fade() -> None:

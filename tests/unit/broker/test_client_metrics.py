@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
-from broker.client_metrics.instances import ClientInstances, TelemetryRefused
-from broker.client_metrics.otlp import (
+from penstock.broker.client_metrics.instances import ClientInstances, TelemetryRefused
+from penstock.broker.client_metrics.otlp import (
     ANSWER_FIELDS_MAX,
     FIELDS_MAX,
     MESSAGE_BYTES_MAX,
@@ -21,8 +21,12 @@ from broker.client_metrics.otlp import (
     resource_of,
     with_resource,
 )
-from broker.client_metrics.subscriptions import ClientIdentity, ClientSubscription, wanted_of
-from broker.errors import ErrorCode
+from penstock.broker.client_metrics.subscriptions import (
+    ClientIdentity,
+    ClientSubscription,
+    wanted_of,
+)
+from penstock.broker.errors import ErrorCode
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 IDENTITY = ClientIdentity("orders-1", str(ONE), "apache-kafka-java", "4.2.0", "10.0.0.7", "45678")

@@ -4,11 +4,11 @@ remembered.
 
 import pytest
 
-from broker.quotas import clients
-from broker.quotas.clients import Client, ClientQuotas, RequestQuota
-from broker.quotas.rates import Window
-from controller.metadata.quotas import QuotasImage
-from controller.metadata.records import QuotaRecord, QuotaTarget
+from penstock.broker.quotas import clients
+from penstock.broker.quotas.clients import Client, ClientQuotas, RequestQuota
+from penstock.broker.quotas.rates import Window
+from penstock.controller.metadata.quotas import QuotasImage
+from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
 
 
 class Time:

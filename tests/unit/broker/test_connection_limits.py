@@ -11,19 +11,19 @@ from typing import Any, Self
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.network import admission
-from broker.network.admission import Admission
-from broker.network.request import ConnectionInfo, Respond, Response
-from broker.network.server import Server
-from broker.quotas import connections
-from broker.quotas.connections import (
+from penstock.broker.config import BrokerConfig
+from penstock.broker.network import admission
+from penstock.broker.network.admission import Admission
+from penstock.broker.network.request import ConnectionInfo, Respond, Response
+from penstock.broker.network.server import Server
+from penstock.broker.quotas import connections
+from penstock.broker.quotas.connections import (
     Connections,
     ConnectionSettings,
     ListenerLimits,
     parse_overrides,
 )
-from broker.quotas.rates import Window
+from penstock.broker.quotas.rates import Window
 from tests.support.waiting import until
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.coordination.connection_order import ConnectionOrder, LateRequest
+from penstock.broker.coordination.connection_order import ConnectionOrder, LateRequest
 
 
 def test_a_request_on_an_older_connection_is_late() -> None:

@@ -12,21 +12,21 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
-from broker.coordination.compaction import CompactionLimits
-from broker.coordination.log import TransactionalProducer
-from broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, HeartbeatResult
-from broker.groups.consumer.records import (
+from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch, StreamId
+from penstock.broker.coordination.compaction import CompactionLimits
+from penstock.broker.coordination.log import TransactionalProducer
+from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest, HeartbeatResult
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     decode_consumer_key,
     encode_consumer_key,
 )
-from broker.groups.consumer.topics import CHECKED_PER_SLICE_COUNT
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.descriptions import GroupDescription
-from broker.groups.embedded import decode_assignment, encode_assignment
-from broker.groups.model import (
+from penstock.broker.groups.consumer.topics import CHECKED_PER_SLICE_COUNT
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.descriptions import GroupDescription
+from penstock.broker.groups.embedded import decode_assignment, encode_assignment
+from penstock.broker.groups.model import (
     GroupLimits,
     GroupState,
     GroupType,
@@ -35,11 +35,11 @@ from broker.groups.model import (
     SyncRequest,
     SyncResult,
 )
-from broker.groups.records import CommittedOffset
-from broker.groups.state import Group
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import PartitionRecord, TopicRecord
+from penstock.broker.groups.records import CommittedOffset
+from penstock.broker.groups.state import Group
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import PartitionRecord, TopicRecord
 from tests.support.coordinator_log import MemoryLog
 from tests.support.embedded import subscription
 from tests.support.waiting import until

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from base.regular_expressions import matching
-from broker.groups.consumer.group import ConsumerGroup
-from broker.groups.consumer.model import (
+from penstock.base.regular_expressions import matching
+from penstock.broker.groups.consumer.group import ConsumerGroup
+from penstock.broker.groups.consumer.model import (
     Assignment,
     ConsumerLimits,
     HeartbeatRefused,
@@ -18,10 +18,10 @@ from broker.groups.consumer.model import (
     HeartbeatResult,
     MemberState,
 )
-from broker.groups.consumer.records import decode_consumer_value, encode_consumer_value
-from broker.groups.consumer.validation import check_heartbeat
-from broker.groups.model import GroupState
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.consumer.records import decode_consumer_value, encode_consumer_value
+from penstock.broker.groups.consumer.validation import check_heartbeat
+from penstock.broker.groups.model import GroupState
+from penstock.broker.wire.error_codes import ErrorCode
 
 LIMITS = ConsumerLimits(session_timeout_ms=10_000, heartbeat_interval_ms=1_000, members_max=5)
 

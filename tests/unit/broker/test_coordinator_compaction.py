@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.coordination.compaction import CompactionLimits, Live
-from broker.coordination.log import LogBatch, TopicLog
-from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.coordination.compaction import CompactionLimits, Live
+from penstock.broker.coordination.log import LogBatch, TopicLog
+from penstock.broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.partition_harness import PartitionHarness, transactional
 from tests.support.waiting import until

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from broker.coordination.log import TopicLog
-from broker.partition.aborted import LogInconsistent
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker
+from penstock.broker.coordination.log import TopicLog
+from penstock.broker.partition.aborted import LogInconsistent
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker
 from tests.support.partition_harness import PartitionHarness, batch, transactional
 from tests.support.waiting import until
 

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from broker.partition.partition import Partition
-from broker.wire.error_codes import ErrorCode
-from objectstore.errors import Unavailable
-from objectstore.faults import Fault, FaultyStore
-from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.objectstore.errors import Unavailable
+from penstock.objectstore.faults import Fault, FaultyStore
+from penstock.stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing
 from tests.support.partition_harness import NOW, PartitionHarness, batch
 from tests.support.waiting import until
 
@@ -85,7 +85,7 @@ async def damaged():
 @pytest.fixture
 def at_once(monkeypatch):
     """Treat a missing object as lost without waiting."""
-    monkeypatch.setattr("stream.read.damage.CERTAIN_S", 0.0)
+    monkeypatch.setattr("penstock.stream.read.damage.CERTAIN_S", 0.0)
 
 
 async def test_a_read_returns_what_lies_before_a_missing_object_and_then_fails(damaged):

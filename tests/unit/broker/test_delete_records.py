@@ -2,10 +2,10 @@
 
 import pytest
 
-from broker.handlers.delete_records import handle_delete_records
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import delete_records as wire
+from penstock.broker.handlers.delete_records import handle_delete_records
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import delete_records as wire
 from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
 
 
@@ -93,7 +93,7 @@ async def test_a_lost_answer_of_the_controller_loses_no_log_start(one, world, mo
         world.run(real(world.image, request, world.now_ms))
         raise TimeoutError("no answer")
 
-    from controller.managers.streams import trim_stream as real
+    from penstock.controller.managers.streams import trim_stream as real
 
     async def silent(request, *, timeout_s=0):
         raise TimeoutError("no answer")

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from broker.errors import ErrorCode
-from broker.handlers.describe_topic_partitions import PARTITIONS_MAX, TOPICS_MAX
-from broker.security.acls import ALL_OPERATIONS
-from broker.wire import apis
-from broker.wire.gen.describe_topic_partitions import (
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.describe_topic_partitions import PARTITIONS_MAX, TOPICS_MAX
+from penstock.broker.security.acls import ALL_OPERATIONS
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
-from controller.metadata.records import AclEntry
+from penstock.controller.metadata.records import AclEntry
 from tests.support.handlers import Fixture, broker_record
 
 Place = tuple[str, int]

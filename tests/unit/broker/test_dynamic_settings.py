@@ -2,9 +2,9 @@
 
 import pytest
 
-from base.settings import SettingInvalid
-from broker.config import BrokerConfig
-from broker.dynamic_settings import (
+from penstock.base.settings import SettingInvalid
+from penstock.broker.config import BrokerConfig
+from penstock.broker.dynamic_settings import (
     THROTTLES,
     UNUSED,
     BrokerSettings,
@@ -16,8 +16,8 @@ from broker.dynamic_settings import (
     problem,
     settle,
 )
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 STATIC = BrokerSettings(BrokerConfig(connections_max=50), StreamConfig(), CompactionConfig())
 LOW, HIGH = "group.min.session.timeout.ms", "group.max.session.timeout.ms"

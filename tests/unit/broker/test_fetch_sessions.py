@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import Offset
-from broker.errors import ErrorCode
-from broker.handlers.fetch_sessions import EVICTION_S, FetchSessions
-from broker.wire.fetch import FetchPartitionResult
-from broker.wire.gen.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from penstock.base.ids import Offset
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.fetch_sessions import EVICTION_S, FetchSessions
+from penstock.broker.wire.fetch import FetchPartitionResult
+from penstock.broker.wire.gen.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from tests.support.partition_harness import PartitionHarness, batch
 
 PARTITIONS = 3

@@ -4,11 +4,16 @@ from random import Random
 
 import pytest
 
-from broker.errors import ErrorCode, KafkaError
-from broker.handlers.forks import ForkRequest, PointRefusal, find_fork_points, take_fork_request
-from broker.partition.fork_point import WantedPoint
-from controller.api import messages as m
-from controller.metadata.topic_configs import FORK_SOURCE
+from penstock.broker.errors import ErrorCode, KafkaError
+from penstock.broker.handlers.forks import (
+    ForkRequest,
+    PointRefusal,
+    find_fork_points,
+    take_fork_request,
+)
+from penstock.broker.partition.fork_point import WantedPoint
+from penstock.controller.api import messages as m
+from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
 
 NOWHERE = WantedPoint()

@@ -2,18 +2,18 @@
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.groups.configs import (
+from penstock.broker.config import BrokerConfig
+from penstock.broker.groups.configs import (
     InitialOffset,
     group_configs,
     group_defaults,
     group_problem,
     parse_initial_offset,
 )
-from controller.metadata.configs import GROUP_RESOURCE
-from controller.metadata.group_configs import GROUP_CONFIGS
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ConfigRecord
+from penstock.controller.metadata.configs import GROUP_RESOURCE
+from penstock.controller.metadata.group_configs import GROUP_CONFIGS
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ConfigRecord
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000

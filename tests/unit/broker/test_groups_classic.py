@@ -9,8 +9,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from broker.groups.classic import ClassicGroup
-from broker.groups.model import (
+from penstock.broker.groups.classic import ClassicGroup
+from penstock.broker.groups.model import (
     CompleteJoin,
     CompleteSync,
     GroupLimits,
@@ -22,7 +22,7 @@ from broker.groups.model import (
     SyncRequest,
     SyncResult,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000

@@ -10,12 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordination.log import TransactionalProducer
-from broker.coordination.shards import partition_for
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.model import GroupLimits, GroupState, JoinRequest, Member, Protocol, SyncRequest
-from broker.groups.offsets import GroupOffsets, TopicPartition
-from broker.groups.records import (
+from penstock.broker.coordination.log import TransactionalProducer
+from penstock.broker.coordination.shards import partition_for
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.model import (
+    GroupLimits,
+    GroupState,
+    JoinRequest,
+    Member,
+    Protocol,
+    SyncRequest,
+)
+from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
+from penstock.broker.groups.records import (
     CommittedOffset,
     GroupKey,
     GroupSnapshot,
@@ -29,7 +36,7 @@ from broker.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.coordination.compaction import CompactionLimits
-from broker.coordination.log import TransactionalProducer
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.model import GroupLimits
-from broker.groups.offsets import GroupOffsets, TopicPartition
-from broker.groups.records import CommittedOffset
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.coordination.compaction import CompactionLimits
+from penstock.broker.coordination.log import TransactionalProducer
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.model import GroupLimits
+from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
+from penstock.broker.groups.records import CommittedOffset
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 
 NOW_MS = 1_700_000_000_000

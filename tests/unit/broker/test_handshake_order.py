@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from broker.network.handshake_order import BURST_S, SHARE, STEP_S_MAX, HandshakeOrder
+from penstock.broker.network.handshake_order import BURST_S, SHARE, STEP_S_MAX, HandshakeOrder
 
 STEP_S = 0.000_2
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from base.settings import SettingInvalid
-from broker.config import BrokerConfig
-from broker.handlers.record_checks import record_checks
-from broker.schemas import known_schemas, messages
-from broker.schemas.known_schemas import FRESH_S, PAUSE_S, KnownSchemas
-from broker.schemas.messages import CheckSchema, RegisteredSchema
-from broker.schemas.process import CheckProcess
-from broker.schemas.registry import (
+from penstock.base.settings import SettingInvalid
+from penstock.broker.config import BrokerConfig
+from penstock.broker.handlers.record_checks import record_checks
+from penstock.broker.schemas import known_schemas, messages
+from penstock.broker.schemas.known_schemas import FRESH_S, PAUSE_S, KnownSchemas
+from penstock.broker.schemas.messages import CheckSchema, RegisteredSchema
+from penstock.broker.schemas.process import CheckProcess
+from penstock.broker.schemas.registry import (
     ANSWER_BYTES_MAX,
     NotRegistered,
     RegistryError,
     RegistryUrlInvalid,
     SchemaRegistry,
 )
-from broker.schemas.rules import FieldRule
-from broker.security.tls import SecurityFileInvalid
+from penstock.broker.schemas.rules import FieldRule
+from penstock.broker.security.tls import SecurityFileInvalid
 from tests.support.certs import Authority
 from tests.support.schema_registry import SchemaRegistryServer, serving
 from tests.support.waiting import until

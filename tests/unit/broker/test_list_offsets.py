@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from base.ids import Offset
-from broker.handlers.list_offsets import handle_list_offsets
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import list_offsets as wire
+from penstock.base.ids import Offset
+from penstock.broker.handlers.list_offsets import handle_list_offsets
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import list_offsets as wire
 from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
 
 

@@ -4,17 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from base.settings import HIDDEN, Kind
-from broker.config import BrokerConfig
-from broker.dynamic_settings import BrokerSettings, is_dynamic
-from broker.listener_settings import listener_field, listener_key_problem, listener_settings
-from broker.security.config import SecurityConfig
-from deploy.errors import UsageError
-from deploy.node.config.definition import listener_setting_of_variable, variable_of
-from deploy.node.config.effective import Effective
-from deploy.node.config.load import load
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.base.settings import HIDDEN, Kind
+from penstock.broker.config import BrokerConfig
+from penstock.broker.dynamic_settings import BrokerSettings, is_dynamic
+from penstock.broker.listener_settings import (
+    listener_field,
+    listener_key_problem,
+    listener_settings,
+)
+from penstock.broker.security.config import SecurityConfig
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.config.definition import listener_setting_of_variable, variable_of
+from penstock.deploy.node.config.effective import Effective
+from penstock.deploy.node.config.load import load
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 FILE = """
 listeners = ["IN://127.0.0.1:0", "SASL_SSL://127.0.0.1:0", "OUT_2://127.0.0.1:0"]

@@ -6,22 +6,22 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
-from base.ids import Millis
-from broker.cleaner_duty import CleanerDuty
-from broker.handlers.forks import find_fork_points
-from broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
-from broker.partition.fork_point import WantedPoint
-from broker.wire.error_codes import ErrorCode
-from controller.api import messages as m
-from stream.batch.compression import Compression
-from stream.batch.header import iter_headers
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.cache.block_cache import BlockCache
-from stream.cleaning.cleaner import CleanerConfig, LogCleaner
-from stream.cleaning.key_map import ENTRY_BYTES_MAX
-from stream.compaction.compactor import Compactor
-from stream.compaction.plan import CompactionConfig
-from stream.read.object_reader import ObjectReader
+from penstock.base.ids import Millis
+from penstock.broker.cleaner_duty import CleanerDuty
+from penstock.broker.handlers.forks import find_fork_points
+from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
+from penstock.broker.partition.fork_point import WantedPoint
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.api import messages as m
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.cleaning.cleaner import CleanerConfig, LogCleaner
+from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX
+from penstock.stream.compaction.compactor import Compactor
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.read.object_reader import ObjectReader
 from tests.support.partition_harness import NOW, PartitionHarness
 
 DAY_MS = 86_400_000
@@ -461,7 +461,7 @@ async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, world, monk
     stream_id = (await log.leader.opened("t")).log.data.stream_id
     entries = list(world.image.streams.known(stream_id).entries)
     (source, *_) = log.leader.metadata.objects(stream_id, 0, 2, 9)
-    monkeypatch.setattr("stream.cleaning.batches.check_crc", lambda batch: False)
+    monkeypatch.setattr("penstock.stream.cleaning.batches.check_crc", lambda batch: False)
     with capture_logs() as events:
         await cleaner_of(log.leader).check()
     (event,) = (item for item in events if item["event"] == "log_not_cleaned_until_restart")

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from base.ids import Millis, ObjectId, Offset
-from broker.handlers.describe_log_dirs import handle_describe_log_dirs
-from broker.partition.usage import PartitionUsage, usage_of
-from broker.wire import apis
-from broker.wire.gen import describe_log_dirs as wire
-from controller.metadata.log_entry import LogEntry
-from controller.metadata.objects import ObjectsImage
-from controller.metadata.records import ObjectCommitted, RangeEntry
-from stream.ports import ObjectRole
+from penstock.base.ids import Millis, ObjectId, Offset
+from penstock.broker.handlers.describe_log_dirs import handle_describe_log_dirs
+from penstock.broker.partition.usage import PartitionUsage, usage_of
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import describe_log_dirs as wire
+from penstock.controller.metadata.log_entry import LogEntry
+from penstock.controller.metadata.objects import ObjectsImage
+from penstock.controller.metadata.records import ObjectCommitted, RangeEntry
+from penstock.stream.ports import ObjectRole
 from tests.support.partition_harness import PartitionHarness, batch
 
 
@@ -162,7 +162,7 @@ async def test_a_long_answer_lets_other_tasks_run_and_survives_a_deletion(world,
     for name in ("a", "b"):
         world.lead(name, pair[0])
         await pair[0].opened(name)
-    monkeypatch.setattr("broker.handlers.describe_log_dirs._ENTRIES_PER_SLICE_COUNT", 1)
+    monkeypatch.setattr("penstock.broker.handlers.describe_log_dirs._ENTRIES_PER_SLICE_COUNT", 1)
     request = wire.DescribeLogDirsRequest(None)
     context = pair[0].context(apis.DESCRIBE_LOG_DIRS, 4, request)
     answering = asyncio.create_task(handle_describe_log_dirs(pair[0], context))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.handlers import long_requests
-from broker.handlers.long_requests import LongRequests
-from broker.network.request import LongAnswer
+from penstock.broker.handlers import long_requests
+from penstock.broker.handlers.long_requests import LongRequests
+from penstock.broker.network.request import LongAnswer
 
 WORK_S = 0.25
 

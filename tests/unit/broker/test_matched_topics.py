@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from base.regular_expressions import INSTRUCTIONS_MAX, RegexInvalid, match_steps, matching
-from broker.groups.consumer import matched_topics
-from broker.groups.consumer.matched_topics import (
+from penstock.base.regular_expressions import INSTRUCTIONS_MAX, RegexInvalid, match_steps, matching
+from penstock.broker.groups.consumer import matched_topics
+from penstock.broker.groups.consumer.matched_topics import (
     EXPRESSIONS_MAX,
     STEPS_PER_SLICE,
     MatchedTopics,

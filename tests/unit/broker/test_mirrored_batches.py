@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from broker.partition.validation import TopicRules
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE, VALUE_SCHEMA
-from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, iter_headers
-from stream.batch.records import Record, encode_batch
-from stream.cleaning.batches import fillers
+from penstock.broker.partition.validation import TopicRules
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE, VALUE_SCHEMA
+from penstock.stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, iter_headers
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.cleaning.batches import fillers
 from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
 
 SOURCE = "cluster/topic"

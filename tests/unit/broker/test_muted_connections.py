@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.network.request import ConnectionInfo, Respond, Response
-from broker.network.server import Server
+from penstock.broker.config import BrokerConfig
+from penstock.broker.network.request import ConnectionInfo, Respond, Response
+from penstock.broker.network.server import Server
 from tests.support.waiting import until
 
 BACKLOG = 8 << 20

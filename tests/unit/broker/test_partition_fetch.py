@@ -5,11 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from broker.handlers import fetch_call
-from broker.partition.byte_limiter import ByteLimiter
-from broker.wire.error_codes import ErrorCode
-from objectstore.errors import ObjectNotFound
-from stream.cache import log_cache
+from penstock.broker.handlers import fetch_call
+from penstock.broker.partition.byte_limiter import ByteLimiter
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.stream.cache import log_cache
 from tests.support.partition_harness import NOW, PartitionHarness, batch, records_of
 
 

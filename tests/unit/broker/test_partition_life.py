@@ -7,12 +7,12 @@ import asyncio
 import msgspec
 import pytest
 
-from broker.network.dispatcher import CannotAnswer
-from broker.partition.log import LogConfig
-from broker.partition.opener import PartitionOpener
-from broker.partition.partition import Partition
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.records import PartitionRecord
+from penstock.broker.network.dispatcher import CannotAnswer
+from penstock.broker.partition.log import LogConfig
+from penstock.broker.partition.opener import PartitionOpener
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.records import PartitionRecord
 from tests.support.partition_harness import NOW, PartitionHarness, batch, idempotent, key_of
 from tests.support.waiting import until
 

@@ -4,12 +4,12 @@ or repeated, and the steps are logged.
 
 import asyncio
 
-from broker.partition import refused
-from broker.partition.partition import Partition
-from broker.wire.error_codes import ErrorCode
-from controller.api import messages as m
-from controller.managers import reassign
-from controller.metadata.topics import is_moving
+from penstock.broker.partition import refused
+from penstock.broker.partition.partition import Partition
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.api import messages as m
+from penstock.controller.managers import reassign
+from penstock.controller.metadata.topics import is_moving
 from tests.support.partition_harness import PartitionHarness, batch, idempotent
 
 

@@ -2,15 +2,20 @@
 
 import pytest
 
-from broker.partition.delayed_fetch import FetchWait
-from broker.partition.keys import BYTES_AT_ONCE_MAX, RECORDS_AT_ONCE_MAX, KeyCheck, TakesLong
-from broker.partition.leader_epochs import LeaderEpochs
-from broker.partition.producer_state import SEQUENCES_COUNT, KnownBatch, ProducerState
-from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
-from broker.wire.error_codes import ErrorCode
-from stream.batch.compression import Compression
-from stream.batch.header import CRC_START, parse_header
-from stream.batch.records import Record, encode_batch
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.partition.keys import (
+    BYTES_AT_ONCE_MAX,
+    RECORDS_AT_ONCE_MAX,
+    KeyCheck,
+    TakesLong,
+)
+from penstock.broker.partition.leader_epochs import LeaderEpochs
+from penstock.broker.partition.producer_state import SEQUENCES_COUNT, KnownBatch, ProducerState
+from penstock.broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import CRC_START, parse_header
+from penstock.stream.batch.records import Record, encode_batch
 
 NOW = 1_700_000_000_000
 

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from broker.partition.append import PartitionAppend
-from broker.partition.log import LogConfig
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker
-from stream.batch.header import TRANSACTIONAL_MASK
-from stream.batch.records import Record, encode_batch
+from penstock.broker.partition.append import PartitionAppend
+from penstock.broker.partition.log import LogConfig
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker
+from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.partition_harness import NOW, PartitionHarness, batch, key_of, transactional
 
 

@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from broker.wire.error_codes import ErrorCode
-from controller.manifest.changes import ManifestChanges
-from controller.manifest.ledger import Ledger
-from lake.arrow.read import read_slices
-from lake.manifest.errors import OffsetsLost, OffsetsMissing
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from stream.format.keys import manifest_key
-from stream.format.manifest.codec import Draft
-from stream.format.manifest.model import LiveWal, ManifestRoot
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.manifest.changes import ManifestChanges
+from penstock.controller.manifest.ledger import Ledger
+from penstock.lake.arrow.read import read_slices
+from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.stream.format.keys import manifest_key
+from penstock.stream.format.manifest.codec import Draft
+from penstock.stream.format.manifest.model import LiveWal, ManifestRoot
 from tests.support.partition_harness import PartitionHarness, batch, transactional
 
 

@@ -8,14 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import NodeEpoch, NodeId
-from broker.network import peer_watch
-from broker.network.peer_watch import PeerWatch
-from broker.network.peers import PeerConnections
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import NodeRecord
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.broker.network import peer_watch
+from penstock.broker.network.peer_watch import PeerWatch
+from penstock.broker.network.peers import PeerConnections
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import NodeRecord
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.stream_server import StreamServer
 from tests.support.waiting import until
 

@@ -5,8 +5,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from base.ids import NodeId, Offset, StreamId
-from broker.handlers.racks import COMMITTED_BYTES_MIN, broker_in_rack, is_far_behind
+from penstock.base.ids import NodeId, Offset, StreamId
+from penstock.broker.handlers.racks import COMMITTED_BYTES_MIN, broker_in_rack, is_far_behind
 from tests.support.managers_cluster import ManagersCluster, part, uploaded
 
 TOPIC_ID = UUID(int=7)

@@ -8,19 +8,19 @@ import fastavro
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from broker.schemas import messages
-from broker.schemas.language import (
+from penstock.broker.schemas import messages
+from penstock.broker.schemas.language import (
     CannotCheck,
     ReferencedSchema,
     SchemaInvalid,
     Validator,
     compile_schema,
 )
-from broker.schemas.messages import CheckBatch, CheckSchema, RegisteredSchema, Verdict
-from broker.schemas.records import IDS_MAX, RecordCheck
-from broker.schemas.rules import FieldRule, SchemaRules, schema_rules, subject_of
-from controller.metadata import topic_configs
-from stream.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch
+from penstock.broker.schemas.messages import CheckBatch, CheckSchema, RegisteredSchema, Verdict
+from penstock.broker.schemas.records import IDS_MAX, RecordCheck
+from penstock.broker.schemas.rules import FieldRule, SchemaRules, schema_rules, subject_of
+from penstock.controller.metadata import topic_configs
+from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, Record, encode_batch
 
 LIMIT_BYTES = 1 << 20
 INTEGER = FieldRule("json", '{"type": "integer"}')
@@ -93,7 +93,9 @@ def test_a_schema_that_cannot_be_used_lets_nothing_in() -> None:
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jsonschema_rs", None)
-    monkeypatch.delitem(__import__("sys").modules, "broker.schemas.json_schema", raising=False)
+    monkeypatch.delitem(
+        __import__("sys").modules, "penstock.broker.schemas.json_schema", raising=False
+    )
     with pytest.raises(CannotCheck, match=r'jsonschema_rs is missing: pip install "\.\[schemas\]"'):
         compile_schema("json", "{}", ())
 

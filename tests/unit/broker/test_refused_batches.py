@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import Millis, Offset
-from broker.partition.producer_state import SEQUENCES_COUNT, ProducerState
-from broker.partition.refused import RefusedBatches
-from broker.wire.error_codes import ErrorCode
+from penstock.base.ids import Millis, Offset
+from penstock.broker.partition.producer_state import SEQUENCES_COUNT, ProducerState
+from penstock.broker.partition.refused import RefusedBatches
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.partition_harness import NOW, idempotent
 
 LATER = Millis(NOW + 30_001)

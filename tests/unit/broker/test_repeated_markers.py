@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker, decode_marker, encode_marker
-from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
-from stream.batch.records import decode_records, encode_batch
-from stream.errors import BatchCorrupt
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker, decode_marker, encode_marker
+from penstock.stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
+from penstock.stream.batch.records import decode_records, encode_batch
+from penstock.stream.errors import BatchCorrupt
 from tests.support.partition_harness import NOW, PartitionHarness, transactional
 
 

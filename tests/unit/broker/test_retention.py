@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from base.ids import Millis, ObjectId, Offset
-from broker.partition.retention import Retention, allows_delete_records, retained_from
-from broker.retention_duty import RetentionDuty
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.log_entry import LogEntry
+from penstock.base.ids import Millis, ObjectId, Offset
+from penstock.broker.partition.retention import Retention, allows_delete_records, retained_from
+from penstock.broker.retention_duty import RetentionDuty
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.log_entry import LogEntry
 from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 DAY_MS = 86_400_000

@@ -5,18 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from base.principal import Principal
-from broker.handlers.audit import AuditLog
-from broker.handlers.authorizer import Authorizer
-from broker.handlers.fetch import handle_fetch
-from broker.handlers.fetch_call import FetchCall
-from broker.handlers.same_fetches import SEEN_MAX_COUNT, TRUST_COUNT, SameFetches, same_key
-from broker.security.config import SecurityConfig
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import fetch as wire_fetch
-from controller.metadata.records import AclEntry
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.principal import Principal
+from penstock.broker.handlers.audit import AuditLog
+from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.handlers.fetch_call import FetchCall
+from penstock.broker.handlers.same_fetches import SEEN_MAX_COUNT, TRUST_COUNT, SameFetches, same_key
+from penstock.broker.security.config import SecurityConfig
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import fetch as wire_fetch
+from penstock.controller.metadata.records import AclEntry
 from tests.support.partition_harness import PartitionHarness, batch
 
 LONG_MS = 300_000

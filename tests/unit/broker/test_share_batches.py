@@ -4,17 +4,17 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import Millis, Offset, StreamEpoch
-from broker.share.batches import FetchedBatches
-from broker.share.window import Bounds
-from broker.wire.gen import share_fetch
-from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
-from broker.wire.primitives import Reader
-from broker.wire.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
-from stream.batch.control import Marker, encode_marker
-from stream.batch.header import TRANSACTIONAL_MASK, patch_offset_and_epoch
-from stream.batch.records import Record, encode_batch
-from stream.format.transaction_log import AbortedTransaction
+from penstock.base.ids import Millis, Offset, StreamEpoch
+from penstock.broker.share.batches import FetchedBatches
+from penstock.broker.share.window import Bounds
+from penstock.broker.wire.gen import share_fetch
+from penstock.broker.wire.leader_hint import CurrentLeader, NodeEndpoint
+from penstock.broker.wire.primitives import Reader
+from penstock.broker.wire.share_fetch import ShareFetchPartitionResult, encode_share_fetch_response
+from penstock.stream.batch.control import Marker, encode_marker
+from penstock.stream.batch.header import TRANSACTIONAL_MASK, patch_offset_and_epoch
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 
 def batch(first: int, count: int, *, producer_id: int = -1) -> bytes:

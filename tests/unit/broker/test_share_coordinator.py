@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from broker.coordination.compaction import CompactionLimits
-from broker.share.coordinator import ShareCoordinator
-from broker.share.state import (
+from penstock.broker.coordination.compaction import CompactionLimits
+from penstock.broker.share.coordinator import ShareCoordinator
+from penstock.broker.share.state import (
     ACKNOWLEDGED,
     AVAILABLE,
     NO_START_OFFSET,
@@ -17,7 +17,7 @@ from broker.share.state import (
     ShareStateError,
     StateBatch,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.waiting import until
 

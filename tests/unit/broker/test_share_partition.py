@@ -11,16 +11,16 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import Millis, Offset
-from broker.partition.partition import Partition
-from broker.share import partition as share_partition
-from broker.share.partition import SharePartition
-from broker.share.partitions import SharePartitions
-from broker.share.settings import ShareGroupConfig
-from broker.share.spans import ACCEPT, RELEASE, RENEW, Acknowledgement
-from broker.share.state import SharePartitionKey
-from broker.share.window import AcquireOptions, Bounds, WindowLimits
-from broker.wire.error_codes import ErrorCode
+from penstock.base.ids import Millis, Offset
+from penstock.broker.partition.partition import Partition
+from penstock.broker.share import partition as share_partition
+from penstock.broker.share.partition import SharePartition
+from penstock.broker.share.partitions import SharePartitions
+from penstock.broker.share.settings import ShareGroupConfig
+from penstock.broker.share.spans import ACCEPT, RELEASE, RENEW, Acknowledgement
+from penstock.broker.share.state import SharePartitionKey
+from penstock.broker.share.window import AcquireOptions, Bounds, WindowLimits
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.share_states import MemoryShareStates
 from tests.support.waiting import until
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.share.combining import combine
-from broker.share.records import (
+from penstock.broker.share.combining import combine
+from penstock.broker.share.records import (
     SNAPSHOT,
     UPDATE,
     MalformedShareRecord,
@@ -20,7 +20,7 @@ from broker.share.records import (
     encode_share_key,
     encode_share_value,
 )
-from broker.share.state import (
+from penstock.broker.share.state import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
@@ -32,8 +32,8 @@ from broker.share.state import (
     StateBatch,
     is_coordinator_key,
 )
-from broker.share.states import EncodedRecord, ShareStates
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.share.states import EncodedRecord, ShareStates
+from penstock.broker.wire.error_codes import ErrorCode
 
 KEY = SharePartitionKey("g", UUID(int=7), 3)
 OTHER = SharePartitionKey("g", UUID(int=7), 4)

@@ -4,16 +4,16 @@ given twice.
 
 import pytest
 
-from broker.share.spans import ACCEPT, REJECT, RELEASE, Acknowledgement
-from broker.share.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
-from broker.share.window import (
+from penstock.broker.share.spans import ACCEPT, REJECT, RELEASE, Acknowledgement
+from penstock.broker.share.state import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
+from penstock.broker.share.window import (
     AcknowledgementRefused,
     AcquireOptions,
     Bounds,
     ShareWindow,
     WindowLimits,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 LOG = [Bounds(first, first + 10) for first in range(0, 100, 10)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.handlers.slices import STARTED_COUNT, gathered, smallest
+from penstock.broker.handlers.slices import STARTED_COUNT, gathered, smallest
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@
 
 import pytest
 
-from broker.errors import ErrorCode
-from broker.wire import apis
-from broker.wire.gen import (
+from penstock.broker.errors import ErrorCode
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import (
     alter_replica_log_dirs,
     describe_client_quotas,
     describe_user_scram_credentials,
     list_config_resources,
     update_features,
 )
-from controller.metadata.records import ConfigRecord
+from penstock.controller.metadata.records import ConfigRecord
 from tests.support.handlers import Fixture, broker_record
 
 

@@ -8,27 +8,32 @@ from uuid import UUID
 
 import pytest
 
-from broker.coordination.compaction import CompactionLimits
-from broker.coordination.log import TransactionalProducer
-from broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest
-from broker.groups.consumer.records import ConsumerRecordKind, decode_consumer_key
-from broker.groups.consumer.streams_values import InternalTopic, Subtopology, Tasks, Topology
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.model import GroupLimits, GroupState, GroupType, JoinRequest, Protocol
-from broker.groups.records import CommittedOffset
-from broker.groups.share.model import ShareHeartbeatRequest
-from broker.groups.state import Group
-from broker.groups.streams.group import StreamsGroup
-from broker.groups.streams.model import (
+from penstock.broker.coordination.compaction import CompactionLimits
+from penstock.broker.coordination.log import TransactionalProducer
+from penstock.broker.groups.consumer.model import ConsumerLimits, HeartbeatRequest
+from penstock.broker.groups.consumer.records import ConsumerRecordKind, decode_consumer_key
+from penstock.broker.groups.consumer.streams_values import (
+    InternalTopic,
+    Subtopology,
+    Tasks,
+    Topology,
+)
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.model import GroupLimits, GroupState, GroupType, JoinRequest, Protocol
+from penstock.broker.groups.records import CommittedOffset
+from penstock.broker.groups.share.model import ShareHeartbeatRequest
+from penstock.broker.groups.state import Group
+from penstock.broker.groups.streams.group import StreamsGroup
+from penstock.broker.groups.streams.model import (
     CLIENT_TAGS_MAX,
     Status,
     StreamsHeartbeatRequest,
     StreamsHeartbeatResult,
     StreamsLimits,
 )
-from broker.wire.error_codes import ErrorCode
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import TopicRecord
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import TopicRecord
 from tests.support.coordinator_log import MemoryLog
 from tests.support.waiting import until
 from tests.unit.broker.test_consumer_coordinator import image_with, now_ms

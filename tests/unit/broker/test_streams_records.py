@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.groups.consumer.records import (
+from penstock.broker.groups.consumer.records import (
     ConsumerRecordKey,
     ConsumerRecordKind,
     ConsumerValue,
@@ -11,7 +11,7 @@ from broker.groups.consumer.records import (
     encode_consumer_key,
     encode_consumer_value,
 )
-from broker.groups.consumer.streams_values import (
+from penstock.broker.groups.consumer.streams_values import (
     CopartitionGroup,
     HeldTasks,
     InternalTopic,
@@ -23,7 +23,7 @@ from broker.groups.consumer.streams_values import (
     Tasks,
     Topology,
 )
-from broker.groups.records import MalformedGroupRecord
+from penstock.broker.groups.records import MalformedGroupRecord
 
 _MEMBER = (
     "0000 00 037231 0970656e73746f636b 0b2f3132372e302e302e31 0000ea60 00000000"

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from broker.groups.consumer.model import HeartbeatRefused
-from broker.groups.consumer.streams_values import (
+from penstock.broker.groups.consumer.model import HeartbeatRefused
+from penstock.broker.groups.consumer.streams_values import (
     CopartitionGroup,
     HeldTasks,
     InternalTopic,
@@ -15,16 +15,16 @@ from broker.groups.consumer.streams_values import (
     Subtopology,
     Topology,
 )
-from broker.groups.streams.endpoints import endpoint_partitions
-from broker.groups.streams.model import (
+from penstock.broker.groups.streams.endpoints import endpoint_partitions
+from penstock.broker.groups.streams.model import (
     SUBTOPOLOGIES_MAX,
     TASKS_MAX,
     TOPICS_MAX,
     Status,
     StreamsMember,
 )
-from broker.groups.streams.topology import ConfiguredTopology, check_topology, configure
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.groups.streams.topology import ConfiguredTopology, check_topology, configure
+from penstock.broker.wire.error_codes import ErrorCode
 
 
 class Topics:

@@ -9,38 +9,38 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from broker.handlers.audit import AuditLog
-from broker.handlers.authorizer import Authorizer
-from broker.handlers.fetch import handle_fetch
-from broker.handlers.fetch_sessions import FetchSessions
-from broker.partition.aborted import TxnStream
-from broker.partition.committed import CommittedPartition
-from broker.partition.delayed_fetch import FetchWait
-from broker.partition.transactions import AbortedTail, Transactions
-from broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
-from broker.tail import redirects
-from broker.tail.links import FETCH_VERSION
-from broker.tail.partition import TailPartition
-from broker.tail.reported_tail import (
+from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from penstock.broker.handlers.audit import AuditLog
+from penstock.broker.handlers.authorizer import Authorizer
+from penstock.broker.handlers.fetch import handle_fetch
+from penstock.broker.handlers.fetch_sessions import FetchSessions
+from penstock.broker.partition.aborted import TxnStream
+from penstock.broker.partition.committed import CommittedPartition
+from penstock.broker.partition.delayed_fetch import FetchWait
+from penstock.broker.partition.transactions import AbortedTail, Transactions
+from penstock.broker.security.config import STANDARD_AUTHORIZER, SecurityConfig
+from penstock.broker.tail import redirects
+from penstock.broker.tail.links import FETCH_VERSION
+from penstock.broker.tail.partition import TailPartition
+from penstock.broker.tail.reported_tail import (
     SLOTS_MAX,
     ReportedTail,
     decode_reported_tail,
     encode_reported_tail,
 )
-from broker.tail.session import LEAVES_BYTES, TailSession
-from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
-from broker.wire.errors import WireError
-from broker.wire.fetch import FetchPartitionResult
-from broker.wire.gen.fetch import FetchResponse, ReplicaState
-from controller.metadata.topics import PartitionKey
-from stream.batch.control import Marker
-from stream.batch.records import decode_records
-from stream.format.keys import wal_key
-from stream.format.transaction_log import AbortedTransaction
-from stream.ports import BrokerIncarnation, StreamRange
-from stream.wal.slots import SlotRange, SlotTable
+from penstock.broker.tail.session import LEAVES_BYTES, TailSession
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.fetch import FetchPartitionResult
+from penstock.broker.wire.gen.fetch import FetchResponse, ReplicaState
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.batch.control import Marker
+from penstock.stream.batch.records import decode_records
+from penstock.stream.format.keys import wal_key
+from penstock.stream.format.transaction_log import AbortedTransaction
+from penstock.stream.ports import BrokerIncarnation, StreamRange
+from penstock.stream.wal.slots import SlotRange, SlotTable
 from tests.support.partition_harness import PartitionHarness, batch
 
 STREAM = StreamId(7)

@@ -11,13 +11,18 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from broker.config import BrokerConfig
-from broker.network import closing_order
-from broker.network.client_connection import Connection
-from broker.network.server import Server
-from broker.network.tls_channel import FEED_BYTES_MAX, RECORD_BYTES_MAX, TlsBroken, TlsChannel
-from broker.network.wake_limit import WAKE_BYTES
-from broker.security.access import ClientAccess
+from penstock.broker.config import BrokerConfig
+from penstock.broker.network import closing_order
+from penstock.broker.network.client_connection import Connection
+from penstock.broker.network.server import Server
+from penstock.broker.network.tls_channel import (
+    FEED_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    TlsBroken,
+    TlsChannel,
+)
+from penstock.broker.network.wake_limit import WAKE_BYTES
+from penstock.broker.security.access import ClientAccess
 from tests.support.secure_cluster import SecureFiles
 from tests.support.waiting import until
 from tests.unit.broker.test_broker_server import SteeredDispatcher, framed

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import NodeId
-from broker.coordination.connection_order import LateRequest
-from broker.coordination.shards import partition_for
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.markers import MarkerSender, Target
-from broker.transactions.model import (
+from penstock.base.ids import NodeId
+from penstock.broker.coordination.connection_order import LateRequest
+from penstock.broker.coordination.shards import partition_for
+from penstock.broker.transactions.coordinator import TransactionCoordinator
+from penstock.broker.transactions.markers import MarkerSender, Target
+from penstock.broker.transactions.model import (
     Membership,
     ProducerIdentity,
     TopicPartition,
@@ -23,14 +23,14 @@ from broker.transactions.model import (
     TransactionMetadata,
     TransactionState,
 )
-from broker.transactions.records import (
+from penstock.broker.transactions.records import (
     MalformedTransactionRecord,
     decode_key,
     decode_value,
     encode_key,
     encode_value,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.waiting import until
 

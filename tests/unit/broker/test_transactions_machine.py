@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.transactions.machine import Transaction, new_transaction
-from broker.transactions.model import (
+from penstock.broker.transactions.machine import Transaction, new_transaction
+from penstock.broker.transactions.model import (
     EPOCH_LAST_GIVEN,
     EPOCH_MAX,
     Persist,
@@ -20,7 +20,7 @@ from broker.transactions.model import (
     TransactionState,
     WriteMarkers,
 )
-from broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.error_codes import ErrorCode
 
 LIMITS = TransactionLimits(partitions_max=5, id_expiration_ms=1_000_000)
 TIMEOUT_MS = 1_000

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from base.ids import NodeId
-from broker.transactions import verifier as module
-from broker.transactions.model import Membership, ProducerIdentity, TopicPartition
-from broker.transactions.verifier import TransactionVerifier
-from broker.wire.error_codes import ErrorCode
+from penstock.base.ids import NodeId
+from penstock.broker.transactions import verifier as module
+from penstock.broker.transactions.model import Membership, ProducerIdentity, TopicPartition
+from penstock.broker.transactions.verifier import TransactionVerifier
+from penstock.broker.wire.error_codes import ErrorCode
 from tests.support.waiting import until
 
 T0, T1 = ("t", 0), ("t", 1)

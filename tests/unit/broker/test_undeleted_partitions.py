@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from broker.errors import ErrorCode
+from penstock.broker.errors import ErrorCode
 from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
 from tests.support.waiting import until
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from base.ids import Millis, Offset
-from broker.partition.producer_state import ProducerState
-from broker.partition.verification import Admitted, Guard, Verifications
-from broker.wire.error_codes import ErrorCode
-from stream.batch.control import Marker
+from penstock.base.ids import Millis, Offset
+from penstock.broker.partition.producer_state import ProducerState
+from penstock.broker.partition.verification import Admitted, Guard, Verifications
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.control import Marker
 
 
 def noting(seen: list[tuple[str, object]], name: str) -> Admitted:

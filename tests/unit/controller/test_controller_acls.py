@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from controller.api.messages import CreateAcls, DeleteAcls, Status
-from controller.managers import acls
-from controller.metadata.acls import AclFilter
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.errors import InvariantBroken
-from controller.metadata.records import AclEntry, AclRecord, AclRemoved
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.controller.api.messages import CreateAcls, DeleteAcls, Status
+from penstock.controller.managers import acls
+from penstock.controller.metadata.acls import AclFilter
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.errors import InvariantBroken
+from penstock.controller.metadata.records import AclEntry, AclRecord, AclRemoved
 from tests.support.managers_cluster import ManagersCluster, snapshot_of
 
 TOPIC = AclEntry(

@@ -12,14 +12,14 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from base.acls import Operation, PatternType, Permission, ResourceType
-from base.ids import NodeId
-from controller.api import messages as m
-from controller.api.client import ControllerClient
-from controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel
-from controller.metadata.acls import AclFilter
-from controller.metadata.features import SUPPORTED
-from controller.metadata.records import AclEntry
+from penstock.base.acls import Operation, PatternType, Permission, ResourceType
+from penstock.base.ids import NodeId
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.transport import EPOCH_KEY, REQUEST_ID_KEY, Channel
+from penstock.controller.metadata.acls import AclFilter
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.records import AclEntry
 from tests.support.controller_cluster import Cluster
 
 _TIMEOUT_S = 5.0

@@ -13,15 +13,15 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeId,
     Offset,
     StreamId,
     WalSequence,
 )
-from controller.api import messages as m
-from controller.api.errors import (
+from penstock.controller.api import messages as m
+from penstock.controller.api.errors import (
     BackupCorrupt,
     BackupFenced,
     BackupGap,
@@ -29,7 +29,7 @@ from controller.api.errors import (
     NotLeader,
     RecoveryRefused,
 )
-from controller.backup.layout import (
+from penstock.controller.backup.layout import (
     HISTORY_GAP,
     LogObject,
     droppable,
@@ -38,22 +38,29 @@ from controller.backup.layout import (
     splice,
     unpack,
 )
-from controller.backup.log import BackupLog
-from controller.backup.new_streams import NewStreams
-from controller.backup.writer import Backup
-from controller.config import ControllerConfig
-from controller.disaster_recovery.recovery import Recovery, cluster_ids
-from controller.main import ControllerServer
-from controller.metadata.codec import encode_record
-from controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE
-from controller.metadata.features import SUPPORTED
-from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
-from controller.raft.messages import Base, Members
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body
-from stream.errors import FormatUnknown
-from stream.format.keys import backup_key, wal_key
-from stream.ports import CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.new_streams import NewStreams
+from penstock.controller.backup.writer import Backup
+from penstock.controller.config import ControllerConfig
+from penstock.controller.disaster_recovery.recovery import Recovery, cluster_ids
+from penstock.controller.main import ControllerServer
+from penstock.controller.metadata.codec import encode_record
+from penstock.controller.metadata.configs import BROKER_RESOURCE, GROUP_RESOURCE
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
+from penstock.controller.raft.messages import Base, Members
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body
+from penstock.stream.errors import FormatUnknown
+from penstock.stream.format.keys import backup_key, wal_key
+from penstock.stream.ports import (
+    CommitObjects,
+    NewObject,
+    ObjectRole,
+    OpenedStream,
+    OpenStream,
+    StreamRange,
+)
 from tests.support.controller_cluster import Cluster
 from tests.support.controller_quorum import Quorum
 from tests.support.newer_formats import with_metadata_version
@@ -331,7 +338,7 @@ class ControllerClientOf:
         self._runtime = runtime
 
     async def put(self, value: bytes) -> None:
-        from controller.managers.kv import put_key_value
+        from penstock.controller.managers.kv import put_key_value
 
         request = m.PutKeyValue(key="lost", value=value)
         await self._runtime.submit("PutKeyValue", lambda image, _: put_key_value(image, request))

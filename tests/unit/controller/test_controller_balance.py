@@ -6,26 +6,26 @@ from uuid import UUID
 
 import msgspec
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     StreamEpoch,
 )
-from controller.api.load_messages import (
+from penstock.controller.api.load_messages import (
     LeaderMove,
     Load,
     MoveLeaders,
     PartitionLoad,
     ReportLoad,
 )
-from controller.api.messages import NewTopic, Status
-from controller.balance.loads import KEPT_MS, TRUSTED_MS, LoadBook
-from controller.balance.plan import BrokerSlot, Limits, PartitionSlot, plan
-from controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
-from controller.balance.view import CAME_BACK, NO_REPORT, Conditions, view
-from controller.managers import reassign
-from controller.metadata.topics import PartitionKey
+from penstock.controller.api.messages import NewTopic, Status
+from penstock.controller.balance.loads import KEPT_MS, TRUSTED_MS, LoadBook
+from penstock.controller.balance.plan import BrokerSlot, Limits, PartitionSlot, plan
+from penstock.controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
+from penstock.controller.balance.view import CAME_BACK, NO_REPORT, Conditions, view
+from penstock.controller.managers import reassign
+from penstock.controller.metadata.topics import PartitionKey
 from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
 
 KEY = PartitionKey(UUID(int=7), 0)

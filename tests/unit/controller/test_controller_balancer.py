@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from base.ids import NodeEpoch, NodeId, StreamEpoch
-from controller.api.load_messages import (
+from penstock.base.ids import NodeEpoch, NodeId, StreamEpoch
+from penstock.controller.api.load_messages import (
     Load,
     LoadReported,
     MovesProposed,
@@ -16,8 +16,8 @@ from controller.api.load_messages import (
     ProposeMoves,
     ReportLoad,
 )
-from controller.api.messages import CreateTopics, NewTopic, RegisterBroker
-from controller.metadata.features import SUPPORTED
+from penstock.controller.api.messages import CreateTopics, NewTopic, RegisterBroker
+from penstock.controller.metadata.features import SUPPORTED
 from tests.support.controller_cluster import Broker, Cluster
 from tests.support.waiting import until
 

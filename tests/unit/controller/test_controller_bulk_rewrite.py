@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from base.ids import Millis, StreamId
-from controller.api.messages import Status
-from controller.manifest.publisher import ManifestPublisher
-from lake.manifest.view import ClusterView
-from lake.rewrite.job import RewriteResult, RewriteTask
-from lake.rewrite.plan import RewriteOptions
-from lake.rewrite.run import (
+from penstock.base.ids import Millis, StreamId
+from penstock.controller.api.messages import Status
+from penstock.controller.manifest.publisher import ManifestPublisher
+from penstock.lake.manifest.view import ClusterView
+from penstock.lake.rewrite.job import RewriteResult, RewriteTask
+from penstock.lake.rewrite.plan import RewriteOptions
+from penstock.lake.rewrite.run import (
     PUBLISH_S,
     BulkRewrite,
     Exchange,
     RewriteReport,
 )
-from objectstore.memory import MemoryStore
-from stream.compaction.plan import Compaction
-from stream.ports import NewObject, ObjectRole, PreparedObject, StreamRange
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.compaction.plan import Compaction
+from penstock.stream.ports import NewObject, ObjectRole, PreparedObject, StreamRange
 from tests.support.managers_cluster import part, replaced, uploaded
 from tests.support.published_cluster import PublishedCluster
 

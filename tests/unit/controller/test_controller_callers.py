@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import pytest
 
-from base.ids import NodeEpoch, NodeId
-from controller.api import load_messages as lm
-from controller.api import messages as m
-from controller.api.callers import (
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.api import load_messages as lm
+from penstock.controller.api import messages as m
+from penstock.controller.api.callers import (
     ACTS_AS,
     EXCHANGE,
     FOLLOW,
@@ -20,8 +20,8 @@ from controller.api.callers import (
     method_refusal,
     request_refusal,
 )
-from controller.leader.audit import CHANGES
-from controller.leader.dispatch import REQUESTS
+from penstock.controller.leader.audit import CHANGES
+from penstock.controller.leader.dispatch import REQUESTS
 
 RULES = NameRules(
     ("penstock-broker", "penstock-broker-{id}", "penstock://c/broker/{id}"),

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from base.clock import steady
-from base.ids import (
+from penstock.base.clock import steady
+from penstock.base.ids import (
     Millis,
     NodeId,
     Offset,
     StreamId,
 )
-from controller.api import messages as m
-from controller.metadata.objects import ObjectPhase
-from controller.writer.runtime import Runtime
-from stream.errors import ObjectNotPrepared
-from stream.ports import (
+from penstock.controller.api import messages as m
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.controller.writer.runtime import Runtime
+from penstock.stream.errors import ObjectNotPrepared
+from penstock.stream.ports import (
     CommitObjects,
     NewObject,
     ObjectRole,

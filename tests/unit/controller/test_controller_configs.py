@@ -6,22 +6,22 @@ from collections.abc import Mapping
 
 import pytest
 
-from controller.api.messages import (
+from penstock.controller.api.messages import (
     AlterConfigs,
     ConfigChange,
     ConfiguredResource,
     Status,
 )
-from controller.managers import config_rules, configs
-from controller.metadata import client_metrics
-from controller.metadata.configs import (
+from penstock.controller.managers import config_rules, configs
+from penstock.controller.metadata import client_metrics
+from penstock.controller.metadata.configs import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
 )
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.records import ConfigRecord
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.records import ConfigRecord
 from tests.support.managers_cluster import ManagersCluster, snapshot_of
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"

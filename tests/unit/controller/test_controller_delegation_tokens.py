@@ -1,26 +1,26 @@
 """Delegation tokens in the metadata. tests/interop compares the answers with Kafka's."""
 
-from base.ids import Millis
-from controller.api.messages import Status
-from controller.api.token_messages import (
+from penstock.base.ids import Millis
+from penstock.controller.api.messages import Status
+from penstock.controller.api.token_messages import (
     RENEWERS_MAX,
     CreateDelegationToken,
     DelegationTokenReply,
     ExpireDelegationToken,
     RenewDelegationToken,
 )
-from controller.managers import delegation_tokens as managing
-from controller.managers.delegation_tokens import (
+from penstock.controller.managers import delegation_tokens as managing
+from penstock.controller.managers.delegation_tokens import (
     create_delegation_token,
     expire_delegation_token,
     remove_expired_tokens,
     renew_delegation_token,
 )
-from controller.managers.result import Result
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import DelegationTokenRecord
-from controller.metadata.snapshot import ImageCopy
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import DelegationTokenRecord
+from penstock.controller.metadata.snapshot import ImageCopy
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = Millis(1_000_000)

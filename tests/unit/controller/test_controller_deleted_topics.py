@@ -4,16 +4,22 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import Millis, NodeId
-from controller.api.messages import CreatedTopic, CreateTopics, ItemResult, NewTopic, Status
-from controller.managers import topics
-from controller.managers.deleted_topics import PARTITIONS_PER_REQUEST_MAX, remove_deleted
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.records import PartitionRecord
-from controller.metadata.topic_configs import DELETE_GRACE, UNDELETE
-from controller.metadata.topics import leader_of
-from controller.metadata.wal_losses import data_streams_of
-from stream.ports import BrokerIncarnation
+from penstock.base.ids import Millis, NodeId
+from penstock.controller.api.messages import (
+    CreatedTopic,
+    CreateTopics,
+    ItemResult,
+    NewTopic,
+    Status,
+)
+from penstock.controller.managers import topics
+from penstock.controller.managers.deleted_topics import PARTITIONS_PER_REQUEST_MAX, remove_deleted
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.controller.metadata.topic_configs import DELETE_GRACE, UNDELETE
+from penstock.controller.metadata.topics import leader_of
+from penstock.controller.metadata.wal_losses import data_streams_of
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.managers_cluster import (
     DELETED_PARTITIONS_MAX,
     MOVE_TIMEOUT_MS,
@@ -103,7 +109,9 @@ class TestGrace:
     def test_removals_are_bounded_and_go_on(
         self, cluster: Deleting, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("controller.managers.deleted_topics.PARTITIONS_PER_REQUEST_MAX", 4)
+        monkeypatch.setattr(
+            "penstock.controller.managers.deleted_topics.PARTITIONS_PER_REQUEST_MAX", 4
+        )
         assert PARTITIONS_PER_REQUEST_MAX == 10_000
         for name in ("a", "b"):
             cluster.topic(name, 3)

@@ -5,8 +5,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from base.ids import NodeEpoch, NodeId, WalSequence
-from controller.api.messages import (
+from penstock.base.ids import NodeEpoch, NodeId, WalSequence
+from penstock.controller.api.messages import (
     NewTopic,
     Progress,
     RegisterBroker,
@@ -14,10 +14,10 @@ from controller.api.messages import (
     Status,
     UnregisterBroker,
 )
-from controller.managers import elections, nodes, recovery
-from controller.metadata.records import WalRecord
-from controller.metadata.topics import NO_LEADER, leader_of
-from stream.ports import BrokerIncarnation
+from penstock.controller.managers import elections, nodes, recovery
+from penstock.controller.metadata.records import WalRecord
+from penstock.controller.metadata.topics import NO_LEADER, leader_of
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.managers_cluster import ManagersCluster, close, part, slot, stale
 
 

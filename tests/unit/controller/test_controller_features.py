@@ -4,12 +4,12 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import NodeId
-from controller.api.messages import FeatureUpdate, RegisterBroker, Status, UpdateFeatures
-from controller.managers import features, nodes
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.errors import InvariantBroken
-from controller.metadata.features import (
+from penstock.base.ids import NodeId
+from penstock.controller.api.messages import FeatureUpdate, RegisterBroker, Status, UpdateFeatures
+from penstock.controller.managers import features, nodes
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.errors import InvariantBroken
+from penstock.controller.metadata.features import (
     GROUP_VERSION,
     SHARE_VERSION,
     STREAMS_VERSION,
@@ -17,8 +17,8 @@ from controller.metadata.features import (
     TRANSACTION_VERSION,
     newest_levels,
 )
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import FeatureRange, FeatureRecord, NodeRemoved
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import FeatureRange, FeatureRecord, NodeRemoved
 from tests.support.managers_cluster import ManagersCluster, snapshot_of
 
 UP, SAFE, UNSAFE = 1, 2, 3

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from base.ids import Millis, Offset, StreamEpoch
-from controller.api.messages import (
+from penstock.base.ids import Millis, Offset, StreamEpoch
+from penstock.controller.api.messages import (
     AlterConfigs,
     ConfigChange,
     ForkedPartition,
@@ -13,14 +13,14 @@ from controller.api.messages import (
     TopicFork,
     TrimStream,
 )
-from controller.managers import configs, streams
-from controller.managers.log_changes import clipped
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.objects import ObjectPhase
-from controller.metadata.records import PartitionRecord, RangeEntry
-from controller.metadata.shared_ranges import SharedRanges
-from controller.metadata.topic_configs import FORK_SOURCE, MIRROR_SOURCE, open_mirror
-from stream.ports import NO_OBJECT, OWN_STREAM, BrokerIncarnation
+from penstock.controller.managers import configs, streams
+from penstock.controller.managers.log_changes import clipped
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.controller.metadata.records import PartitionRecord, RangeEntry
+from penstock.controller.metadata.shared_ranges import SharedRanges
+from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_SOURCE, open_mirror
+from penstock.stream.ports import NO_OBJECT, OWN_STREAM, BrokerIncarnation
 from tests.support.managers_cluster import (
     ManagersCluster,
     part,

@@ -4,9 +4,9 @@ even if it never reached the other founders.
 
 from pathlib import Path
 
-from controller.config import ControllerConfig
-from controller.main import ControllerServer
-from objectstore.memory import MemoryStore
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import ControllerServer
+from penstock.objectstore.memory import MemoryStore
 from tests.support.waiting import until
 
 PEERS = ("0@127.0.0.1:1", "1@127.0.0.1:2", "2@127.0.0.1:3")

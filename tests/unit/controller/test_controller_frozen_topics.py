@@ -4,11 +4,11 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import Millis, NodeId, Offset, StreamId
-from controller.api.messages import NewTopic
-from controller.metadata.errors import InvariantBroken
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.records import (
+from penstock.base.ids import Millis, NodeId, Offset, StreamId
+from penstock.controller.api.messages import NewTopic
+from penstock.controller.metadata.errors import InvariantBroken
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.records import (
     FrozenTopicRecord,
     FrozenTopicRemoved,
     MetadataOffset,
@@ -20,8 +20,8 @@ from controller.metadata.records import (
     TopicDeleted,
     TopicUndeleted,
 )
-from controller.metadata.topics import PartitionKey
-from stream.ports import BrokerIncarnation
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.managers_cluster import ManagersCluster, part, snapshot_of, uploaded
 
 SNAPSHOT_ID = UUID(int=77)

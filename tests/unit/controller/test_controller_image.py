@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -16,13 +16,13 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.managers import objects
-from controller.managers.nodes import fence_brokers
-from controller.metadata.codec import decode_record, encode_raw, encode_record
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.errors import InvariantBroken
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+from penstock.controller.managers import objects
+from penstock.controller.managers.nodes import fence_brokers
+from penstock.controller.metadata.codec import decode_record, encode_raw, encode_record
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.errors import InvariantBroken
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     ConfigRecord,
     IdsReserved,
     KeyValueRecord,
@@ -38,10 +38,10 @@ from controller.metadata.records import (
     WalEnded,
     WalRemoved,
 )
-from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
-from controller.metadata.topics import PartitionKey
-from stream.errors import FormatUnknown
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.stream.errors import FormatUnknown
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import ManagersCluster, part, slot, snapshot_of
 
 

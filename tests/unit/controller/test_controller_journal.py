@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.api.errors import JournalCorrupt, JournalForgot
-from controller.raft.directory import LocalFiles
-from controller.raft.journal import Journal, Recovered
-from controller.raft.messages import Base, Entry, HardState, Members
+from penstock.controller.api.errors import JournalCorrupt, JournalForgot
+from penstock.controller.raft.directory import LocalFiles
+from penstock.controller.raft.journal import Journal, Recovered
+from penstock.controller.raft.messages import Base, Entry, HardState, Members
 
 MEMBERS = Members((0, 1, 2))
 BASE = Base(0, 0, 0, MEMBERS)

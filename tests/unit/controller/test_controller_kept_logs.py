@@ -2,8 +2,8 @@
 
 import pytest
 
-from base.ids import Millis, Offset, StreamId
-from controller.api.messages import (
+from penstock.base.ids import Millis, Offset, StreamId
+from penstock.controller.api.messages import (
     AlterConfigs,
     ConfigChange,
     ForkedPartition,
@@ -12,19 +12,19 @@ from controller.api.messages import (
     TopicFork,
     TrimStream,
 )
-from controller.disaster_recovery.plan import (
+from penstock.controller.disaster_recovery.plan import (
     missing_objects,
     without_missing,
     without_missing_kept,
 )
-from controller.managers import configs, streams
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.kept_log import TRIMS_MAX
-from controller.metadata.objects import ObjectPhase
-from controller.metadata.records import PartitionRecord
-from controller.metadata.streams import StreamState
-from controller.metadata.topic_configs import DELETE_GRACE
-from stream.ports import BrokerIncarnation
+from penstock.controller.managers import configs, streams
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.kept_log import TRIMS_MAX
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.controller.metadata.streams import StreamState
+from penstock.controller.metadata.topic_configs import DELETE_GRACE
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.managers_cluster import ManagersCluster, part, replaced, snapshot_of, uploaded
 
 GRACE_MS = 1_000

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeId,
     Offset,
@@ -17,7 +17,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.api.messages import (
+from penstock.controller.api.messages import (
     AlterReassignments,
     Commit,
     CommitRecovered,
@@ -39,13 +39,13 @@ from controller.api.messages import (
     TrimStream,
     UnregisterBroker,
 )
-from controller.api.rewrite_messages import (
+from penstock.controller.api.rewrite_messages import (
     CommitRewrite,
     PrepareRewrite,
     RewriteItem,
     RewriteSource,
 )
-from controller.managers import (
+from penstock.controller.managers import (
     commits,
     deleted_topics,
     nodes,
@@ -56,11 +56,11 @@ from controller.managers import (
     streams,
     topics,
 )
-from controller.managers.result import Result
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
-from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
+from penstock.controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import (
     MOVE_TIMEOUT_MS,
     ManagersCluster,

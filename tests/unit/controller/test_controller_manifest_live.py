@@ -10,17 +10,17 @@ from uuid import uuid4
 
 import pytest
 
-from base.ids import Millis, Offset, WalSequence
-from controller.api import messages as m
-from controller.main import ControllerServer
-from lake.manifest.errors import UnknownPartition
-from lake.manifest.leases import HeldLease
-from lake.manifest.view import ClusterView
-from objectstore.errors import ObjectNotFound, Unavailable
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body, ObjectInfo
-from stream.format.keys import wal_key
-from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, StreamRange
+from penstock.base.ids import Millis, Offset, WalSequence
+from penstock.controller.api import messages as m
+from penstock.controller.main import ControllerServer
+from penstock.lake.manifest.errors import UnknownPartition
+from penstock.lake.manifest.leases import HeldLease
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectNotFound, Unavailable
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body, ObjectInfo
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, StreamRange
 from tests.support.controller_cluster import Cluster
 from tests.support.waiting import until
 

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from controller.api.messages import AlterConfigs, ConfigChange
-from controller.managers.configs import alter_configs
-from controller.manifest.publisher import ManifestPublisher, Superseded
-from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
-from controller.metadata.records import ConfigRecord
-from controller.metadata.topic_configs import CONFIG_DEFAULTS
-from lake.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters
-from lake.manifest.plan import OffsetRange
-from lake.manifest.sections import load_root
-from lake.manifest.view import ClusterView
-from objectstore.errors import ObjectNotFound, PreconditionFailed, Unavailable
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body
-from stream.errors import ObjectCorrupt
-from stream.format.keys import manifest_key, parse_manifest_key
+from penstock.controller.api.messages import AlterConfigs, ConfigChange
+from penstock.controller.managers.configs import alter_configs
+from penstock.controller.manifest.publisher import ManifestPublisher, Superseded
+from penstock.controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from penstock.controller.metadata.records import ConfigRecord
+from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
+from penstock.lake.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.sections import load_root
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.errors import ObjectNotFound, PreconditionFailed, Unavailable
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body
+from penstock.stream.errors import ObjectCorrupt
+from penstock.stream.format.keys import manifest_key, parse_manifest_key
 from tests.support.managers_cluster import snapshot_of
 from tests.support.newer_formats import MANIFEST_REQUIRED_AT, with_footer_field
 from tests.support.published_cluster import GRACE_MS, PublishedCluster

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from base.ids import Millis
-from controller.api.messages import AlterConfigs, ConfigChange
-from controller.managers.configs import alter_configs
-from controller.manifest import ledger as ledger_module
-from controller.manifest.changes import ManifestChanges
-from controller.manifest.ledger import Ledger
-from controller.metadata.configs import TOPIC_RESOURCE
-from lake.manifest import view as view_module
-from lake.manifest.errors import OffsetsLost, OffsetsMissing, UnknownPartition
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from objectstore.memory import MemoryStore
-from stream.format.keys import manifest_key
-from stream.format.manifest.codec import Draft
-from stream.format.manifest.model import LiveWal, ManifestRoot
+from penstock.base.ids import Millis
+from penstock.controller.api.messages import AlterConfigs, ConfigChange
+from penstock.controller.managers.configs import alter_configs
+from penstock.controller.manifest import ledger as ledger_module
+from penstock.controller.manifest.changes import ManifestChanges
+from penstock.controller.manifest.ledger import Ledger
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.lake.manifest import view as view_module
+from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing, UnknownPartition
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.format.keys import manifest_key
+from penstock.stream.format.manifest.codec import Draft
+from penstock.stream.format.manifest.model import LiveWal, ManifestRoot
 from tests.unit.controller.test_controller_managers_stateful import Managers
 
 SMALL = {

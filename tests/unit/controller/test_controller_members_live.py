@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from controller.api import messages as m
-from controller.api.client import ControllerClient
-from controller.api.errors import JournalForgot, QuorumChangeRefused
-from controller.api.follower import MetadataFollower
-from controller.main import ControllerServer
-from controller.raft.core import Role
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import JournalForgot, QuorumChangeRefused
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.main import ControllerServer
+from penstock.controller.raft.core import Role
 from tests.support.controller_quorum import Quorum
 from tests.support.waiting import until
 

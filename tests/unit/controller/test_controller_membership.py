@@ -4,10 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.raft import membership
-from controller.raft.majority import majority
-from controller.raft.messages import Endpoint, Members
-from controller.raft.volume import SAMPLES_MAX, SAMPLES_MIN, Candidate, FsyncWindow, SlowVolume
+from penstock.controller.raft import membership
+from penstock.controller.raft.majority import majority
+from penstock.controller.raft.messages import Endpoint, Members
+from penstock.controller.raft.volume import (
+    SAMPLES_MAX,
+    SAMPLES_MIN,
+    Candidate,
+    FsyncWindow,
+    SlowVolume,
+)
 
 FOUNDED = membership.founded([(1, "b:1"), (0, "a:1"), (2, "c:1")])
 LIMIT_US = 50_000

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.api import messages as m
-from controller.api import quota_messages as qm
-from controller.api.client import ControllerClient
-from controller.leader import mutation_quotas
-from controller.leader.mutation_quotas import MutationQuotas
-from controller.managers import deleted_topics, topics
-from controller.metadata.records import QuotaRecord, QuotaTarget
+from penstock.controller.api import messages as m
+from penstock.controller.api import quota_messages as qm
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.leader import mutation_quotas
+from penstock.controller.leader.mutation_quotas import MutationQuotas
+from penstock.controller.managers import deleted_topics, topics
+from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
 from tests.support.controller_quorum import Quorum
 from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.api.client import ControllerClient
-from controller.api.follower import MetadataFollower
-from controller.api.messages import PutKeyValue
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.messages import PutKeyValue
 from tests.support.controller_cluster import Cluster
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.system
 FOLLOWER = """
 import asyncio, sys
 from uuid import uuid4
-from controller.api.client import ControllerClient
-from controller.api.follower import MetadataFollower
-from controller.api.messages import RegisterBroker
-from controller.metadata.features import SUPPORTED
-from stream.ports import BrokerIncarnation
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.api.messages import RegisterBroker
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.stream.ports import BrokerIncarnation
 
 async def main():
     client = ControllerClient([sys.argv[1]])
@@ -52,8 +52,8 @@ asyncio.run(main())
 CONTROLLER = """
 import sys
 from pathlib import Path
-from controller.config import ControllerConfig
-from controller.main import run
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import run
 config = ControllerConfig(data_dir=Path(sys.argv[1]), listeners=("127.0.0.1:" + sys.argv[2],))
 sys.exit(run(config, "memory:"))
 """

@@ -4,8 +4,8 @@ never is.
 
 import pytest
 
-from controller.raft.messages import NOBODY, Promise, Start
-from controller.raft.promises import DISKS_MAX, NOTHING, Promised, Promises, forgotten
+from penstock.controller.raft.messages import NOBODY, Promise, Start
+from penstock.controller.raft.promises import DISKS_MAX, NOTHING, Promised, Promises, forgotten
 
 FIRST = Start(1, 11)
 

@@ -7,25 +7,25 @@ from random import Random
 
 import pytest
 
-from controller.api.errors import (
+from penstock.controller.api.errors import (
     JournalFailed,
     NotLeader,
     QuorumClosed,
     SnapshotCorrupt,
     SnapshotMissing,
 )
-from controller.backup.snapshots import SnapshotStore
-from controller.config import ControllerConfig
-from controller.leader.standby import Standby
-from controller.metadata.codec import encode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
-from controller.metadata.snapshot import ImageCopy
-from controller.raft.core_config import CoreConfig
-from controller.raft.directory import LocalDirectory
-from controller.raft.messages import Base, Members, Message
-from controller.raft.replicated_log import RaftQuorum
-from objectstore.memory import MemoryStore
+from penstock.controller.backup.snapshots import SnapshotStore
+from penstock.controller.config import ControllerConfig
+from penstock.controller.leader.standby import Standby
+from penstock.controller.metadata.codec import encode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ClusterRecord, ControllerEpoch, MetadataOffset
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.directory import LocalDirectory
+from penstock.controller.raft.messages import Base, Members, Message
+from penstock.controller.raft.replicated_log import RaftQuorum
+from penstock.objectstore.memory import MemoryStore
 
 MEMBERS = Members((0,))
 

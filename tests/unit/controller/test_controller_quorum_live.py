@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from controller.api import messages as m
-from controller.api.client import ControllerClient
-from controller.api.errors import InvalidConfig, NotLeader, QuorumClosed
-from controller.api.follower import MetadataFollower
-from controller.backup.snapshots import LoadedSnapshot, SnapshotStore
-from controller.config import ControllerConfig
-from controller.managers.result import Result
-from controller.metadata.records import KeyValueRecord
-from controller.raft.replicated_log import RaftQuorum
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import InvalidConfig, NotLeader, QuorumClosed
+from penstock.controller.api.follower import MetadataFollower
+from penstock.controller.backup.snapshots import LoadedSnapshot, SnapshotStore
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.records import KeyValueRecord
+from penstock.controller.raft.replicated_log import RaftQuorum
 from tests.support.controller_quorum import Quorum
 from tests.support.waiting import until
 

@@ -2,20 +2,20 @@
 
 import pytest
 
-from controller.api.messages import Status
-from controller.api.quota_messages import (
+from penstock.controller.api.messages import Status
+from penstock.controller.api.quota_messages import (
     ALTERATIONS_MAX,
     AlterQuotas,
     QuotaAlteration,
     QuotaChange,
     QuotasAltered,
 )
-from controller.managers import quotas
-from controller.managers.quotas import alter_quotas
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import QuotaRecord, QuotaTarget
-from controller.metadata.snapshot import ImageCopy
+from penstock.controller.managers import quotas
+from penstock.controller.managers.quotas import alter_quotas
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import QuotaRecord, QuotaTarget
+from penstock.controller.metadata.snapshot import ImageCopy
 
 ALICE = (QuotaTarget("user", "alice"),)
 ADDRESS = (QuotaTarget("ip", "10.0.0.1"),)

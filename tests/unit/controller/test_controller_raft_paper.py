@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.raft import majority as quorum
-from controller.raft import membership
-from controller.raft.core import RaftCore, Role
-from controller.raft.core_config import CoreConfig
-from controller.raft.log import RaftLog
-from controller.raft.messages import (
+from penstock.controller.raft import majority as quorum
+from penstock.controller.raft import membership
+from penstock.controller.raft.core import RaftCore, Role
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.log import RaftLog
+from penstock.controller.raft.messages import (
     Append,
     AppendReply,
     Base,

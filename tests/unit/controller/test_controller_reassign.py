@@ -5,13 +5,13 @@ deaths, hangs and cancellations.
 import msgspec
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeId,
     StreamEpoch,
     WalSequence,
 )
-from controller.api.messages import (
+from penstock.controller.api.messages import (
     CloseItem,
     DrainBroker,
     ElectPreferred,
@@ -22,11 +22,11 @@ from controller.api.messages import (
     TraceMove,
     UnregisterBroker,
 )
-from controller.leader.move_traces import TRACES_MAX, MoveTraceRing
-from controller.managers import nodes, reassign
-from controller.metadata.codec import decode_record, encode_record
-from controller.metadata.records import PartitionRecord
-from controller.metadata.topics import NO_LEADER, is_moving, is_reassigning, leader_of
+from penstock.controller.leader.move_traces import TRACES_MAX, MoveTraceRing
+from penstock.controller.managers import nodes, reassign
+from penstock.controller.metadata.codec import decode_record, encode_record
+from penstock.controller.metadata.records import PartitionRecord
+from penstock.controller.metadata.topics import NO_LEADER, is_moving, is_reassigning, leader_of
 from tests.support.managers_cluster import (
     MOVE_TIMEOUT_MS,
     ManagersCluster,

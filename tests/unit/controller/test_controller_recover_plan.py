@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -15,7 +15,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.disaster_recovery.plan import (
+from penstock.controller.disaster_recovery.plan import (
     EPOCHS_SKIPPED,
     IDS_SKIPPED,
     Rebuilt,
@@ -28,14 +28,14 @@ from controller.disaster_recovery.plan import (
     wals_to_walk,
     without_missing,
 )
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import RangeEntry
-from controller.metadata.topics import leader_of
-from controller.raft.messages import Base, Endpoint, Members
-from stream.errors import WalSlotLost
-from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, StreamRange
-from stream.recovery.salvage import BadSlot
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import RangeEntry
+from penstock.controller.metadata.topics import leader_of
+from penstock.controller.raft.messages import Base, Endpoint, Members
+from penstock.stream.errors import WalSlotLost
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation, StreamRange
+from penstock.stream.recovery.salvage import BadSlot
 from tests.support.managers_cluster import ManagersCluster, close, part, slot, snapshot_of, uploaded
 
 NOW_MS = Millis(5_000)

@@ -7,24 +7,24 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     ObjectId,
     Offset,
     StreamId,
     WalSequence,
 )
-from controller.api.messages import ItemResult, PreparedItem, Status
-from controller.api.rewrite_messages import (
+from penstock.controller.api.messages import ItemResult, PreparedItem, Status
+from penstock.controller.api.rewrite_messages import (
     CommitRewrite,
     PrepareRewrite,
     RewriteItem,
     RewriteSource,
 )
-from controller.managers import objects, rewrites
-from controller.metadata.objects import ObjectPhase
-from stream.format.keys import data_key, wal_key
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.controller.managers import objects, rewrites
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.stream.format.keys import data_key, wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import ManagersCluster, close, part, replaced, slot, uploaded
 
 GONE = Status.COMPACTED_OBJECTS_NOT_FOUND

@@ -13,31 +13,31 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamEpoch,
     StreamId,
     WalSequence,
 )
-from controller.api import messages as m
-from controller.api.client import ControllerClient
-from controller.api.errors import (
+from penstock.controller.api import messages as m
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import (
     DataDirInUse,
     JournalFailed,
     RequestRefused,
     StoreNotEmpty,
 )
-from controller.api.follower import FollowerFenced, FollowerStopped, MetadataFollower
-from controller.api.transport import EPOCH_KEY, Channel
-from controller.main import ControllerServer
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.features import SUPPORTED
-from controller.metadata.records import MetadataOffset
-from objectstore.memory import MemoryStore
-from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
-from stream.format.keys import wal_key
-from stream.ports import (
+from penstock.controller.api.follower import FollowerFenced, FollowerStopped, MetadataFollower
+from penstock.controller.api.transport import EPOCH_KEY, Channel
+from penstock.controller.main import ControllerServer
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.records import MetadataOffset
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import (
     BrokerIncarnation,
     CloseStream,
     CommitObjects,

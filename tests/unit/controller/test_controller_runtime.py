@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from base.ids import Millis
-from controller.api.errors import JournalFailed, NotLeader, QuorumClosed
-from controller.api.messages import Status
-from controller.config import ControllerConfig
-from controller.managers.result import Result
-from controller.metadata.codec import decode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
-from controller.raft.replicated_log import CommittedRecords, Leadership
-from controller.writer.runtime import Runtime, Work
+from penstock.base.ids import Millis
+from penstock.controller.api.errors import JournalFailed, NotLeader, QuorumClosed
+from penstock.controller.api.messages import Status
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.codec import decode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ControllerEpoch, KeyValueRecord, MetadataOffset
+from penstock.controller.raft.replicated_log import CommittedRecords, Leadership
+from penstock.controller.writer.runtime import Runtime, Work
 
 
 class HeldQuorum:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from base.ids import NodeId, WalSequence
-from controller.api.messages import (
+from penstock.base.ids import NodeId, WalSequence
+from penstock.controller.api.messages import (
     AlterReassignments,
     CommitRecovered,
     CreateTopics,
@@ -22,16 +22,16 @@ from controller.api.messages import (
     Progress,
     Status,
 )
-from controller.api.transport import MESSAGE_BYTES_MAX
-from controller.config import ControllerConfig
-from controller.managers import deleted_topics, reassign, recovery, topics
-from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
-from controller.managers.result import Result
-from controller.metadata.codec import encode_record
-from controller.metadata.records import PartitionRecord, Record, StreamOpened
-from controller.metadata.topics import NO_LEADER, leader_of
-from controller.raft.core_config import CoreConfig
-from controller.raft.transport import GROUP_BYTES
+from penstock.controller.api.transport import MESSAGE_BYTES_MAX
+from penstock.controller.config import ControllerConfig
+from penstock.controller.managers import deleted_topics, reassign, recovery, topics
+from penstock.controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
+from penstock.controller.managers.result import Result
+from penstock.controller.metadata.codec import encode_record
+from penstock.controller.metadata.records import PartitionRecord, Record, StreamOpened
+from penstock.controller.metadata.topics import NO_LEADER, leader_of
+from penstock.controller.raft.core_config import CoreConfig
+from penstock.controller.raft.transport import GROUP_BYTES
 from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
 
 PARTITIONS = 10_000

@@ -1,18 +1,18 @@
 """SCRAM credentials in the metadata. tests/interop compares the answers with Kafka's."""
 
-from base.scram import ScramCredential, ScramMechanism
-from controller.api.messages import Status
-from controller.api.scram_messages import (
+from penstock.base.scram import ScramCredential, ScramMechanism
+from penstock.controller.api.messages import Status
+from penstock.controller.api.scram_messages import (
     ALTERATIONS_MAX,
     AlterScramCredentials,
     ScramAltered,
     ScramDeletion,
     ScramUpsertion,
 )
-from controller.managers.scram import alter_scram_credentials
-from controller.metadata.delta import MetadataDelta
-from controller.metadata.image import MetadataImage
-from controller.metadata.snapshot import ImageCopy
+from penstock.controller.managers.scram import alter_scram_credentials
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.snapshot import ImageCopy
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 SHA_512 = ScramMechanism.SCRAM_SHA_512

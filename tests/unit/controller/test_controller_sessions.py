@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import NodeEpoch, NodeId
-from controller.api.errors import InvalidConfig
-from controller.api.lease import HEARTBEAT_SHARE, Lease
-from controller.api.load_messages import BrokerSession
-from controller.config import ControllerConfig
-from controller.writer.sessions import Sessions
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.api.errors import InvalidConfig
+from penstock.controller.api.lease import HEARTBEAT_SHARE, Lease
+from penstock.controller.api.load_messages import BrokerSession
+from penstock.controller.config import ControllerConfig
+from penstock.controller.writer.sessions import Sessions
 
 TIMEOUT_MS, GRACE_MS, TICK_MS = 6_000, 1_000, 100
 NODE, EPOCH = NodeId(1), NodeEpoch(4)

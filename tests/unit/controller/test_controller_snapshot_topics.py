@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from base.ids import Offset, StreamEpoch
-from controller.api.messages import (
+from penstock.base.ids import Offset, StreamEpoch
+from penstock.controller.api.messages import (
     CreatedTopic,
     CreateTopics,
     DeleteTopics,
@@ -13,13 +13,13 @@ from controller.api.messages import (
     Status,
     TopicFork,
 )
-from controller.disaster_recovery.plan import missing_objects, without_missing
-from controller.managers import deleted_topics, snapshots, topics
-from controller.metadata.frozen_topics import FrozenTopic
-from controller.metadata.objects import ObjectPhase
-from controller.metadata.records import GroupOffsets
-from controller.metadata.topic_configs import FORK_SOURCE
-from stream.ports import BrokerIncarnation
+from penstock.controller.disaster_recovery.plan import missing_objects, without_missing
+from penstock.controller.managers import deleted_topics, snapshots, topics
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.controller.metadata.records import GroupOffsets
+from penstock.controller.metadata.topic_configs import FORK_SOURCE
+from penstock.stream.ports import BrokerIncarnation
 from tests.support.managers_cluster import ManagersCluster, part, snapshot_of, uploaded
 
 GROUPS = (GroupOffsets("g", ((0, Offset(7)),)),)

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from controller.api.errors import SnapshotCorrupt
-from controller.backup.snapshots import SnapshotStore, copy_image
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import ClusterRecord, KeyValueRecord, MetadataOffset
-from controller.raft.messages import Base, Members
-from objectstore.memory import MemoryStore
-from stream.errors import FormatUnknown
-from stream.format.keys import snapshot_key
+from penstock.controller.api.errors import SnapshotCorrupt
+from penstock.controller.backup.snapshots import SnapshotStore, copy_image
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ClusterRecord, KeyValueRecord, MetadataOffset
+from penstock.controller.raft.messages import Base, Members
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.errors import FormatUnknown
+from penstock.stream.format.keys import snapshot_key
 from tests.support.newer_formats import METADATA_HEADER_BYTES, with_metadata_version
 
 EPOCH = 3

@@ -5,16 +5,16 @@ cases.
 import msgspec
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     ObjectId,
 )
-from controller.api.messages import Status
-from controller.managers import objects
-from controller.metadata.objects import ObjectPhase
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.controller.api.messages import Status
+from penstock.controller.managers import objects
+from penstock.controller.metadata.objects import ObjectPhase
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import (
     ManagersCluster,
     close,

@@ -11,23 +11,29 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from base.ids import NodeEpoch, NodeId
-from base.settings import SettingInvalid
-from controller.api import messages as m
-from controller.api.callers import EXCHANGE, FOLLOW, METHODS
-from controller.api.client import ControllerClient
-from controller.api.errors import ControllerError
-from controller.api.follower import REFUSED_TEXT, MetadataFollower
-from controller.api.handshakes import PEERS_MAX, HandshakeCounts
-from controller.api.messages import FollowRequest
-from controller.api.tls import PemFiles, TlsConfig, TlsFiles, TlsFilesInvalid, validity_trouble
-from controller.api.tls_troubles import explain
-from controller.api.transport import Channel, RpcFailed, StatusCode
-from controller.metadata.acls import AclFilter
-from controller.metadata.features import SUPPORTED
-from controller.metadata.records import AclEntry
-from controller.raft.messages import Endpoint
-from controller.raft.transport import Hello
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.base.settings import SettingInvalid
+from penstock.controller.api import messages as m
+from penstock.controller.api.callers import EXCHANGE, FOLLOW, METHODS
+from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.follower import REFUSED_TEXT, MetadataFollower
+from penstock.controller.api.handshakes import PEERS_MAX, HandshakeCounts
+from penstock.controller.api.messages import FollowRequest
+from penstock.controller.api.tls import (
+    PemFiles,
+    TlsConfig,
+    TlsFiles,
+    TlsFilesInvalid,
+    validity_trouble,
+)
+from penstock.controller.api.tls_troubles import explain
+from penstock.controller.api.transport import Channel, RpcFailed, StatusCode
+from penstock.controller.metadata.acls import AclFilter
+from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.records import AclEntry
+from penstock.controller.raft.messages import Endpoint
+from penstock.controller.raft.transport import Hello
 from tests.support.certs import LOCAL, Authority, CertFiles, replace
 from tests.support.controller_cluster import Cluster
 from tests.support.controller_quorum import Quorum

@@ -2,8 +2,8 @@
 
 import pytest
 
-from base.ids import NodeEpoch, NodeId
-from controller.api.messages import (
+from penstock.base.ids import NodeEpoch, NodeId
+from penstock.controller.api.messages import (
     AllocateProducerIds,
     AlterConfigs,
     ConfigChange,
@@ -18,9 +18,9 @@ from controller.api.messages import (
     PutKeyValue,
     Status,
 )
-from controller.managers import configs, deleted_topics, kv, producer_ids, topics
-from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.records import ConfigRecord
+from penstock.controller.managers import configs, deleted_topics, kv, producer_ids, topics
+from penstock.controller.metadata.configs import TOPIC_RESOURCE
+from penstock.controller.metadata.records import ConfigRecord
 from tests.support.managers_cluster import ManagersCluster
 
 

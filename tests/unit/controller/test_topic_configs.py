@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.metadata import topic_configs
+from penstock.controller.metadata import topic_configs
 
 MAX = (1 << 63) - 1
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from base.listeners import SecurityProtocol
-from deploy.clients.assertions import Assertion
-from deploy.clients.bearer_tokens import TokenSource
-from deploy.clients.security import PLAINTEXT, ClientSecurity, parse
-from deploy.local import client_dialects as dialects
-from deploy.local.client_snippets import SNIPPETS, filled
+from penstock.base.listeners import SecurityProtocol
+from penstock.deploy.clients.assertions import Assertion
+from penstock.deploy.clients.bearer_tokens import TokenSource
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity, parse
+from penstock.deploy.local import client_dialects as dialects
+from penstock.deploy.local.client_snippets import SNIPPETS, filled
 
 MUTUAL_TLS = ClientSecurity(
     SecurityProtocol.SSL,

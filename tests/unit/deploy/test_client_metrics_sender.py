@@ -18,11 +18,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from structlog.testing import capture_logs
 
-from broker.client_metrics.sender import SentCounts
-from broker.config import BrokerConfig
-from deploy.errors import UsageError
-from deploy.node import client_metrics
-from deploy.node.client_metrics import OtlpMetrics, sender_of
+from penstock.broker.client_metrics.sender import SentCounts
+from penstock.broker.config import BrokerConfig
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node import client_metrics
+from penstock.deploy.node.client_metrics import OtlpMetrics, sender_of
 from tests.support.certs import Authority, replace
 from tests.support.otlp_receiver import Knowing, OtlpReceiver, demanding, metrics_of, serving
 from tests.support.waiting import until

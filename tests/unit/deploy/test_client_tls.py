@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from base.client_tls import client_tls
-from deploy.local.certificates import Authority
+from penstock.base.client_tls import client_tls
+from penstock.deploy.local.certificates import Authority
 from tests.support.certs import Authority as PlainAuthority
 
 

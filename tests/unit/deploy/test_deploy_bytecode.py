@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import bytecode
+from penstock.deploy.local import bytecode
 
 ROOT = Path(__file__).resolve().parents[3]
 FORBIDDEN = {"PYTHONDONTWRITEBYTECODE": "1"}
@@ -45,7 +45,8 @@ def test_what_python_may_not_keep_beside_the_sources_is_kept_elsewhere(
 
 def test_the_process_itself(source: Path, tmp_path: Path) -> None:
     code = (
-        f"from deploy.local import bytecode; bytecode.keep_bytecode({str(source)!r}); import module"
+        "from penstock.deploy.local import bytecode"
+        f"; bytecode.keep_bytecode({str(source)!r}); import module"
     )
     environment = os.environ | FORBIDDEN | {"PYTHONPATH": f"{ROOT}{os.pathsep}{source.parent}"}
     environment.pop("PYTHONPYCACHEPREFIX", None)

@@ -13,20 +13,20 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from broker.config import BrokerConfig
-from controller.config import ControllerConfig
-from deploy.clients import state_file as state
-from deploy.clients.state_file import ClusterState, ProcessState
-from deploy.demo.story import Demo
-from deploy.errors import DeployError, PortTaken, UsageError
-from deploy.local import moto_store
-from deploy.local.dev_cluster import check
-from deploy.local.directories import TEMPORARY_PREFIX, controller_directory
-from deploy.local.plan import ClusterOptions, Ports, plan_cluster
-from deploy.local.ports import find_ports
-from deploy.local.supervisor import describe_end, restart_delay_s
-from deploy.node.config.definition import ROLES, ProcessConfig
-from stream.config import StreamConfig
+from penstock.broker.config import BrokerConfig
+from penstock.controller.config import ControllerConfig
+from penstock.deploy.clients import state_file as state
+from penstock.deploy.clients.state_file import ClusterState, ProcessState
+from penstock.deploy.demo.story import Demo
+from penstock.deploy.errors import DeployError, PortTaken, UsageError
+from penstock.deploy.local import moto_store
+from penstock.deploy.local.dev_cluster import check
+from penstock.deploy.local.directories import TEMPORARY_PREFIX, controller_directory
+from penstock.deploy.local.plan import ClusterOptions, Ports, plan_cluster
+from penstock.deploy.local.ports import find_ports
+from penstock.deploy.local.supervisor import describe_end, restart_delay_s
+from penstock.deploy.node.config.definition import ROLES, ProcessConfig
+from penstock.stream.config import StreamConfig
 
 PORTS = Ports((9092, 9093), (7000,), 5000)
 

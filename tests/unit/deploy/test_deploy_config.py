@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from base.settings import Kind
-from broker.config import BrokerConfig
-from broker.quotas.connections import ListenerLimits
-from controller.config import ControllerConfig
-from deploy.errors import DeployError, UnknownSetting, UsageError
-from deploy.node import process as node
-from deploy.node.config.definition import (
+from penstock.base.settings import Kind
+from penstock.broker.config import BrokerConfig
+from penstock.broker.quotas.connections import ListenerLimits
+from penstock.controller.config import ControllerConfig
+from penstock.deploy.errors import DeployError, UnknownSetting, UsageError
+from penstock.deploy.node import process as node
+from penstock.deploy.node.config.definition import (
     ROLES,
     TABLES,
     ProcessConfig,
@@ -23,12 +23,12 @@ from deploy.node.config.definition import (
     settings_of,
     variable_of,
 )
-from deploy.node.config.docs import first_sentence, markdown
-from deploy.node.config.effective import LOCAL_DEFAULT
-from deploy.node.config.load import load
-from deploy.node.config.schema import role_schema
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
+from penstock.deploy.node.config.docs import first_sentence, markdown
+from penstock.deploy.node.config.effective import LOCAL_DEFAULT
+from penstock.deploy.node.config.load import load
+from penstock.deploy.node.config.schema import role_schema
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 STORE = ("--store", "s3://bucket?endpoint=http://127.0.0.1:1")
@@ -480,7 +480,7 @@ def test_help_lists_every_setting_with_the_first_sentence_about_it(
 def test_config_show_tells_values_and_places_without_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from deploy.cli.app import app
+    from penstock.deploy.cli.app import app
 
     monkeypatch.setenv("PENSTOCK_NUM_PARTITIONS", "6")
     store = "s3://bucket?endpoint=http://127.0.0.1:1&access_key=abc&secret_key=sesame"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from base.settings import fields_of
-from controller.api.tls import TlsConfig
-from deploy.clients.controllers import connect
-from deploy.errors import DeployError, UsageError
-from deploy.node.config.definition import variable_of
+from penstock.base.settings import fields_of
+from penstock.controller.api.tls import TlsConfig
+from penstock.deploy.clients.controllers import connect
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.node.config.definition import variable_of
 from tests.support.certs import Authority
 
 ADDRESS = "127.0.0.1:1"

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -20,9 +20,9 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+from penstock.controller.api.messages import ControllerStatus, QuorumMember, QuorumStatus
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     ClusterRecord,
     ControllerEpoch,
     FrozenTopicRecord,
@@ -41,9 +41,9 @@ from controller.metadata.records import (
     WalEnded,
     WalRecord,
 )
-from deploy.doctor import judge
-from deploy.doctor.docs import as_markdown
-from deploy.doctor.facts import (
+from penstock.deploy.doctor import judge
+from penstock.deploy.doctor.docs import as_markdown
+from penstock.deploy.doctor.facts import (
     BackupFacts,
     BrokerFacts,
     ClockSpan,
@@ -56,9 +56,9 @@ from deploy.doctor.facts import (
     StoreFacts,
     WalFacts,
 )
-from deploy.doctor.findings import KINDS, CheckResult, Level
-from deploy.doctor.image_facts import expected_in_manifest, lasting_problems, read_cluster
-from deploy.doctor.inventory import (
+from penstock.deploy.doctor.findings import KINDS, CheckResult, Level
+from penstock.deploy.doctor.image_facts import expected_in_manifest, lasting_problems, read_cluster
+from penstock.deploy.doctor.inventory import (
     PARTS,
     Backlog,
     Damaged,
@@ -70,19 +70,19 @@ from deploy.doctor.inventory import (
     lost_ranges,
     overdue,
 )
-from deploy.doctor.listing import confirm_missing, delete_orphans
-from deploy.doctor.report import build_report
-from deploy.doctor.wal_survey import (
+from penstock.deploy.doctor.listing import confirm_missing, delete_orphans
+from penstock.deploy.doctor.report import build_report
+from penstock.deploy.doctor.wal_survey import (
     LostSlot,
     LostTail,
     WalSurvey,
     still_lost,
 )
-from objectstore.memory import MemoryStore
-from objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
-from stream.format.keys import data_key, wal_key
-from stream.format.layout import HEADER_BYTES
-from stream.ports import BrokerIncarnation
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
+from penstock.stream.format.keys import data_key, wal_key
+from penstock.stream.format.layout import HEADER_BYTES
+from penstock.stream.ports import BrokerIncarnation
 
 NOW_MS = 1_800_000_000_000
 ROOT = Path(__file__).resolve().parents[3]
@@ -404,7 +404,7 @@ def test_objects() -> None:
 
 def test_every_finding_is_in_the_documentation_and_the_file_is_as_generated() -> None:
     assert (ROOT / "docs" / "reference" / "doctor.md").read_text() == as_markdown(), (
-        "python -m deploy.doctor.docs > docs/reference/doctor.md"
+        "python -m penstock.deploy.doctor.docs > docs/reference/doctor.md"
     )
     assert all(f"`{code}`" in as_markdown() for code in KINDS)
 

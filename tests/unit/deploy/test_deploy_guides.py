@@ -14,18 +14,18 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from controller.api.callers import CallerRole
-from controller.config import ControllerConfig
-from controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
-from controller.metadata.group_configs import GROUP_CONFIGS
-from controller.metadata.topic_configs import TOPIC_CONFIGS
-from deploy.cli.app import app
-from deploy.cli.lazy import GLOBAL_OPTIONS, OUTPUT_FORMS
-from deploy.doctor.findings import KINDS
-from deploy.local.client_snippets import SNIPPETS
-from deploy.node.config.definition import ROLES, Role, settings_of
-from deploy.node.config.sources import from_flags
-from deploy.node.metrics.table import METRICS
+from penstock.controller.api.callers import CallerRole
+from penstock.controller.config import ControllerConfig
+from penstock.controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
+from penstock.controller.metadata.group_configs import GROUP_CONFIGS
+from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.deploy.cli.app import app
+from penstock.deploy.cli.lazy import GLOBAL_OPTIONS, OUTPUT_FORMS
+from penstock.deploy.doctor.findings import KINDS
+from penstock.deploy.local.client_snippets import SNIPPETS
+from penstock.deploy.node.config.definition import ROLES, Role, settings_of
+from penstock.deploy.node.config.sources import from_flags
+from penstock.deploy.node.metrics.table import METRICS
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

@@ -32,12 +32,12 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
     code = (
-        "from deploy.node import logs, process; logs.configure('info'); from"
-        " deploy.node.config.load import load"
+        "from penstock.deploy.node import logs, process; logs.configure('info'); from"
+        " penstock.deploy.node.config.load import load"
     )
     flags = ["--store", "s3://bucket", *([] if role == "broker" else ["--metadata-log-dir", "x"])]
-    code += f"; load('{role}', {flags}, {{}}); import {role}.main"
-    code += "; import broker.node" if role == "broker" else ""
+    code += f"; load('{role}', {flags}, {{}}); import penstock.{role}.main"
+    code += "; import penstock.broker.node" if role == "broker" else ""
     loaded = loaded_by(
         code.replace("; ", "\n")
         + "\nsys_modules = None\nimport sys\nsys.modules = {k: v for k, v in sys.modules.items()"
@@ -47,15 +47,15 @@ def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
 
 
 def test_help_loads_no_client() -> None:
-    loaded = loaded_by("import deploy.cli.app")
+    loaded = loaded_by("import penstock.deploy.cli.app")
     assert not loaded & {
         "confluent_kafka",
         "moto",
         "grpc",
         "kafka",
         "obstore",
-        "broker.node",
-        "controller.main",
+        "penstock.broker.node",
+        "penstock.controller.main",
         "uvloop",
     }
 
@@ -63,8 +63,9 @@ def test_help_loads_no_client() -> None:
 def test_a_cluster_in_one_process_loads_no_rich() -> None:
     """Its nodes are in the process of the command, which may still load rich for an error."""
     loaded = loaded_by(
-        "from deploy.node import logs\nlogs.import_structlog()\nimport deploy.local.dev_cluster"
-        "\nimport deploy.local.in_process\nassert 'rich' not in __import__('sys').modules"
+        "from penstock.deploy.node import logs\nlogs.import_structlog()"
+        "\nimport penstock.deploy.local.dev_cluster"
+        "\nimport penstock.deploy.local.in_process\nassert 'rich' not in __import__('sys').modules"
         "\nimport rich"
     )
     assert {"rich", "structlog"} <= loaded

@@ -14,20 +14,20 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from base.histogram import LatencyHistogram
-from base.ids import (
+from penstock.base.histogram import LatencyHistogram
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     StreamEpoch,
     StreamId,
 )
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Move, NodeRecord, PartitionRecord, TopicRecord
-from deploy.node.metrics import exposition, table
-from deploy.node.metrics.controller import read_brokers, read_leaders
-from deploy.node.metrics.docs import markdown
-from deploy.node.metrics.exposition import Exposition, NodeCollector, Reading
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import Move, NodeRecord, PartitionRecord, TopicRecord
+from penstock.deploy.node.metrics import exposition, table
+from penstock.deploy.node.metrics.controller import read_brokers, read_leaders
+from penstock.deploy.node.metrics.docs import markdown
+from penstock.deploy.node.metrics.exposition import Exposition, NodeCollector, Reading
 from tests.support.promql import CHART, TARGET_LABELS, queries, rules
 
 ROOT = Path(__file__).parents[3]
@@ -45,7 +45,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_the_document_is_up_to_date() -> None:
-    """Run `python -m deploy.node.metrics.docs > docs/reference/metrics.md` after a change."""
+    """Run `make reference` after a change."""
     assert (ROOT / "docs" / "reference" / "metrics.md").read_text() == markdown()
 
 

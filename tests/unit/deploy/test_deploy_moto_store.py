@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from deploy.local.moto_store import (
+from penstock.deploy.local.moto_store import (
     COUNTS_PATH,
     listen,
     make_front,

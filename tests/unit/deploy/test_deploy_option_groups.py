@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from deploy.cli.option_groups import with_option_groups
+from penstock.deploy.cli.option_groups import with_option_groups
 
 
 @dataclass(frozen=True, kw_only=True)

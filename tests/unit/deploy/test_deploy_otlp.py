@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from deploy.errors import UsageError
-from deploy.node.config.definition import ProcessConfig
-from deploy.node.otlp import METRICS, ReceiverFiles, variable_of
-from deploy.node.traces.export import Exporter
-from deploy.node.traces.set_up import of_moves, of_requests
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.config.definition import ProcessConfig
+from penstock.deploy.node.otlp import METRICS, ReceiverFiles, variable_of
+from penstock.deploy.node.traces.export import Exporter
+from penstock.deploy.node.traces.set_up import of_moves, of_requests
 from tests.support.certs import Authority
 from tests.support.otlp_receiver import Knowing, demanding, serving
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli.app import app
-from deploy.clients import profiles, security, state_file
-from deploy.clients.metadata import find_controller
-from deploy.clients.target import find_brokers, find_store, no_broker
-from deploy.errors import DeployError, NoController, UsageError
+from penstock.deploy.cli.app import app
+from penstock.deploy.clients import profiles, security, state_file
+from penstock.deploy.clients.metadata import find_controller
+from penstock.deploy.clients.target import find_brokers, find_store, no_broker
+from penstock.deploy.errors import DeployError, NoController, UsageError
 
 
 @pytest.fixture(autouse=True)

@@ -5,21 +5,21 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     StreamEpoch,
     StreamId,
 )
-from broker.wire.gen import alter_partition_reassignments as alter
-from broker.wire.gen import elect_leaders as elect
-from controller.api.messages import MoveTiming, MoveTrace
-from controller.metadata.records import Move, PartitionRecord
-from deploy.clients.wire import WireClient
-from deploy.errors import DeployError, UsageError
-from deploy.reassign.admin import PARTITIONS_PER_REQUEST_MAX, elect_preferred, reassign
-from deploy.reassign.plan import (
+from penstock.broker.wire.gen import alter_partition_reassignments as alter
+from penstock.broker.wire.gen import elect_leaders as elect
+from penstock.controller.api.messages import MoveTiming, MoveTrace
+from penstock.controller.metadata.records import Move, PartitionRecord
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.errors import DeployError, UsageError
+from penstock.deploy.reassign.admin import PARTITIONS_PER_REQUEST_MAX, elect_preferred, reassign
+from penstock.deploy.reassign.plan import (
     Key,
     parse_brokers,
     parse_partitions,
@@ -29,7 +29,7 @@ from deploy.reassign.plan import (
     status_of,
     to_json,
 )
-from deploy.reassign.trace import parse_partition, view_move
+from penstock.deploy.reassign.trace import parse_partition, view_move
 
 KAFKAS_OWN = (
     '{"version":1,"partitions":[{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs":'

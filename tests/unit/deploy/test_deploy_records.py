@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from broker.schemas.registry import SchemaRegistry, StoredSchema
-from deploy.csv_rows import encode_csv
-from deploy.errors import UsageError
-from deploy.groups.reset import parse_duration, parse_time, read_offsets
-from deploy.records.formats import (
+from penstock.broker.schemas.registry import SchemaRegistry, StoredSchema
+from penstock.deploy.csv_rows import encode_csv
+from penstock.deploy.errors import UsageError
+from penstock.deploy.groups.reset import parse_duration, parse_time, read_offsets
+from penstock.deploy.records.formats import (
     BadRecord,
     HexCodec,
     RecordCodec,
@@ -21,9 +21,9 @@ from deploy.records.formats import (
     TextCodec,
     codec,
 )
-from deploy.records.lines import LineReader, NewRecord, parse_headers
-from deploy.records.shown import ShownRecord
-from deploy.records.template import parse_template
+from penstock.deploy.records.lines import LineReader, NewRecord, parse_headers
+from penstock.deploy.records.shown import ShownRecord
+from penstock.deploy.records.template import parse_template
 from tests.support.schema_registry import SchemaRegistryServer, serving
 
 AVRO = json.dumps(

@@ -10,13 +10,13 @@ import kio.schema
 import pytest
 import typer
 
-from broker.handlers.table import INLINE, make_handlers
-from broker.wire.apis import APIS
-from broker.wire.error_codes import ErrorCode
-from deploy.cli.app import app
-from deploy.reference import cli, errors, kafka_apis, metadata_records
-from deploy.reference.api_evidence import EVIDENCE
-from deploy.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
+from penstock.broker.handlers.table import INLINE, make_handlers
+from penstock.broker.wire.apis import APIS
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.deploy.cli.app import app
+from penstock.deploy.reference import cli, errors, kafka_apis, metadata_records
+from penstock.deploy.reference.api_evidence import EVIDENCE
+from penstock.deploy.reference.kafka_4_2 import KAFKA_APIS, KAFKA_PLUGIN_APIS
 from tests.interop import commands
 
 ROOT = Path(__file__).parents[3]

@@ -4,8 +4,8 @@ name the line.
 
 import pytest
 
-from deploy.errors import UsageError
-from deploy.local.seed import SeedRecord, parse_seed, parse_topics
+from penstock.deploy.errors import UsageError
+from penstock.deploy.local.seed import SeedRecord, parse_seed, parse_topics
 
 TOPICS = {"orders": 3, "clicks": 12}
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -22,20 +22,20 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from deploy.errors import UsageError
-from deploy.node.config.load import load
-from deploy.node.otlp import url_of
-from deploy.node.traces.requests import RequestTracing
-from objectstore.memory import MemoryStore
-from stream.batch.records import Record, encode_batch
-from stream.cache.log_cache import AppendEntry
-from stream.config import StreamConfig
-from stream.errors import StreamError, WalFenced
-from stream.format.builder import fence_object
-from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation
-from stream.wal.append import WalAppend
-from stream.wal.wal import Wal
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.config.load import load
+from penstock.deploy.node.otlp import url_of
+from penstock.deploy.node.traces.requests import RequestTracing
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.cache.log_cache import AppendEntry
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import StreamError, WalFenced
+from penstock.stream.format.builder import fence_object
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.wal.append import WalAppend
+from penstock.stream.wal.wal import Wal
 
 ME = BrokerIncarnation(NodeId(1), NodeEpoch(1))
 RECOVERER = BrokerIncarnation(NodeId(2), NodeEpoch(1))
@@ -158,8 +158,8 @@ async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() 
 
 
 def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from deploy.node.config.definition import ProcessConfig
-    from deploy.node.traces.set_up import of_moves, of_requests
+    from penstock.deploy.node.config.definition import ProcessConfig
+    from penstock.deploy.node.traces.set_up import of_moves, of_requests
 
     config = load("broker", [*FLAGS, "--traces-otlp-endpoint", "http://127.0.0.1:1"], {}).part(
         ProcessConfig
@@ -174,10 +174,10 @@ def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
     code = (
-        "import sys, broker.main, broker.node, controller.main\n"
-        "from deploy.node.config.definition import ProcessConfig\n"
-        "from deploy.node.config.load import load\n"
-        "from deploy.node.traces.set_up import of_moves, of_requests\n"
+        "import sys, penstock.broker.main, penstock.broker.node, penstock.controller.main\n"
+        "from penstock.deploy.node.config.definition import ProcessConfig\n"
+        "from penstock.deploy.node.config.load import load\n"
+        "from penstock.deploy.node.traces.set_up import of_moves, of_requests\n"
         f"config = load('broker', {FLAGS}, {{}}).part(ProcessConfig)\n"
         "with of_requests(config) as tracing, of_moves(config) as moved:\n"
         "    print(tracing, moved, 'opentelemetry' in sys.modules)"

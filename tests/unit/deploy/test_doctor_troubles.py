@@ -4,7 +4,7 @@ read.
 
 from uuid import UUID
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -13,9 +13,9 @@ from base.ids import (
     StreamEpoch,
     StreamId,
 )
-from controller.api.load_messages import DamagedObject, FailingPartition, Troubles
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import (
+from penstock.controller.api.load_messages import DamagedObject, FailingPartition, Troubles
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
     ClusterRecord,
     NodeRecord,
     ObjectCommitted,
@@ -24,11 +24,11 @@ from controller.metadata.records import (
     StreamCreated,
     TopicRecord,
 )
-from deploy.doctor import judge
-from deploy.doctor.facts import ClusterFacts, FailingFacts, UnreadableFacts
-from deploy.doctor.findings import Level
-from deploy.doctor.troubles import failing, unreadable
-from stream.format.keys import data_key
+from penstock.deploy.doctor import judge
+from penstock.deploy.doctor.facts import ClusterFacts, FailingFacts, UnreadableFacts
+from penstock.deploy.doctor.findings import Level
+from penstock.deploy.doctor.troubles import failing, unreadable
+from penstock.stream.format.keys import data_key
 
 TOPIC_ID = UUID(int=7)
 SEEN = ClusterFacts(

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from deploy.errors import UsageError
-from deploy.node.config.definition import Role
-from deploy.node.config.exposure import InsecureControllers, InsecureListener, exposures
-from deploy.node.config.load import load
-from deploy.node.insecure import REMIND_INTERVAL_S, remind
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.config.definition import Role
+from penstock.deploy.node.config.exposure import InsecureControllers, InsecureListener, exposures
+from penstock.deploy.node.config.load import load
+from penstock.deploy.node.insecure import REMIND_INTERVAL_S, remind
 
 STORE = ("--store", "s3://bucket?endpoint=http://127.0.0.1:1")
 TLS = ("--ssl-keystore-location", "b.pem", "--ssl-truststore-location", "ca.pem")

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from deploy.clients import controllers
-from deploy.clients.controllers import answer_of, unless_locked_out
-from deploy.errors import NoController
+from penstock.deploy.clients import controllers
+from penstock.deploy.clients.controllers import answer_of, unless_locked_out
+from penstock.deploy.errors import NoController
 
 
 @pytest.fixture

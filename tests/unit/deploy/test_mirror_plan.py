@@ -2,12 +2,12 @@
 
 import pytest
 
-from controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
-from deploy.clients.brokers import Partition
-from deploy.errors import UsageError
-from deploy.mirror.batches import OldFormat, committed_batches
-from deploy.mirror.groups import CommittedOffset, to_commit
-from deploy.mirror.plan import (
+from penstock.controller.metadata.topic_configs import MIRROR_FINISHED, MIRROR_SOURCE
+from penstock.deploy.clients.brokers import Partition
+from penstock.deploy.errors import UsageError
+from penstock.deploy.mirror.batches import OldFormat, committed_batches
+from penstock.deploy.mirror.groups import CommittedOffset, to_commit
+from penstock.deploy.mirror.plan import (
     MirrorContext,
     OffsetKind,
     Selection,
@@ -16,9 +16,14 @@ from deploy.mirror.plan import (
     config_changes,
     plan_topics,
 )
-from deploy.mirror.progress import begun_record, finished_record, read_progress, segment_record
-from deploy.mirror.translation import OffsetMap, Segment
-from stream.batch.records import Record
+from penstock.deploy.mirror.progress import (
+    begun_record,
+    finished_record,
+    read_progress,
+    segment_record,
+)
+from penstock.deploy.mirror.translation import OffsetMap, Segment
+from penstock.stream.batch.records import Record
 
 PENSTOCK = MirrorContext("cluster", has_same_offsets=True)
 KAFKA = MirrorContext("cluster", has_same_offsets=False)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import UsageError
-from deploy.node.config.definition import Role
-from deploy.node.config.load import load
-from deploy.node.console import NodeConsole
-from deploy.node.console_plan import ConsolePlan, plan_console
+from penstock.deploy.errors import UsageError
+from penstock.deploy.node.config.definition import Role
+from penstock.deploy.node.config.load import load
+from penstock.deploy.node.console import NodeConsole
+from penstock.deploy.node.console_plan import ConsolePlan, plan_console
 
 STORE = ("--store", "s3://bucket?endpoint=http://127.0.0.1:1")
 READ = ("--console-access", "read", "--console-bootstrap-servers", "b:9092,c:9092")

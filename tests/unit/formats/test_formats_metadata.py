@@ -5,20 +5,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from base.ids import Millis
-from controller.api.errors import BackupCorrupt, SnapshotCorrupt
-from controller.backup.layout import LogObject, unpack
-from controller.backup.log import BackupLog
-from controller.backup.snapshots import SnapshotStore
-from controller.leader.leases import LeaseBook
-from controller.metadata.codec import decode_record, encode_raw
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record
-from controller.metadata.snapshot import ImageCopy
-from controller.raft.messages import Base
-from objectstore.memory import MemoryStore
-from stream.errors import FormatUnknown
-from stream.format.keys import parse_backup_key, parse_lease_key
+from penstock.base.ids import Millis
+from penstock.controller.api.errors import BackupCorrupt, SnapshotCorrupt
+from penstock.controller.backup.layout import LogObject, unpack
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.snapshots import SnapshotStore
+from penstock.controller.leader.leases import LeaseBook
+from penstock.controller.metadata.codec import decode_record, encode_raw
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import Record
+from penstock.controller.metadata.snapshot import ImageCopy
+from penstock.controller.raft.messages import Base
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.errors import FormatUnknown
+from penstock.stream.format.keys import parse_backup_key, parse_lease_key
 from tests.formats.batches import BASE_MS
 from tests.formats.generate import HERE
 from tests.formats.metadata_objects import CLUSTER, RECORDS

@@ -8,20 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from base.clock import wall_ms
-from controller.backup.layout import splice, unpack
-from controller.backup.log import BackupLog
-from controller.backup.snapshots import LoadedSnapshot, SnapshotStore
-from controller.disaster_recovery.recovery import Recovery, cluster_ids
-from controller.metadata.codec import decode_record
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record
-from lake.manifest.view import ClusterView
-from objectstore.memory import MemoryStore
-from penstock.topic_list import topics
-from stream.errors import FormatUnknown
-from stream.format.decoder import parse_header
-from stream.format.keys import (
+from penstock.base.clock import wall_ms
+from penstock.controller.backup.layout import splice, unpack
+from penstock.controller.backup.log import BackupLog
+from penstock.controller.backup.snapshots import LoadedSnapshot, SnapshotStore
+from penstock.controller.disaster_recovery.recovery import Recovery, cluster_ids
+from penstock.controller.metadata.codec import decode_record
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import Record
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.errors import FormatUnknown
+from penstock.stream.format.decoder import parse_header
+from penstock.stream.format.keys import (
     backup_key,
     parse_backup_key,
     parse_cluster_id,
@@ -29,8 +28,9 @@ from stream.format.keys import (
     parse_wal_key,
     snapshot_prefix,
 )
-from stream.format.manifest.model import in_snapshot
-from stream.ports import ObjectRole
+from penstock.stream.format.manifest.model import in_snapshot
+from penstock.stream.ports import ObjectRole
+from penstock.topic_list import topics
 from tests.formats.generate import HERE
 from tests.sim.loop import VirtualLoop
 from tests.support.newer_formats import with_metadata_version

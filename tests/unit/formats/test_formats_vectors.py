@@ -10,21 +10,27 @@ from typing import Any
 
 import pytest
 
-from base.ids import ObjectId
-from lake.arrow.decode import Place
-from lake.arrow.topic_scan import scan
-from lake.fetch.errors import ObjectStaysGone, ReadError
-from lake.manifest.errors import EndInDoubt
-from lake.manifest.view import ClusterView
-from objectstore.memory import MemoryStore
+from penstock.base.ids import ObjectId
+from penstock.lake.arrow.decode import Place
+from penstock.lake.arrow.topic_scan import scan
+from penstock.lake.fetch.errors import ObjectStaysGone, ReadError
+from penstock.lake.manifest.errors import EndInDoubt
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.records import Record, decode_records
+from penstock.stream.errors import (
+    BatchCorrupt,
+    FormatUnknown,
+    ObjectCorrupt,
+    StreamError,
+    WalSlotLost,
+)
+from penstock.stream.format.block_walk import Piece, batches_of
+from penstock.stream.format.decoder import ObjectIndex, check_block, parse_tail, verify_object
+from penstock.stream.format.layout import BlockEntry
+from penstock.stream.format.manifest.model import split_name
+from penstock.stream.ports import ObjectRange
 from penstock.topic_list import topics
-from stream.batch.records import Record, decode_records
-from stream.errors import BatchCorrupt, FormatUnknown, ObjectCorrupt, StreamError, WalSlotLost
-from stream.format.block_walk import Piece, batches_of
-from stream.format.decoder import ObjectIndex, check_block, parse_tail, verify_object
-from stream.format.layout import BlockEntry
-from stream.format.manifest.model import split_name
-from stream.ports import ObjectRange
 from tests.formats.batches import row_json
 from tests.formats.generate import FOLDERS, HERE, contents
 from tests.sim.loop import VirtualLoop

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lake.sql.inference import (
+from penstock.lake.sql.inference import (
     COLUMNS_MAX,
     DEPTH_MAX,
     NESTED_FIELDS_MAX,

@@ -2,9 +2,9 @@
 
 from contextlib import closing
 
-from lake.arrow.pyarrow_untyped import pa
-from lake.sql.inference import JsonType, ListOf, StructOf
-from lake.sql.json_values import JsonColumn, JsonDecoder, arrow_type
+from penstock.lake.arrow.pyarrow_untyped import pa
+from penstock.lake.sql.inference import JsonType, ListOf, StructOf
+from penstock.lake.sql.json_values import JsonColumn, JsonDecoder, arrow_type
 
 KINDS: list[JsonType] = [
     "BOOLEAN",

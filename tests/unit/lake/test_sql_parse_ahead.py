@@ -5,7 +5,7 @@ from threading import Barrier, get_ident
 
 import pytest
 
-from lake.sql.parse_ahead import parse_ahead
+from penstock.lake.sql.parse_ahead import parse_ahead
 
 _LIMIT_S = 30
 

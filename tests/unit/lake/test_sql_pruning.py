@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.fetch.times import ALL_TIMES
-from lake.sql.pruning import prune_offsets, prune_times
+from penstock.lake.fetch.times import ALL_TIMES
+from penstock.lake.sql.pruning import prune_offsets, prune_times
 
 SCHEMA = pa.schema(
     [

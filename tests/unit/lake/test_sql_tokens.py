@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lake.sql.errors import SqlError
-from lake.sql.tokens import (
+from penstock.lake.sql.errors import SqlError
+from penstock.lake.sql.tokens import (
     is_complete,
     names_in,
     replace_as_of,

@@ -9,7 +9,7 @@ import pytest
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
-from objectstore.config import S3Config
+from penstock.objectstore.config import S3Config
 
 
 @pytest.fixture(scope="session")

@@ -9,17 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from objectstore.config import S3Config
-from objectstore.directory import DirectoryStore
-from objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, RangeNotSatisfiable
-from objectstore.faults import FaultyStore
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
-from objectstore.ports import ObjectInfo, ObjectStore
-from objectstore.prefixed import PrefixedStore
-from objectstore.probe import probe_conditional_writes
-from objectstore.retry import RetryingStore
-from objectstore.s3 import S3Store
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.directory import DirectoryStore
+from penstock.objectstore.errors import (
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+)
+from penstock.objectstore.faults import FaultyStore
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.metered import MeteredStore
+from penstock.objectstore.ports import ObjectInfo, ObjectStore
+from penstock.objectstore.prefixed import PrefixedStore
+from penstock.objectstore.probe import probe_conditional_writes
+from penstock.objectstore.retry import RetryingStore
+from penstock.objectstore.s3 import S3Store
 
 KINDS = ["memory", "directory", "s3", "retrying", "metered", "prefixed", "faulty"]
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from objectstore import directory_write
-from objectstore.directory import RESERVED_FOLDER, STALE_TEMPORARY_MS, DirectoryStore
-from objectstore.directory_write import BLOCK_BYTES, DIRECT_BYTES_MIN, STAGING_BYTES
-from objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, Unavailable
+from penstock.objectstore import directory_write
+from penstock.objectstore.directory import RESERVED_FOLDER, STALE_TEMPORARY_MS, DirectoryStore
+from penstock.objectstore.directory_write import BLOCK_BYTES, DIRECT_BYTES_MIN, STAGING_BYTES
+from penstock.objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, Unavailable
 
 WRITER = """
 import asyncio, sys
-from objectstore.directory import DirectoryStore
+from penstock.objectstore.directory import DirectoryStore
 
 async def main():
     store = DirectoryStore(sys.argv[1])
@@ -39,8 +39,8 @@ asyncio.run(main())
 
 INCREMENTER = """
 import asyncio, sys
-from objectstore.directory import DirectoryStore
-from objectstore.errors import PreconditionFailed
+from penstock.objectstore.directory import DirectoryStore
+from penstock.objectstore.errors import PreconditionFailed
 
 async def main():
     store = DirectoryStore(sys.argv[1])
@@ -191,7 +191,7 @@ async def test_a_folder_that_is_there_and_then_gone_is_made_again(
         make(path, *more)
 
     store = DirectoryStore(str(tmp_path))
-    monkeypatch.setattr("objectstore.directory.os.mkdir", mkdir)
+    monkeypatch.setattr("penstock.objectstore.directory.os.mkdir", mkdir)
     await store.put("folder/a", b"x")
     assert met
     assert await store.get("folder/a") == b"x"

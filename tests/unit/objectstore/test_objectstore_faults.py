@@ -6,17 +6,24 @@ from random import Random
 
 import pytest
 
-from base.histogram import BUCKET_BOUNDS_MS, LatencyHistogram
-from objectstore.errors import (
+from penstock.base.histogram import BUCKET_BOUNDS_MS, LatencyHistogram
+from penstock.objectstore.errors import (
     AccessDenied,
     ObjectNotFound,
     PreconditionFailed,
     Throttled,
     Unavailable,
 )
-from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency, Selection
-from objectstore.memory import MemoryStore
-from objectstore.metered import MeteredStore
+from penstock.objectstore.faults import (
+    Fault,
+    FaultConfig,
+    FaultRule,
+    FaultyStore,
+    Latency,
+    Selection,
+)
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.metered import MeteredStore
 
 
 async def test_a_lost_response_leaves_the_write_done_and_a_reset_does_not() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from objectstore import memory
-from objectstore.errors import InvalidKey, RangeNotSatisfiable
-from objectstore.keys import check_key
-from objectstore.memory import MemoryStore
+from penstock.objectstore import memory
+from penstock.objectstore.errors import InvalidKey, RangeNotSatisfiable
+from penstock.objectstore.keys import check_key
+from penstock.objectstore.memory import MemoryStore
 
 segments = st.text(alphabet="ab-.~é\U0001f600", min_size=1, max_size=3).filter(
     lambda text: text not in {".", ".."}

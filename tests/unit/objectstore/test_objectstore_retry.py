@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from objectstore.errors import (
+from penstock.objectstore.errors import (
     AccessDenied,
     ConditionalConflict,
     DeadlineExceeded,
@@ -12,10 +12,10 @@ from objectstore.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
-from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectInfo
-from objectstore.retry import RetryingStore, RetryPolicy
+from penstock.objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectInfo
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
 
 
 class RetryHarness:
@@ -150,7 +150,7 @@ async def test_a_call_that_hangs_ends_at_the_deadline() -> None:
         await asyncio.Event().wait()
 
     faulty = FaultyStore(MemoryStore(), Random(1), sleep=hang)
-    from objectstore.faults import Latency
+    from penstock.objectstore.faults import Latency
 
     faulty.config = FaultConfig(latencies=(Latency(1, 1),))
     store = RetryingStore(faulty, RetryPolicy(deadline_ms=20))

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from objectstore.config import S3Config
-from objectstore.errors import (
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.errors import (
     AccessDenied,
     BucketNotFound,
     ConditionalConflict,
@@ -28,10 +28,10 @@ from objectstore.errors import (
     Unavailable,
     UnexpectedResponse,
 )
-from objectstore.ports import LIST_PAGE_COUNT, ObjectStore
-from objectstore.retry import RetryingStore, RetryPolicy
-from objectstore.s3 import S3Store
-from objectstore.s3_credentials import credentials, region
+from penstock.objectstore.ports import LIST_PAGE_COUNT, ObjectStore
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.objectstore.s3 import S3Store
+from penstock.objectstore.s3_credentials import credentials, region
 from tests.support.certs import Authority
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.stream_server import StreamServer
@@ -351,7 +351,7 @@ def test_a_process_ends_cleanly_beside_a_request_in_flight() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         program = f"""
 import asyncio, uvloop
-from objectstore.url import open_store
+from penstock.objectstore.url import open_store
 async def main():
     store = open_store("s3://bucket?endpoint=http://127.0.0.1:{silent.getsockname()[1]}")
     calls = [asyncio.ensure_future(store.get("k")) for _ in range(8)]

@@ -14,8 +14,8 @@ _AT_ONCE: Final = 4
 
 _PROGRAM: Final = """
 import asyncio, sys
-from objectstore.config import S3Config
-from objectstore.s3 import S3Store
+from penstock.objectstore.config import S3Config
+from penstock.objectstore.s3 import S3Store
 
 async def main():
     config = S3Config(

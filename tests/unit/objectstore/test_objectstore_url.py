@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from objectstore.config import DirectoryConfig, MemoryConfig, S3Config
-from objectstore.directory import DirectoryStore
-from objectstore.errors import (
+from penstock.objectstore.config import DirectoryConfig, MemoryConfig, S3Config
+from penstock.objectstore.directory import DirectoryStore
+from penstock.objectstore.errors import (
     ConditionalConflict,
     ConditionalWritesIgnored,
     InvalidStoreUrl,
     ObjectNotFound,
     PreconditionFailed,
 )
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body
-from objectstore.prefixed import PrefixedStore
-from objectstore.probe import probe_conditional_writes
-from objectstore.retry import RetryingStore
-from objectstore.url import location, open_store, parse_store_url, redact_url
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body
+from penstock.objectstore.prefixed import PrefixedStore
+from penstock.objectstore.probe import probe_conditional_writes
+from penstock.objectstore.retry import RetryingStore
+from penstock.objectstore.url import location, open_store, parse_store_url, redact_url
 
 FULL = "s3://bucket/some/prefix/?endpoint=http://127.0.0.1:9000&region=eu-1&access_key=KEY&secret_key=s%2FECRET"
 
@@ -223,7 +223,10 @@ async def test_a_race_that_nobody_wins_proves_nothing() -> None:
     assert [info async for info in store.list("")] == []
 
 
-@pytest.mark.parametrize("module", ["objectstore.ports", "objectstore.url", "objectstore.memory"])
+@pytest.mark.parametrize(
+    "module",
+    ["penstock.objectstore.ports", "penstock.objectstore.url", "penstock.objectstore.memory"],
+)
 def test_ports_and_urls_load_no_backend(module: str) -> None:
     code = (
         f"import sys, {module}; print([m for m in ('obstore', 'botocore', 'boto3')"

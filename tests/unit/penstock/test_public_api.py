@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 
 import penstock
-from deploy.local import moto_store
 from penstock import (
     Cluster,
     ClusterFailed,
@@ -21,6 +20,7 @@ from penstock import (
     scan,
     topics,
 )
+from penstock.deploy.local import moto_store
 
 
 def output_of(code: str) -> str:

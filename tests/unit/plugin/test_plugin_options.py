@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_penstock.options import InvalidOption, Options
+from penstock.testing.options import InvalidOption, Options
 
 
 def parse(**given: str) -> Options:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_murmur2
 
-from pytest_penstock.records import murmur2, partition_of
+from penstock.testing.records import murmur2, partition_of
 
 
 @given(st.binary(max_size=40))

@@ -4,7 +4,7 @@ patches change only their fields.
 
 import pytest
 
-from stream.batch.header import (
+from penstock.stream.batch.header import (
     HEADER,
     HEADER_BYTES,
     batch_span,
@@ -14,8 +14,8 @@ from stream.batch.header import (
     patch_log_append_time,
     patch_offset_and_epoch,
 )
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.errors import BatchCorrupt
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.errors import BatchCorrupt
 
 RECORDS = [Record(0, 1_000, b"k", b"v"), Record(1, 3_000, None, b"w"), Record(2, 2_000, b"k", None)]
 

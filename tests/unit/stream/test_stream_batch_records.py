@@ -12,10 +12,15 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from stream.batch.compression import Compression, compress, decompress
-from stream.batch.header import CRC_AT, CRC_START, HEADER, HEADER_BYTES, parse_header
-from stream.batch.records import Record, decode_records, encode_batch, first_record_at_or_after
-from stream.errors import BatchCorrupt
+from penstock.stream.batch.compression import Compression, compress, decompress
+from penstock.stream.batch.header import CRC_AT, CRC_START, HEADER, HEADER_BYTES, parse_header
+from penstock.stream.batch.records import (
+    Record,
+    decode_records,
+    encode_batch,
+    first_record_at_or_after,
+)
+from penstock.stream.errors import BatchCorrupt
 
 RECORDS = [
     Record(10, 1_700_000_000_000, b"key", b"value" * 50, (("trace", b"\x00\x01"), ("none", None))),

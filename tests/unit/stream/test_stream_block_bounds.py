@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
-from stream.batch.compression import Compression
-from stream.batch.header import (
+from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamId, WalSequence
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import (
     DELETE_HORIZON_MASK,
     HEADER,
     HEADER_BYTES,
@@ -18,14 +18,14 @@ from stream.batch.header import (
     parse_header,
     patch_log_append_time,
 )
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN, uncompressed_bytes
-from stream.cleaning.batches import fillers
-from stream.format.block_walk import Piece, entry_of
-from stream.format.builder import RunEntry, StreamRun, build_object
-from stream.format.decoder import verify_object
-from stream.format.layout import NO_SEQUENCE, BlockEntry
-from stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN, uncompressed_bytes
+from penstock.stream.cleaning.batches import fillers
+from penstock.stream.format.block_walk import Piece, entry_of
+from penstock.stream.format.builder import RunEntry, StreamRun, build_object
+from penstock.stream.format.decoder import verify_object
+from penstock.stream.format.layout import NO_SEQUENCE, BlockEntry
+from penstock.stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
 
 PLAIN = b"".join(b"record %d, " % number for number in range(20_000))
 STREAM = StreamId(7)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import StreamId
-from stream.cache.block_cache import ByteLru, LoadedValue, LoadingCache
-from stream.read.read_ahead import ReadAhead
+from penstock.base.ids import StreamId
+from penstock.stream.cache.block_cache import ByteLru, LoadedValue, LoadingCache
+from penstock.stream.read.read_ahead import ReadAhead
 
 
 def test_the_longest_unused_leaves_first() -> None:

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from base.ids import Millis, Offset
-from stream.batch.header import HEADER, HEADER_BYTES, BatchHeader, parse_header
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.cleaning.batches import (
+from penstock.base.ids import Millis, Offset
+from penstock.stream.batch.header import HEADER, HEADER_BYTES, BatchHeader, parse_header
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.cleaning.batches import (
     PlainRecords,
     RecordPosition,
     all_records,
@@ -17,8 +17,8 @@ from stream.cleaning.batches import (
     plain_records,
     with_records,
 )
-from stream.cleaning.key_map import ENTRY_BYTES_MAX, KeyMap
-from stream.errors import BatchCorrupt
+from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX, KeyMap
+from penstock.stream.errors import BatchCorrupt
 
 RECORDS = [
     Record(10, 1_000, b"a", b"x" * 300, (("h", b"1"), ("i", None))),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -18,12 +18,12 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from objectstore.memory import MemoryStore
-from stream.batch.header import parse_header
-from stream.batch.records import Record, encode_batch
-from stream.cache.block_cache import BlockCache
-from stream.compaction.compactor import Compactor
-from stream.compaction.plan import (
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.compaction.compactor import Compactor
+from penstock.stream.compaction.plan import (
     Compaction,
     CompactionConfig,
     check_outputs,
@@ -31,11 +31,11 @@ from stream.compaction.plan import (
     plan_stream,
     replaced_by,
 )
-from stream.compaction.rewrite import read_entries
-from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
-from stream.format.builder import RunEntry, StreamRun, build_object
-from stream.format.layout import NO_SEQUENCE
-from stream.ports import (
+from penstock.stream.compaction.rewrite import read_entries
+from penstock.stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
+from penstock.stream.format.builder import RunEntry, StreamRun, build_object
+from penstock.stream.format.layout import NO_SEQUENCE
+from penstock.stream.ports import (
     BrokerIncarnation,
     CommitObjects,
     NewObject,
@@ -44,7 +44,7 @@ from stream.ports import (
     PreparedObject,
     StreamRange,
 )
-from stream.read.object_reader import ObjectReader
+from penstock.stream.read.object_reader import ObjectReader
 
 WRITER = BrokerIncarnation(NodeId(1), NodeEpoch(1))
 SMALL = CompactionConfig(

@@ -7,17 +7,17 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-from base.ids import Millis, Offset, WalSequence
-from controller.api import messages as m
-from controller.metadata.topics import PartitionKey
-from objectstore.errors import ObjectNotFound
-from stream.cache.block_cache import BlockCache
-from stream.compaction.compactor import Compactor
-from stream.format.keys import wal_key
-from stream.ports import ObjectRole, OpenStream
-from stream.read.object_reader import ObjectReader
-from stream.recovery.recoverer import recover_wal
-from stream.storage import Storage, StreamHandle
+from penstock.base.ids import Millis, Offset, WalSequence
+from penstock.controller.api import messages as m
+from penstock.controller.metadata.topics import PartitionKey
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.compaction.compactor import Compactor
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import ObjectRole, OpenStream
+from penstock.stream.read.object_reader import ObjectReader
+from penstock.stream.recovery.recoverer import recover_wal
+from penstock.stream.storage import Storage, StreamHandle
 from tests.support.controller_cluster import Broker, Cluster
 from tests.support.stream_storage import FAST, NOW_MS, entry, offsets
 from tests.support.waiting import until

@@ -2,7 +2,7 @@
 no read meets any more.
 """
 
-from stream.read.damage import (
+from penstock.stream.read.damage import (
     CERTAIN_S,
     KEPT_S,
     KNOWN_S,

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -18,9 +18,9 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from stream.errors import FormatUnknown, NotContiguous, ObjectCorrupt
-from stream.format import layout
-from stream.format.builder import (
+from penstock.stream.errors import FormatUnknown, NotContiguous, ObjectCorrupt
+from penstock.stream.format import layout
+from penstock.stream.format.builder import (
     STEP_BYTES,
     STEP_ENTRIES,
     BuiltObject,
@@ -30,7 +30,7 @@ from stream.format.builder import (
     build_steps,
     fence_object,
 )
-from stream.format.decoder import (
+from penstock.stream.format.decoder import (
     NeedMore,
     ObjectIndex,
     check_block,
@@ -38,8 +38,8 @@ from stream.format.decoder import (
     parse_tail,
     verify_object,
 )
-from stream.format.layout import ENTRY, ENTRY_BYTES, FOOTER, FOOTER_BYTES, HEADER_BYTES
-from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
+from penstock.stream.format.layout import ENTRY, ENTRY_BYTES, FOOTER, FOOTER_BYTES, HEADER_BYTES
+from penstock.stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 from tests.support.newer_formats import (
     OPTIONAL_AT,
     REQUIRED_AT,

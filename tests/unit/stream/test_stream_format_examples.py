@@ -9,12 +9,12 @@ from uuid import UUID
 
 import cramjam
 
-from base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
-from stream.batch.header import parse_header, patch_offset_and_epoch
-from stream.batch.records import Record, encode_batch
-from stream.format.builder import RunEntry, StreamRun, build_object
-from stream.format.manifest import codec
-from stream.format.manifest.model import (
+from penstock.base.ids import Millis, NodeEpoch, NodeId, Offset, StreamEpoch, StreamId, WalSequence
+from penstock.stream.batch.header import parse_header, patch_offset_and_epoch
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.format.builder import RunEntry, StreamRun, build_object
+from penstock.stream.format.manifest import codec
+from penstock.stream.format.manifest.model import (
     Entries,
     LiveWal,
     ManifestRoot,
@@ -23,8 +23,12 @@ from stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
-from stream.format.transaction_log import AbortedTransaction, TransactionEvent, encode_event
-from stream.ports import OWN_STREAM, BrokerIncarnation, ObjectRole
+from penstock.stream.format.transaction_log import (
+    AbortedTransaction,
+    TransactionEvent,
+    encode_event,
+)
+from penstock.stream.ports import OWN_STREAM, BrokerIncarnation, ObjectRole
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "formats.md"
 MS = 1_700_000_000_000

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     ObjectId,
     WalSequence,
 )
-from stream.format import keys
-from stream.ports import BrokerIncarnation
+from penstock.stream.format import keys
+from penstock.stream.ports import BrokerIncarnation
 
 INT64 = st.integers(0, (1 << 63) - 1)
 NODES = st.integers(0, (1 << 31) - 1)

@@ -8,18 +8,18 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from base.ids import Millis
-from controller.leader import leases
-from controller.leader.leases import LeaseBook
-from lake.manifest import leases as held_leases
-from lake.manifest.errors import TooManyLeases
-from lake.manifest.leases import HeldLease
-from objectstore.errors import Unavailable
-from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectInfo
-from stream.format.keys import lease_key, lease_prefix, parse_lease_key
-from stream.format.manifest.lease import LEASE_MS_MAX, Lease
-from stream.format.manifest.model import ManifestRoot
+from penstock.base.ids import Millis
+from penstock.controller.leader import leases
+from penstock.controller.leader.leases import LeaseBook
+from penstock.lake.manifest import leases as held_leases
+from penstock.lake.manifest.errors import TooManyLeases
+from penstock.lake.manifest.leases import HeldLease
+from penstock.objectstore.errors import Unavailable
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectInfo
+from penstock.stream.format.keys import lease_key, lease_prefix, parse_lease_key
+from penstock.stream.format.manifest.lease import LEASE_MS_MAX, Lease
+from penstock.stream.format.manifest.model import ManifestRoot
 
 DAY_MS = 24 * 3_600_000
 HOUR_MS = 3_600_000

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from base.ids import Offset, StreamId, WalSequence
-from stream.cache import log_cache
-from stream.cache.log_cache import ENTRY_OVERHEAD_BYTES, AppendEntry, LogCache
-from stream.config import StreamConfig
-from stream.errors import NotContiguous
+from penstock.base.ids import Offset, StreamId, WalSequence
+from penstock.stream.cache import log_cache
+from penstock.stream.cache.log_cache import ENTRY_OVERHEAD_BYTES, AppendEntry, LogCache
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import NotContiguous
 from tests.support.stream_storage import entry, offsets
 
 CONFIG = StreamConfig(block_bytes_max=4_000, log_cache_bytes_max=8_000)

@@ -13,25 +13,25 @@ import cramjam
 import pytest
 from crc32c import crc32c
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     WalSequence,
 )
-from lake.manifest.errors import OffsetsLost, OffsetsMissing
-from lake.manifest.plan import (
+from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing
+from penstock.lake.manifest.plan import (
     OffsetRange,
     Source,
     TailRange,
     joined_tail,
     plan,
 )
-from stream.errors import FormatUnknown, ObjectCorrupt
-from stream.format.keys import manifest_key, parse_manifest_key
-from stream.format.manifest import codec
-from stream.format.manifest.codec import Draft
-from stream.format.manifest.model import (
+from penstock.stream.errors import FormatUnknown, ObjectCorrupt
+from penstock.stream.format.keys import manifest_key, parse_manifest_key
+from penstock.stream.format.manifest import codec
+from penstock.stream.format.manifest.codec import Draft
+from penstock.stream.format.manifest.model import (
     Entries,
     LiveWal,
     ManifestRoot,
@@ -42,7 +42,7 @@ from stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
-from stream.ports import OWN_STREAM
+from penstock.stream.ports import OWN_STREAM
 from tests.support.newer_formats import (
     MANIFEST_OPTIONAL_AT,
     MANIFEST_REQUIRED_AT,

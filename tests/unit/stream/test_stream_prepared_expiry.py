@@ -4,8 +4,8 @@ broker repeat a hopeless commit.
 
 from dataclasses import replace
 
-from objectstore.memory import MemoryStore
-from stream.errors import ObjectNotPrepared
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.errors import ObjectNotPrepared
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, Node
 from tests.support.waiting import until

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from base.buffers import Buffer
-from base.ids import (
+from penstock.base.buffers import Buffer
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
@@ -17,20 +17,20 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from objectstore.errors import ObjectNotFound
-from objectstore.memory import MemoryStore
-from stream.batch.compression import Compression
-from stream.batch.header import iter_headers, parse_header
-from stream.batch.records import Record, encode_batch
-from stream.cache.block_cache import BlockCache
-from stream.errors import NotContiguous, ObjectCorrupt
-from stream.format.builder import RunEntry, StreamRun, build_object
-from stream.format.decoder import verify_object
-from stream.format.layout import NO_SEQUENCE
-from stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
-from stream.read import object_reader
-from stream.read.object_reader import ObjectReader, ObjectReaderConfig
-from stream.read.timestamp_reader import TimestampReader
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import iter_headers, parse_header
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.errors import NotContiguous, ObjectCorrupt
+from penstock.stream.format.builder import RunEntry, StreamRun, build_object
+from penstock.stream.format.decoder import verify_object
+from penstock.stream.format.layout import NO_SEQUENCE
+from penstock.stream.ports import BrokerIncarnation, ObjectRange, ObjectRole
+from penstock.stream.read import object_reader
+from penstock.stream.read.object_reader import ObjectReader, ObjectReaderConfig
+from penstock.stream.read.timestamp_reader import TimestampReader
 
 STREAM = StreamId(7)
 RECORDS_PER_BATCH = 5

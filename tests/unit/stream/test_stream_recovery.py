@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from base.ids import Offset, StreamId, WalSequence
-from objectstore.errors import Unavailable
-from objectstore.faults import Fault, FaultyStore, Selection
-from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectStore, ObjectTail
-from stream.errors import FormatUnknown, NotContiguous, WalDamaged, WalFenced
-from stream.format.decoder import parse_header
-from stream.format.keys import wal_key
-from stream.ports import CommitObjects
-from stream.recovery.recoverer import CacheSlot, RecoveryReport, recover_wal
+from penstock.base.ids import Offset, StreamId, WalSequence
+from penstock.objectstore.errors import Unavailable
+from penstock.objectstore.faults import Fault, FaultyStore, Selection
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectStore, ObjectTail
+from penstock.stream.errors import FormatUnknown, NotContiguous, WalDamaged, WalFenced
+from penstock.stream.format.decoder import parse_header
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import CommitObjects
+from penstock.stream.recovery.recoverer import CacheSlot, RecoveryReport, recover_wal
 from tests.support.newer_formats import REQUIRED_AT, with_header_field
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle

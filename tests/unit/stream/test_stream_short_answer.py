@@ -5,9 +5,9 @@ fenced.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from objectstore.errors import Unavailable
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body, ObjectTail
+from penstock.objectstore.errors import Unavailable
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body, ObjectTail
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, Node
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     Offset,
@@ -17,11 +17,11 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from objectstore.errors import Throttled, Unavailable
-from objectstore.faults import Fault, FaultyStore, Selection
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body
-from stream.errors import (
+from penstock.objectstore.errors import Throttled, Unavailable
+from penstock.objectstore.faults import Fault, FaultyStore, Selection
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body
+from penstock.stream.errors import (
     NotContiguous,
     OffsetOutOfRange,
     StreamFenced,
@@ -32,9 +32,9 @@ from stream.errors import (
     WalFenced,
     WalFull,
 )
-from stream.format.builder import fence_object
-from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, ObjectRole, OpenStream, PreparedObject
+from penstock.stream.format.builder import fence_object
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole, OpenStream, PreparedObject
 from tests.support.newer_formats import VERSION_AT, with_header_field
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle

@@ -2,17 +2,17 @@
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamId,
     WalSequence,
 )
-from stream.cache.log_cache import CacheSegment, LogCache
-from stream.config import StreamConfig
-from stream.ports import ObjectRole, StreamRange
-from stream.upload.uploader import PlannedObject, plan_objects
-from stream.wal.slots import SlotTable
+from penstock.stream.cache.log_cache import CacheSegment, LogCache
+from penstock.stream.config import StreamConfig
+from penstock.stream.ports import ObjectRole, StreamRange
+from penstock.stream.upload.uploader import PlannedObject, plan_objects
+from penstock.stream.wal.slots import SlotTable
 from tests.support.stream_storage import entry
 
 CONFIG = StreamConfig(stream_object_bytes_min=3_000, upload_object_bytes_max=5_000)

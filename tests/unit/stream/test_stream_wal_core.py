@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from base.ids import WalSequence
-from stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
-from stream.errors import WalClosed
-from stream.wal.core import Bulk, WalCore
+from penstock.base.ids import WalSequence
+from penstock.stream.config import LOCAL_STORE_DEFAULTS, StreamConfig
+from penstock.stream.errors import WalClosed
+from penstock.stream.wal.core import Bulk, WalCore
 
 MIB = 1 << 20
 CONFIG = StreamConfig()

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     Offset,
     StreamId,
     WalSequence,
 )
-from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectStore
-from stream.errors import NotContiguous, ObjectCorrupt, WalDamaged
-from stream.format.decoder import NeedMore, parse_tail
-from stream.format.keys import wal_key
-from stream.format.layout import HEADER_BYTES
-from stream.ports import StreamRange
-from stream.recovery.recoverer import RecoveryReport, recover_wal
-from stream.recovery.salvage import BadSlot, Salvage
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.errors import NotContiguous, ObjectCorrupt, WalDamaged
+from penstock.stream.format.decoder import NeedMore, parse_tail
+from penstock.stream.format.keys import wal_key
+from penstock.stream.format.layout import HEADER_BYTES
+from penstock.stream.ports import StreamRange
+from penstock.stream.recovery.recoverer import RecoveryReport, recover_wal
+from penstock.stream.recovery.salvage import BadSlot, Salvage
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node
 

@@ -6,26 +6,26 @@ from random import Random
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     StreamId,
     WalSequence,
 )
-from objectstore.body import join_body
-from objectstore.errors import ConditionalConflict, Unavailable
-from objectstore.memory import MemoryStore
-from objectstore.ports import Body
-from stream.errors import WalFailed, WalFenced
-from stream.format.builder import (
+from penstock.objectstore.body import join_body
+from penstock.objectstore.errors import ConditionalConflict, Unavailable
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import Body
+from penstock.stream.errors import WalFailed, WalFenced
+from penstock.stream.format.builder import (
     BuiltObject,
     StreamRun,
     build_object,
     fence_object,
 )
-from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, ObjectRole
-from stream.wal.slot_writer import SlotWriter
+from penstock.stream.format.keys import wal_key
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.wal.slot_writer import SlotWriter
 from tests.support.stream_storage import FAST, NOW_MS, entry, settle
 
 ME, OTHER = BrokerIncarnation(NodeId(1), NodeEpoch(1)), BrokerIncarnation(NodeId(2), NodeEpoch(1))

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from base.ids import Millis, NodeEpoch, NodeId
-from objectstore.memory import MemoryStore
-from stream.config import StreamConfig
-from stream.ports import BrokerIncarnation
-from stream.wal.wal import Wal
+from penstock.base.ids import Millis, NodeEpoch, NodeId
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.config import StreamConfig
+from penstock.stream.ports import BrokerIncarnation
+from penstock.stream.wal.wal import Wal
 
 
 class DueAtOnce:

@@ -4,13 +4,13 @@ import base64
 
 import pytest
 
-from base.principal import USER, Principal
-from base.scram import ScramMechanism
-from broker.security.delegation_tokens import DelegationTokens
-from broker.security.exchange import AuthenticationFailed, Done
-from broker.security.sasl import SaslState
-from broker.security.scram import ScramClient, ScramServer
-from controller.metadata.records import DelegationTokenRecord
+from penstock.base.principal import USER, Principal
+from penstock.base.scram import ScramMechanism
+from penstock.broker.security.delegation_tokens import DelegationTokens
+from penstock.broker.security.exchange import AuthenticationFailed, Done
+from penstock.broker.security.sasl import SaslState
+from penstock.broker.security.scram import ScramClient, ScramServer
+from penstock.controller.metadata.records import DelegationTokenRecord
 
 NOW_MS = 1_000_000
 KEY = "key of the brokers"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.access import ClientAccess
-from broker.security.config import SecurityConfig
-from broker.security.exchange import AuthenticationFailed, Done
+from penstock.broker.security.access import ClientAccess
+from penstock.broker.security.config import SecurityConfig
+from penstock.broker.security.exchange import AuthenticationFailed, Done
 from tests.support.token_issuer import TokenIssuer
 
 OWN = "listener.name.b."

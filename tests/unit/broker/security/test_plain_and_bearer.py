@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.security.exchange import AuthenticationFailed, CheckPassword, CheckToken
-from broker.security.oauthbearer import OAuthBearerServer, bearer_message
-from broker.security.plain import PlainServer, plain_message
+from penstock.broker.security.exchange import AuthenticationFailed, CheckPassword, CheckToken
+from penstock.broker.security.oauthbearer import OAuthBearerServer, bearer_message
+from penstock.broker.security.plain import PlainServer, plain_message
 
 
 def test_plain_takes_user_and_password() -> None:

@@ -4,8 +4,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
-from broker.security.distinguished_names import rfc2253
-from broker.security.principal_rules import PrincipalRules
+from penstock.broker.security.distinguished_names import rfc2253
+from penstock.broker.security.principal_rules import PrincipalRules
 
 KAFKA = (
     "RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/, "

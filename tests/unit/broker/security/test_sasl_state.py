@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.security.exchange import AuthenticationFailed, Done
-from broker.security.plain import PlainServer, plain_message
-from broker.security.sasl import SaslPhase, SaslState
+from penstock.broker.security.exchange import AuthenticationFailed, Done
+from penstock.broker.security.plain import PlainServer, plain_message
+from penstock.broker.security.sasl import SaslPhase, SaslState
 
 
 def state(max_reauth_ms: int = 0) -> SaslState:

@@ -5,15 +5,15 @@ from typing import Final
 
 import pytest
 
-from base.scram import (
+from penstock.base.scram import (
     ScramCredential,
     ScramMechanism,
     credential_of,
     is_password,
     salted_password,
 )
-from broker.security.exchange import AuthenticationFailed, Challenge, Done
-from broker.security.scram import ScramClient, ScramServer, escaped, unescaped
+from penstock.broker.security.exchange import AuthenticationFailed, Challenge, Done
+from penstock.broker.security.scram import ScramClient, ScramServer, escaped, unescaped
 
 SHA_256: Final = ScramMechanism.SCRAM_SHA_256
 SHA_512: Final = ScramMechanism.SCRAM_SHA_512

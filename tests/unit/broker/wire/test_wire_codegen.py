@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from broker.wire import codegen
-from broker.wire.apis import APIS, PRODUCE
-from broker.wire.codecs import CODECS
+from penstock.broker.wire import codegen
+from penstock.broker.wire.apis import APIS, PRODUCE
+from penstock.broker.wire.codecs import CODECS
 
 ROOT = Path(codegen.__file__).parent
 
@@ -16,7 +16,7 @@ def test_the_committed_modules_are_what_the_generator_writes() -> None:
         for path in codegen.OUTPUT.glob("*.py")
         if path.name != "__init__.py"
     }
-    assert committed == generated, "run: python -m broker.wire.codegen"
+    assert committed == generated, "run: python -m penstock.broker.wire.codegen"
 
 
 def test_every_api_of_the_table_has_a_codec_and_the_other_way_round() -> None:
@@ -41,6 +41,6 @@ def test_kio_is_named_by_the_generator_only() -> None:
     importers = {
         path.name
         for path in ROOT.rglob("*.py")
-        if "broker.wire.kio_schema import" in path.read_text()
+        if "penstock.broker.wire.kio_schema import" in path.read_text()
     }
     assert importers == {"codegen.py"}

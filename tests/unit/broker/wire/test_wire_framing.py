@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.wire.apis import API_VERSIONS, FETCH, HEARTBEAT, METADATA, PRODUCE
-from broker.wire.errors import FrameTooLarge, Truncated, UnsupportedApi
-from broker.wire.framing import (
+from penstock.broker.wire.apis import API_VERSIONS, FETCH, HEARTBEAT, METADATA, PRODUCE
+from penstock.broker.wire.errors import FrameTooLarge, Truncated, UnsupportedApi
+from penstock.broker.wire.framing import (
     decode_body,
     encode_request_frame,
     encode_response_frame,
@@ -12,7 +12,7 @@ from broker.wire.framing import (
     parse_header,
     parse_response_header,
 )
-from broker.wire.gen import api_versions, heartbeat, metadata
+from penstock.broker.wire.gen import api_versions, heartbeat, metadata
 
 
 @pytest.mark.parametrize("version", [0, 8, 9, 13])

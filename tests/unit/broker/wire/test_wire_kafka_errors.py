@@ -3,13 +3,13 @@
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 
-from base.ids import Offset, StreamId
-from broker.errors import KAFKA_ERRORS, ErrorCode, code_of, code_of_status, kafka_error
-from broker.wire.errors import Truncated
-from controller.api.errors import refusal
-from controller.api.messages import Status
-from objectstore.errors import ObjectNotFound
-from stream.errors import OffsetOutOfRange, StreamError, WalFull
+from penstock.base.ids import Offset, StreamId
+from penstock.broker.errors import KAFKA_ERRORS, ErrorCode, code_of, code_of_status, kafka_error
+from penstock.broker.wire.errors import Truncated
+from penstock.controller.api.errors import refusal
+from penstock.controller.api.messages import Status
+from penstock.objectstore.errors import ObjectNotFound
+from penstock.stream.errors import OffsetOutOfRange, StreamError, WalFull
 
 
 def test_the_table_agrees_with_kio() -> None:

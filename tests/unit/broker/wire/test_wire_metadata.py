@@ -7,26 +7,37 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     NodeEpoch,
     NodeId,
     StreamEpoch,
     StreamId,
     WalSequence,
 )
-from broker.handlers.metadata import PartitionCache, partition_metadata
-from broker.wire import apis
-from broker.wire.gen.metadata import (
+from penstock.broker.handlers.metadata import PartitionCache, partition_metadata
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
     encode_response,
 )
-from broker.wire.metadata import EncodedMetadata, EncodedTopic, encode_metadata, encode_partition
-from broker.wire.primitives import Writer
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import NodeRecord, PartitionRecord, Record, TopicRecord, WalRecord
+from penstock.broker.wire.metadata import (
+    EncodedMetadata,
+    EncodedTopic,
+    encode_metadata,
+    encode_partition,
+)
+from penstock.broker.wire.primitives import Writer
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import (
+    NodeRecord,
+    PartitionRecord,
+    Record,
+    TopicRecord,
+    WalRecord,
+)
 
 VERSIONS = range(apis.METADATA.served_min, apis.METADATA.max + 1)
 TOPIC = UUID(int=7)

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.wire.errors import (
+from penstock.broker.wire.errors import (
     InvalidLength,
     InvalidText,
     InvalidVarint,
@@ -12,7 +12,7 @@ from broker.wire.errors import (
     Truncated,
     UnencodableValue,
 )
-from broker.wire.primitives import MAX_STRING_BYTES, Reader, Writer
+from penstock.broker.wire.primitives import MAX_STRING_BYTES, Reader, Writer
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from kafka import KafkaProducer
 
-from lake.arrow.columns import arrow_schema
-from lake.arrow.read import read_slices
-from lake.fetch.slices import Slice
-from objectstore.ports import ObjectStore
-from stream.format.decoder import parse_tail
-from stream.format.keys import WAL_ROOT, parse_wal_key
+from penstock.lake.arrow.columns import arrow_schema
+from penstock.lake.arrow.read import read_slices
+from penstock.lake.fetch.slices import Slice
+from penstock.objectstore.ports import ObjectStore
+from penstock.stream.format.decoder import parse_tail
+from penstock.stream.format.keys import WAL_ROOT, parse_wal_key
 from tests.support.clients import confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
 from tests.support.reader_objects import ALL, Row, rows_of

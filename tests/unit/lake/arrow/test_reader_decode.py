@@ -23,21 +23,21 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lake.arrow.columns import DEFAULT, arrow_schema
-from lake.arrow.decode import Decoder, Place
-from lake.fetch.errors import ReadError
-from lake.fetch.limits import ReadConfig
-from lake.fetch.times import TimeBounds
-from stream.batch.compression import Compression
-from stream.batch.header import (
+from penstock.lake.arrow.columns import DEFAULT, arrow_schema
+from penstock.lake.arrow.decode import Decoder, Place
+from penstock.lake.fetch.errors import ReadError
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.times import TimeBounds
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import (
     CONTROL_MASK,
     HEADER_BYTES,
     TRANSACTIONAL_MASK,
     patch_log_append_time,
 )
-from stream.batch.records import Record, encode_batch
-from stream.batch.varint import append_varint
-from stream.format.transaction_log import AbortedTransaction
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.batch.varint import append_varint
+from penstock.stream.format.transaction_log import AbortedTransaction
 from tests.support.reader_objects import ALL, decode, row_of, rows_of, sealed
 
 NOW_MS = 1_700_000_000_000
@@ -382,15 +382,15 @@ def test_planners_and_brokers_need_neither_pyarrow_nor_numba() -> None:
     run(
         "import sys\n"
         "for blocked in ('pyarrow', 'numba', 'pyspark'): sys.modules[blocked] = None\n"
-        "import lake.fetch.slices, lake.fetch.errors, lake.fetch.parts, lake.fetch.limits\n"
-        "import stream.read.object_reader"
+        "from penstock.lake.fetch import errors, limits, parts, slices\n"
+        "import penstock.stream.read.object_reader"
     )
 
 
 def test_without_numba_the_other_decoder_is_chosen() -> None:
     code = (
-        "import importlib.util as u, lake.arrow.decode as d\n"
-        "from lake.fetch.limits import ReadConfig\n"
+        "import importlib.util as u, penstock.lake.arrow.decode as d\n"
+        "from penstock.lake.fetch.limits import ReadConfig\n"
         "d.find_spec = lambda name: None\n"
         "import sys; sys.modules['numba'] = None\n"
         "print(type(d.open_rows(d.DEFAULT, ReadConfig())).__name__)"
@@ -400,7 +400,10 @@ def test_without_numba_the_other_decoder_is_chosen() -> None:
 
 def test_kernels_are_kept_where_numba_was_told(tmp_path: Path) -> None:
     """If no directory is writable, they are compiled for this process alone."""
-    code = "from lake.arrow import kernel_cache; print(kernel_cache.cache_directory() is not None)"
+    code = (
+        "from penstock.lake.arrow import kernel_cache"
+        "; print(kernel_cache.cache_directory() is not None)"
+    )
     assert run(code, NUMBA_CACHE_DIR=str(tmp_path), HOME="/nonexistent") == "True"
     assert [path.name.startswith("penstock-") for path in tmp_path.iterdir()] == [True]
     shared = tmp_path / "shared"

@@ -5,18 +5,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lake.arrow import kernel_cache
+from penstock.lake.arrow import kernel_cache
 
 ROOT = Path(__file__).resolve().parents[4]
 
 BEGIN = """
 import fcntl, sys
-from lake.arrow import kernel_build, kernel_cache
+from penstock.lake.arrow import kernel_build, kernel_cache
 place = kernel_cache.cache_directory()
 """
 DECODE = """
-from stream.batch.records import Record, encode_batch
-from lake.arrow.decode import Decoder, Place
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.lake.arrow.decode import Decoder, Place
 records = [Record(i, 1_000 + i, b"k%d" % i, b"v" * i) for i in range(50)]
 block = bytes(encode_batch(records, base_offset=0))
 
@@ -33,7 +33,7 @@ assert "numba" not in sys.modules, "loading needs no numba"
 print(first, second, rows == same, len(rows))
 """
 SIZES = """
-from lake.arrow.decode import Decoder
+from penstock.lake.arrow.decode import Decoder
 sizes = [1_000, kernel_build._WORTHWHILE_BYTES // 2, kernel_build._WORTHWHILE_BYTES // 2, 0]
 print(*(type(Decoder(size_bytes=size)._rows).__name__ for size in sizes))
 """

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from lake.arrow import renew
-from lake.arrow.columns import DEFAULT
-from lake.arrow.pyarrow_untyped import RecordBatch
-from lake.arrow.renew import (
+from penstock.lake.arrow import renew
+from penstock.lake.arrow.columns import DEFAULT
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch
+from penstock.lake.arrow.renew import (
     look_up_aborted,
     ranges_of,
     read_renewed,
     replan_slices,
 )
-from lake.fetch.errors import ObjectGone, ObjectStaysGone
-from lake.fetch.slices import Slice
-from lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
-from lake.manifest.plan import OffsetRange
-from stream.errors import StreamError
-from stream.format.transaction_log import AbortedTransaction
+from penstock.lake.fetch.errors import ObjectGone, ObjectStaysGone
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.stream.errors import StreamError
+from penstock.stream.format.transaction_log import AbortedTransaction
 
 LEFT = [
     Slice("wal/1", 10, "a", 0, 7, 0, 10, 1, 1),
@@ -147,7 +147,7 @@ def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> No
 
 def test_planners_are_imported_without_pyarrow() -> None:
     code = (
-        "import sys; sys.modules['pyarrow'] = None; import lake.arrow.cluster, lake.fetch.slices,"
-        " lake.manifest.view"
+        "import sys; sys.modules['pyarrow'] = None; import penstock.lake.arrow.cluster"
+        "; import penstock.lake.fetch.slices, penstock.lake.manifest.view"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,11 +10,11 @@ import polars
 import pyarrow as pa
 import pytest
 
-from lake.arrow.columns import DEFAULT
-from lake.arrow.decode import Decoder, Place
-from lake.arrow.slabs import Slab, home_of
-from lake.fetch.limits import ReadConfig
-from stream.batch.records import Record, encode_batch
+from penstock.lake.arrow.columns import DEFAULT
+from penstock.lake.arrow.decode import Decoder, Place
+from penstock.lake.arrow.slabs import Slab, home_of
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.stream.batch.records import Record, encode_batch
 
 BATCHES, RECORDS = 60, 40
 CONFIG = ReadConfig(rows_max=RECORDS, batch_bytes_max=40_000)

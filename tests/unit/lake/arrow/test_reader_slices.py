@@ -15,20 +15,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lake.arrow.columns import arrow_schema
-from lake.arrow.read import read_slices
-from lake.arrow.read_sync import read_slices_sync
-from lake.fetch.errors import ObjectGone, ReadError
-from lake.fetch.limits import ReadConfig
-from lake.fetch.slices import Slice
-from lake.fetch.times import TimeBounds
-from objectstore.errors import DeadlineExceeded
-from objectstore.memory import MemoryStore
-from objectstore.url import open_store
-from stream.batch.compression import Compression
-from stream.batch.header import TRANSACTIONAL_MASK
-from stream.batch.records import Record, encode_batch
-from stream.format.transaction_log import AbortedTransaction
+from penstock.lake.arrow.columns import arrow_schema
+from penstock.lake.arrow.read import read_slices
+from penstock.lake.arrow.read_sync import read_slices_sync
+from penstock.lake.fetch.errors import ObjectGone, ReadError
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import TimeBounds
+from penstock.objectstore.errors import DeadlineExceeded
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.url import open_store
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import TRANSACTIONAL_MASK
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.format.transaction_log import AbortedTransaction
 from tests.support.reader_objects import ALL, WatchedStore, build, put_object, row_of, rows_of
 
 

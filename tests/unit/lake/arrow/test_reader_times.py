@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from lake.arrow.background import background
-from lake.arrow.count import count_records
-from lake.arrow.read_sync import read_slices_sync
-from lake.arrow.row_times import rows_within
-from lake.fetch.errors import ObjectStaysGone, ReadError
-from lake.fetch.limits import ReadConfig
-from lake.fetch.slices import Slice
-from lake.fetch.times import ALL_TIMES, TimeBounds
-from lake.manifest.plan import OffsetRange
-from stream.batch.compression import Compression
-from stream.batch.control import Marker, encode_marker
-from stream.batch.header import TRANSACTIONAL_MASK, patch_log_append_time
-from stream.batch.records import Record, encode_batch
-from stream.format.layout import TAIL_BYTES
-from stream.format.transaction_log import AbortedTransaction
+from penstock.lake.arrow.background import background
+from penstock.lake.arrow.count import count_records
+from penstock.lake.arrow.read_sync import read_slices_sync
+from penstock.lake.arrow.row_times import rows_within
+from penstock.lake.fetch.errors import ObjectStaysGone, ReadError
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.control import Marker, encode_marker
+from penstock.stream.batch.header import TRANSACTIONAL_MASK, patch_log_append_time
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.format.layout import TAIL_BYTES
+from penstock.stream.format.transaction_log import AbortedTransaction
 from tests.support.reader_objects import WatchedStore, put_object
 
 _numbers = itertools.count()
@@ -61,7 +61,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> WatchedStore:
     def opened(_url: str) -> WatchedStore:
         return watched
 
-    monkeypatch.setattr("lake.arrow.background.open_store", opened)
+    monkeypatch.setattr("penstock.lake.arrow.background.open_store", opened)
     return watched
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lake.arrow.columns import DEFAULT, arrow_schema
-from lake.arrow.decode import Decoder, Place
-from lake.fetch.limits import ReadConfig
-from stream.batch.compression import Compression
-from stream.batch.records import Record, encode_batch
+from penstock.lake.arrow.columns import DEFAULT, arrow_schema
+from penstock.lake.arrow.decode import Decoder, Place
+from penstock.lake.fetch.limits import ReadConfig
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.records import Record, encode_batch
 from tests.support.reader_objects import ALL, decode, rows_of
 
 BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["numba", "numpy"])

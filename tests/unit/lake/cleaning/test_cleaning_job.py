@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from base.ids import Millis, ObjectId, Offset, StreamId
-from lake.cleaning.job import PassTask, run_pass
-from objectstore.memory import MemoryStore
-from stream.batch.header import iter_headers
-from stream.batch.records import Record, decode_records, encode_batch
-from stream.cache.block_cache import BlockCache
-from stream.cleaning.cleaner import CleanerConfig, CleaningTask
-from stream.cleaning.key_map import ENTRY_BYTES_MAX
-from stream.ports import ObjectRange, ObjectRole, PreparedObject
-from stream.read.object_reader import ObjectReader
+from penstock.base.ids import Millis, ObjectId, Offset, StreamId
+from penstock.lake.cleaning.job import PassTask, run_pass
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.cache.block_cache import BlockCache
+from penstock.stream.cleaning.cleaner import CleanerConfig, CleaningTask
+from penstock.stream.cleaning.key_map import ENTRY_BYTES_MAX
+from penstock.stream.ports import ObjectRange, ObjectRole, PreparedObject
+from penstock.stream.read.object_reader import ObjectReader
 from tests.support.reader_objects import build
 
 OBJECTS = 6

@@ -2,23 +2,23 @@
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     StreamId,
     WalSequence,
 )
-from lake.manifest import tail
-from lake.manifest.tail import WalTails
-from objectstore.memory import MemoryStore
-from stream.batch.records import Record, encode_batch
-from stream.errors import FormatUnknown
-from stream.format.builder import StreamRun, build_object
-from stream.format.decoder import verify_object
-from stream.format.keys import wal_key
-from stream.format.manifest.model import LiveWal
-from stream.ports import ObjectRole
+from penstock.lake.manifest import tail
+from penstock.lake.manifest.tail import WalTails
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.errors import FormatUnknown
+from penstock.stream.format.builder import StreamRun, build_object
+from penstock.stream.format.decoder import verify_object
+from penstock.stream.format.keys import wal_key
+from penstock.stream.format.manifest.model import LiveWal
+from penstock.stream.ports import ObjectRole
 from tests.support.newer_formats import REQUIRED_AT, with_header_field
 from tests.support.reader_objects import entry_of
 

@@ -11,24 +11,24 @@ from uuid import UUID
 
 import pytest
 
-from base.ids import (
+from penstock.base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
     StreamId,
     WalSequence,
 )
-from lake.manifest.errors import EndInDoubt, WalksTooSlow
-from lake.manifest.plan import OffsetRange
-from lake.manifest.view import ClusterView
-from objectstore.memory import MemoryStore
-from objectstore.ports import ObjectTail
-from stream.batch.records import Record, encode_batch
-from stream.errors import ObjectCorrupt, WalSlotLost
-from stream.format.builder import StreamRun, build_object
-from stream.format.keys import manifest_key, wal_key
-from stream.format.manifest.codec import Draft, encode_shard
-from stream.format.manifest.model import (
+from penstock.lake.manifest.errors import EndInDoubt, WalksTooSlow
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.manifest.view import ClusterView
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.ports import ObjectTail
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.errors import ObjectCorrupt, WalSlotLost
+from penstock.stream.format.builder import StreamRun, build_object
+from penstock.stream.format.keys import manifest_key, wal_key
+from penstock.stream.format.manifest.codec import Draft, encode_shard
+from penstock.stream.format.manifest.model import (
     Entries,
     LiveWal,
     ManifestRoot,
@@ -37,7 +37,7 @@ from stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
-from stream.ports import BrokerIncarnation, ObjectRole
+from penstock.stream.ports import BrokerIncarnation, ObjectRole
 from tests.sim.loop import VirtualLoop
 from tests.support.reader_objects import entry_of
 

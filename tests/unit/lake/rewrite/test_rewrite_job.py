@@ -2,13 +2,13 @@
 
 from random import Random
 
-from base.ids import Millis, ObjectId
-from lake.rewrite.job import RewriteTask, rewrite
-from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
-from objectstore.memory import MemoryStore
-from stream.batch.records import Record, encode_batch
-from stream.compaction.plan import Compaction
-from stream.ports import ObjectRange, ObjectRole, PreparedObject
+from penstock.base.ids import Millis, ObjectId
+from penstock.lake.rewrite.job import RewriteTask, rewrite
+from penstock.objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
+from penstock.objectstore.memory import MemoryStore
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.compaction.plan import Compaction
+from penstock.stream.ports import ObjectRange, ObjectRole, PreparedObject
 from tests.support.reader_objects import build
 
 TARGET = PreparedObject(ObjectId(9), "data/9")

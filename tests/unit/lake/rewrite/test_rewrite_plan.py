@@ -7,17 +7,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from base.ids import StreamId
-from lake.rewrite.plan import (
+from penstock.base.ids import StreamId
+from penstock.lake.rewrite.plan import (
     RewriteOptions,
     cut_rounds,
     plan_topic,
     ranges_of,
     within,
 )
-from stream.compaction.plan import Compaction
-from stream.format.manifest.model import CommittedLog, Entries
-from stream.ports import OWN_STREAM, ObjectRole
+from penstock.stream.compaction.plan import Compaction
+from penstock.stream.format.manifest.model import CommittedLog, Entries
+from penstock.stream.ports import OWN_STREAM, ObjectRole
 
 TARGET = 1_000
 OPTIONS = RewriteOptions(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lake.spark.errors import InvalidOption
-from lake.spark.sink.options import WriteOptions, parse_write, write_warnings
+from penstock.lake.spark.errors import InvalidOption
+from penstock.lake.spark.sink.options import WriteOptions, parse_write, write_warnings
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 ONCE = {**SERVERS, "exactlyOnce": "true", "store": "s3://b/p"}

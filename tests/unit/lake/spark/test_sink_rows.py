@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from lake.spark.sink.errors import InvalidRow, StaleWrite, WriteFailed
-from lake.spark.sink.rows import check_rows, records
-from lake.spark.sink.transaction import WriteId, is_written
+from penstock.lake.spark.sink.errors import InvalidRow, StaleWrite, WriteFailed
+from penstock.lake.spark.sink.rows import check_rows, records
+from penstock.lake.spark.sink.transaction import WriteId, is_written
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MOMENT = datetime(2026, 11, 21, 23, 0, 0, 123_999, tzinfo=UTC)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lake.spark.errors import InvalidOption, OffsetsMismatch
-from lake.spark.offsets import TopicPartition
-from lake.spark.options import (
+from penstock.lake.spark.errors import InvalidOption, OffsetsMismatch
+from penstock.lake.spark.offsets import TopicPartition
+from penstock.lake.spark.options import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,

@@ -22,17 +22,17 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from lake.arrow.lookup import first_not_before
-from lake.arrow.pyarrow_untyped import pa
-from lake.fetch.slices import Slice
-from lake.fetch.times import ALL_TIMES, TimeBounds
-from lake.spark.filters import Condition, Pushed
-from lake.spark.limits import limit_bytes, limit_rows, must_wait
-from lake.spark.offsets import TopicPartition
-from lake.spark.packing import SLICES_MAX, TaskLimits, pack
-from lake.spark.pushdown import split_filters
-from lake.spark.rows import filter_rows
-from lake.spark.tasks import BODIES_BYTES_MAX, task_of
+from penstock.lake.arrow.lookup import first_not_before
+from penstock.lake.arrow.pyarrow_untyped import pa
+from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.spark.filters import Condition, Pushed
+from penstock.lake.spark.limits import limit_bytes, limit_rows, must_wait
+from penstock.lake.spark.offsets import TopicPartition
+from penstock.lake.spark.packing import SLICES_MAX, TaskLimits, pack
+from penstock.lake.spark.pushdown import split_filters
+from penstock.lake.spark.rows import filter_rows
+from penstock.lake.spark.tasks import BODIES_BYTES_MAX, task_of
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.manifest.plan import OffsetRange
-from lake.spark.errors import DataLoss, OffsetsMismatch
-from lake.spark.offsets import (
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.spark.errors import DataLoss, OffsetsMismatch
+from penstock.lake.spark.offsets import (
     TopicPartition,
     from_json,
     parse_offsets,
     to_json,
 )
-from lake.spark.ranges import (
+from penstock.lake.spark.ranges import (
     Bounds,
     batch_ranges,
     check_assigned,

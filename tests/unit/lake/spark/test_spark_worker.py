@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[4]
 CODE = """
 import gc, weakref
-from lake.spark.tasks import freeze_modules
+from penstock.lake.spark.tasks import freeze_modules
 freeze_modules()
 first = gc.get_freeze_count()
 import pandas

@@ -2,36 +2,36 @@
 This module has the types that tests name.
 
 Invariant: importing this costs nothing, because pytest loads the plugin in every run of every user
-of Penstock; names are imported on first use. Must not import pytest: only `pytest_penstock.plugin`
+of Penstock; names are imported on first use. Must not import pytest: only `penstock.testing.plugin`
 does, and only pytest imports that.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deploy.errors import DeployError as PenstockError
-    from pytest_penstock.cluster import PenstockCluster, StoreFaults
-    from pytest_penstock.penstock import Penstock
-    from pytest_penstock.records import Position, Record
+    from penstock.deploy.errors import DeployError as PenstockError
+    from penstock.testing.cluster import PenstockCluster, StoreFaults
+    from penstock.testing.penstock import Penstock
+    from penstock.testing.records import Position, Record
 
 __all__ = ["Penstock", "PenstockCluster", "PenstockError", "Position", "Record", "StoreFaults"]
 
 
 def __getattr__(name: str) -> object:
     if name == "Penstock":
-        from pytest_penstock import penstock
+        from penstock.testing import penstock
 
         return penstock.Penstock
     if name in {"PenstockCluster", "StoreFaults"}:
-        from pytest_penstock import cluster
+        from penstock.testing import cluster
 
         return getattr(cluster, name)
     if name in {"Record", "Position"}:
-        from pytest_penstock import records
+        from penstock.testing import records
 
         return getattr(records, name)
     if name == "PenstockError":
-        from deploy.errors import DeployError
+        from penstock.deploy.errors import DeployError
 
         return DeployError
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,28 +19,35 @@ from uuid import UUID
 
 import structlog
 
-from base.ids import NodeId
-from base.listeners import SecurityProtocol
-from base.settings import fields_of
-from broker.config import BrokerConfig
-from broker.coordination.internal_topics import INTERNAL_TOPICS
-from broker.errors import ErrorCode
-from broker.network.server import PortTaken
-from broker.node import Broker
-from broker.security.config import SecurityConfig
-from controller.api.errors import ControllerError
-from controller.api.messages import DeleteTopics
-from controller.config import ControllerConfig
-from controller.main import ControllerServer
-from deploy.local.security import CLIENT_PROTOCOL, SecurityFiles
-from objectstore.errors import ObjectStoreError
-from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency, Selection
-from objectstore.memory import MemoryStore
-from objectstore.retry import RetryingStore, RetryPolicy
-from pytest_penstock.control import AddFaults
-from pytest_penstock.options import Options
-from stream.config import StreamConfig
-from stream.errors import StreamError
+from penstock.base.ids import NodeId
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.settings import fields_of
+from penstock.broker.config import BrokerConfig
+from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
+from penstock.broker.errors import ErrorCode
+from penstock.broker.network.server import PortTaken
+from penstock.broker.node import Broker
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.errors import ControllerError
+from penstock.controller.api.messages import DeleteTopics
+from penstock.controller.config import ControllerConfig
+from penstock.controller.main import ControllerServer
+from penstock.deploy.local.security import CLIENT_PROTOCOL, SecurityFiles
+from penstock.objectstore.errors import ObjectStoreError
+from penstock.objectstore.faults import (
+    Fault,
+    FaultConfig,
+    FaultRule,
+    FaultyStore,
+    Latency,
+    Selection,
+)
+from penstock.objectstore.memory import MemoryStore
+from penstock.objectstore.retry import RetryingStore, RetryPolicy
+from penstock.stream.config import StreamConfig
+from penstock.stream.errors import StreamError
+from penstock.testing.control import AddFaults
+from penstock.testing.options import Options
 
 log = structlog.get_logger(__name__)
 

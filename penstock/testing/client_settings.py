@@ -8,9 +8,9 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.clients.security import PLAINTEXT, ClientSecurity
-from deploy.errors import UsageError
-from deploy.local import client_dialects
+from penstock.deploy.clients.security import PLAINTEXT, ClientSecurity
+from penstock.deploy.errors import UsageError
+from penstock.deploy.local import client_dialects
 
 Settings = dict[str, Any]
 

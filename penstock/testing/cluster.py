@@ -12,17 +12,17 @@ from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from base.clock import wall_ms
-from deploy.errors import ClusterFailed, UsageError
-from pytest_penstock.client import KafkaClient
-from pytest_penstock.client_settings import settings_of
-from pytest_penstock.control import AddFaults, AwaitTopic, KillBroker, RemoveFaults, RestartBroker
-from pytest_penstock.process import ClusterProcess
-from pytest_penstock.records import Data, Position, Record, encoded
-from stream.batch.records import Record as BatchRecord
+from penstock.base.clock import wall_ms
+from penstock.deploy.errors import ClusterFailed, UsageError
+from penstock.stream.batch.records import Record as BatchRecord
+from penstock.testing.client import KafkaClient
+from penstock.testing.client_settings import settings_of
+from penstock.testing.control import AddFaults, AwaitTopic, KillBroker, RemoveFaults, RestartBroker
+from penstock.testing.process import ClusterProcess
+from penstock.testing.records import Data, Position, Record, encoded
 
 if TYPE_CHECKING:
-    from pytest_penstock.control import Answer, AnyCommand
+    from penstock.testing.control import Answer, AnyCommand
 
 TIMEOUT_S: Final = 10.0
 _NUMBERS: Final = itertools.count()

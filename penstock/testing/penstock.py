@@ -7,13 +7,13 @@ created before the test began stays.
 
 from typing import TYPE_CHECKING
 
-from deploy.errors import UsageError
-from pytest_penstock.cluster import PenstockCluster
-from pytest_penstock.control import Begin, End
+from penstock.deploy.errors import UsageError
+from penstock.testing.cluster import PenstockCluster
+from penstock.testing.control import Begin, End
 
 if TYPE_CHECKING:
-    from pytest_penstock.client import KafkaClient
-    from pytest_penstock.process import ClusterProcess
+    from penstock.testing.client import KafkaClient
+    from penstock.testing.process import ClusterProcess
 
 
 class Penstock(PenstockCluster):

@@ -1,4 +1,4 @@
-"""The process of a test run's cluster: `python -m pytest_penstock.server OPTIONS`, commands on
+"""The process of a test run's cluster: `python -m penstock.testing.server OPTIONS`, commands on
 stdin, answers on stdout.
 
 It is not a thread of pytest, because a test may stop the clock, patch `time`, fork, hold the GIL or
@@ -22,13 +22,13 @@ gc.disable()
 
 import msgspec  # noqa: E402
 
-from deploy.errors import DeployError, PortTaken  # noqa: E402
-from deploy.node import logs  # noqa: E402
-from pytest_penstock.control import LINE_BYTES_MAX, Answer, AnyCommand, Started  # noqa: E402
-from pytest_penstock.options import Options  # noqa: E402
+from penstock.deploy.errors import DeployError, PortTaken  # noqa: E402
+from penstock.deploy.node import logs  # noqa: E402
+from penstock.testing.control import LINE_BYTES_MAX, Answer, AnyCommand, Started  # noqa: E402
+from penstock.testing.options import Options  # noqa: E402
 
 if TYPE_CHECKING:
-    from pytest_penstock.nodes import Nodes
+    from penstock.testing.nodes import Nodes
 
 PREFIX: Final = "penstock-pytest-"
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
@@ -60,7 +60,7 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
     except DeployError as error:
         _write_line(answers, Started(error=str(error)))
         return
-    from base.collector import tune_collector
+    from penstock.base.collector import tune_collector
 
     gc.enable()
     tune_collector()
@@ -78,11 +78,11 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
 
 async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int], str]":
     """Return the nodes, the ports of the brokers and the file for clients."""
-    from broker.network.server import PortTaken as ListenerPortTaken
-    from deploy.local.plan import ClusterOptions
-    from deploy.local.ports import find_ports
-    from deploy.local.security import SecurityFiles, make
-    from pytest_penstock.nodes import HOST, Nodes
+    from penstock.broker.network.server import PortTaken as ListenerPortTaken
+    from penstock.deploy.local.plan import ClusterOptions
+    from penstock.deploy.local.ports import find_ports
+    from penstock.deploy.local.security import SecurityFiles, make
+    from penstock.testing.nodes import HOST, Nodes
 
     files = SecurityFiles(directory / "security") if options.secure else None
     tries = 1 if options.port else _TRIES_MAX
@@ -106,8 +106,8 @@ async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int], 
 
 
 async def _answer(nodes: "Nodes", command: AnyCommand) -> Answer:
-    from controller.api.errors import ControllerError
-    from pytest_penstock.nodes import Refused
+    from penstock.controller.api.errors import ControllerError
+    from penstock.testing.nodes import Refused
 
     try:
         return await _do(nodes, command)
@@ -118,7 +118,7 @@ async def _answer(nodes: "Nodes", command: AnyCommand) -> Answer:
 
 
 async def _do(nodes: "Nodes", command: AnyCommand) -> Answer:
-    from pytest_penstock import control
+    from penstock.testing import control
 
     match command:
         case control.Begin():

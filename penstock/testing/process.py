@@ -18,11 +18,11 @@ from typing import IO, Final, TypeVar
 
 import msgspec
 
-from deploy.clients.security import PLAINTEXT, read_file
-from deploy.errors import ClusterFailed, DeployError
-from deploy.local import bytecode
-from pytest_penstock.control import Answer, AnyCommand, Started
-from pytest_penstock.options import Options
+from penstock.deploy.clients.security import PLAINTEXT, read_file
+from penstock.deploy.errors import ClusterFailed, DeployError
+from penstock.deploy.local import bytecode
+from penstock.testing.control import Answer, AnyCommand, Started
+from penstock.testing.options import Options
 
 START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 60.0
@@ -56,7 +56,7 @@ class ClusterProcess:
             sys.executable,
             "-P",
             "-m",
-            "pytest_penstock.server",
+            "penstock.testing.server",
             msgspec.json.encode(options).decode(),
         )
         environment = bytecode.environment(os.environ) | {
@@ -165,7 +165,7 @@ def _import_path() -> list[str]:
     """Return where this process found us: pytest's ini file may set `pythonpath`, which a child
     does not read.
     """
-    ours = str(Path(__file__).resolve().parents[1])
+    ours = str(Path(__file__).resolve().parents[2])
     given = [
         part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != ours
     ]

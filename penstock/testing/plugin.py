@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_penstock.client import KafkaClient
-    from pytest_penstock.cluster import PenstockCluster
-    from pytest_penstock.penstock import Penstock
-    from pytest_penstock.process import ClusterProcess
+    from penstock.testing.client import KafkaClient
+    from penstock.testing.cluster import PenstockCluster
+    from penstock.testing.penstock import Penstock
+    from penstock.testing.process import ClusterProcess
 
 _OPTIONS: Final = (
     ("brokers", "how many brokers the cluster of this test run has (default: 2)"),
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    from pytest_penstock.options import InvalidOption, Options
+    from penstock.testing.options import InvalidOption, Options
 
     try:
         options = Options.parse(
@@ -95,7 +95,7 @@ class _Run:
     def process(self) -> "ClusterProcess":
         """Return the process, started but perhaps not ready."""
         if self._process is None:
-            from pytest_penstock.process import ClusterProcess
+            from penstock.testing.process import ClusterProcess
 
             self._process = ClusterProcess(self._options)
         return self._process
@@ -104,7 +104,7 @@ class _Run:
         process = self.process()
         if self._client is None:
             # While the cluster starts, this process imports what the helpers need.
-            from pytest_penstock.client import KafkaClient
+            from penstock.testing.client import KafkaClient
 
             process.wait_ready()
             self._client = KafkaClient(process.bootstrap_servers, process.security)
@@ -158,7 +158,7 @@ def penstock_cluster(pytestconfig: pytest.Config) -> "PenstockCluster":
     """A Kafka cluster in memory for the whole run: `bootstrap_servers` for your clients, and
     helpers. Everything created through it stays.
     """
-    from pytest_penstock.cluster import PenstockCluster
+    from penstock.testing.cluster import PenstockCluster
 
     return PenstockCluster(*_ready(pytestconfig))
 
@@ -170,7 +170,7 @@ def penstock(
     """The clean cluster: topics and consumer groups that appear in the test are deleted after it,
     brokers restarted, faults removed.
     """
-    from pytest_penstock.penstock import Penstock
+    from penstock.testing.penstock import Penstock
 
     penstock = Penstock(*_ready(request.config), request.node.nodeid)
     yield penstock
