@@ -78,6 +78,8 @@ class Duties:
             partitions.checkpoint_durably,
             metadata,
             self._log_cleaner.clean,
+            upload=node.storage.upload,
+            buffered_bytes=node.storage.buffered_bytes,
             now_ms=node.now_ms,
             interval_s=config.log_cleaner_backoff_ms / 1_000,
             rng=rng,

@@ -458,6 +458,10 @@ class Storage:
         """Return the end of what the local image has of the stream."""
         return self._metadata.committed_end(stream_id)
 
+    def buffered_bytes(self, stream_id: StreamId) -> int:
+        """Return the size of what was appended since the last upload of this stream began."""
+        return self._cache.buffered_bytes(stream_id)
+
     async def upload(self) -> None:
         """Return when everything appended so far is committed: in objects that the local image
         names. Costs a flush and the upload of what is not uploaded yet, up to the size of the cache

@@ -55,6 +55,10 @@ class DirtyPart:
     dirty_bytes: int
     since_ms: Millis
 
+    def plus(self, size_bytes: int) -> "DirtyPart":
+        """Return the dirty part with so much appended."""
+        return DirtyPart(self.log_bytes + size_bytes, self.dirty_bytes + size_bytes, self.since_ms)
+
     @property
     def ratio(self) -> float:
         return self.dirty_bytes / self.log_bytes if self.log_bytes else 0.0

@@ -199,6 +199,11 @@ class LogCache:
             or now - active.opened_at >= min(age_max_ms, config.block_age_max_ms) / 1000
         )
 
+    def buffered_bytes(self, stream_id: StreamId) -> int:
+        """Return the bytes of this stream in the active block."""
+        run = self._active.runs.get(stream_id) if self._active is not None else None
+        return 0 if run is None else run.payload_bytes
+
     def archive(self) -> CacheSegment | None:
         """Cut: freeze the active block and return it for upload; None if there is none."""
         block, self._active = self._active, None

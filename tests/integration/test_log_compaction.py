@@ -238,3 +238,25 @@ def check_times(store_url: str) -> None:
         assert newer.to_table().column_names == ["key"]
         assert older.count() == len(expected)
         assert newer.count() == newer.to_table().num_rows == len(rows) - len(expected)
+
+
+async def test_a_small_log_is_compacted_before_its_regular_upload(tmp_path: Path) -> None:
+    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=3_600_000)
+    config = {"cleanup_policy": "compact", "max_compaction_lag_ms": "100"}
+    async with Cluster(
+        tmp_path, brokers=1, stream_config=stream, log_cleaner_backoff_ms=100
+    ) as cluster:
+
+        def run() -> None:
+            create_topic(cluster.bootstrap, TOPIC, 1, **config)
+            producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
+            for number in range(5):
+                producer.produce(TOPIC, b"%d" % number, b"key", partition=0)
+                assert producer.flush(TIMEOUT_S) == 0
+
+        await asyncio.to_thread(run)
+        end = await compacted(cluster)
+        found = await asyncio.to_thread(by_confluent, cluster.bootstrap, end)
+        assert found == [(b"key", b"4")]
+        uploads = cluster.broker.cleaner.uploads
+        assert uploads <= 2, "one upload, or a second one if the first came between the records"

@@ -347,6 +347,8 @@ class SimBroker:
                 self.partitions.checkpoint_durably,
                 metadata,
                 cleaner.clean,
+                upload=self.storage.upload,
+                buffered_bytes=self.storage.buffered_bytes,
                 now_ms=self.now_ms,
                 interval_s=CLEANER_INTERVAL_S,
                 rng=self.rng,

@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.base.ids import Millis
+from penstock.broker import cleaner_duty
 from penstock.broker.cleaner_duty import CleanerDuty
 from penstock.broker.handlers.forks import find_fork_points
 from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
@@ -59,6 +60,8 @@ def duty_of(broker, cleaner):
         broker.partitions.checkpoint_durably,
         broker.metadata,
         cleaner.clean,
+        upload=broker.storage.upload,
+        buffered_bytes=broker.storage.buffered_bytes,
         now_ms=broker.now_ms,
         interval_s=1,
         rng=Random(1),
@@ -318,6 +321,70 @@ async def test_the_retention_of_tombstones_counts_from_their_first_cleaning(log,
     await log.clean()
     assert await log.pairs() == [(1, b"a", None)]
     assert [record.timestamp_ms for record in await log.records()] == [NOW]
+
+
+# --- what is not uploaded yet ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"min.cleanable.dirty.ratio": "0.5"},
+        {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1000"},
+        {"min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "1000"}
+        | {"min.compaction.lag.ms": "1000"},
+    ],
+    ids=["ratio", "max lag", "min lag"],
+)
+async def test_a_log_that_is_due_is_uploaded(log, world, configs):
+    for name, value in configs.items():
+        world.configure("t", name, value)
+    await log.produce(*(keyed((b"a", b"%d" % at), timestamp=NOW - 1) for at in range(3)))
+    duty = cleaner_of(log.leader)
+    await duty.check()
+    if "max.compaction.lag.ms" in configs:
+        assert (duty.uploads, duty.passes) == (0, 0), "not due yet"
+        world.now_ms += 1_001
+        await duty.check()
+    assert (duty.uploads, duty.passes, duty.removed_records) == (1, 1, 2)
+    for _ in range(3):
+        world.now_ms += DAY_MS
+        await duty.check()
+    assert duty.uploads == 1, "an idle log costs nothing"
+
+
+async def test_one_upload_serves_all_logs_that_are_due(log, world, monkeypatch):
+    monkeypatch.setattr(cleaner_duty, "UPLOAD_INTERVAL_S", 3_600)
+    leader = log.leader
+    topics = ["t", "u", "v"]
+    for topic in topics[1:]:
+        world.topic(topic, **COMPACT)
+        world.lead(topic, leader)
+        await leader.opened(topic)
+    for topic in topics:
+        for value in (b"1", b"2"):
+            assert (await leader.produce(topic, keyed((b"a", value)))).error_code == 0
+    duty = cleaner_of(leader)
+    await duty.check()
+    assert (duty.uploads, duty.passes, duty.removed_records) == (1, 3, 3)
+    await log.produce(keyed((b"a", b"3")))
+    await duty.check()
+    assert (duty.uploads, duty.passes) == (1, 3), "the next upload has to wait"
+    await log.upload()
+    await duty.check()
+    assert (duty.uploads, duty.passes) == (1, 4)
+
+
+async def test_only_what_a_pass_could_clean_is_uploaded(log, world):
+    """Neither records behind an open transaction nor logs that are not compacted."""
+    world.topic("plain")
+    world.lead("plain", log.leader)
+    await log.leader.opened("plain")
+    await log.leader.produce("plain", keyed((b"a", b"1")))
+    await log.produce(transactional(7, 0, (b"a", b"1")), keyed((b"a", b"2")))
+    duty = cleaner_of(log.leader)
+    await duty.check()
+    assert (duty.uploads, duty.passes) == (0, 0)
 
 
 # --- what is too young or undecided ---------------------------------------------------------------
