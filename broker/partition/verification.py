@@ -3,11 +3,11 @@ otherwise the transaction would hang, and readers of committed records would wai
 
 The leader asks the coordinator, and appends when it has answered. Meanwhile a marker may end the
 transaction, or the one before; so the answer may be about what is over. A guard stands for one
-question: a marker of its producer takes it away, and without it nothing is appended, but the
-question is asked again. Once a batch is in, its transaction is open here, and later ones need no
-question.
+question: after a marker of its producer nothing is appended under it, and the question is asked
+again. Once a batch is in, its transaction is open here, and later ones need no question.
 Invariant: one guard for each epoch of a producer, because only the coordinator knows which epoch is
-the newest. Batches that wait for the same answer are appended in the order in which they came.
+the newest. Batches of an epoch are appended in the order in which they came, whichever question is
+answered first: a newer guard takes over what waits for the one before.
 Must not: ask the coordinator (`broker.handlers.verification` does).
 Source: Kafka `VerificationGuard`, `VerificationStateEntry`; KIP-890.
 """
@@ -21,7 +21,15 @@ from penstock.broker.wire.error_codes import ErrorCode
 class Guard:
     """A question to the coordinator, from when it is asked to when its batches are appended."""
 
-    __slots__ = ("adds", "holders_count", "is_answered", "producer_epoch", "producer_id", "waiting")
+    __slots__ = (
+        "adds",
+        "holders_count",
+        "is_answered",
+        "is_stale",
+        "producer_epoch",
+        "producer_id",
+        "waiting",
+    )
 
     def __init__(self, producer_id: int, producer_epoch: int, *, adds: bool) -> None:
         """adds: the coordinator is to add the partition to the transaction, which is one of version
@@ -34,6 +42,8 @@ class Guard:
         self.is_answered = False
         """The transaction has the partition; those who hold the guard are about to append."""
         self.holders_count = 0
+        self.is_stale = False
+        """A marker came before the answer, which may be about the transaction that it ended."""
 
 
 Admitted: TypeAlias = Callable[[Guard | ErrorCode], None]
@@ -57,38 +67,34 @@ class Verifications:
         return len(self._guards)
 
     def find(self, producer_id: int, producer_epoch: int) -> Guard | None:
-        return self._guards.get((producer_id, producer_epoch))
+        guard = self._guards.get((producer_id, producer_epoch))
+        return None if guard is None or guard.is_stale else guard
 
     def begin(self, producer_id: int, producer_epoch: int, *, adds: bool) -> Guard:
+        """Return a new guard, which takes over what waits for the one before."""
         guard = Guard(producer_id, producer_epoch, adds=adds)
+        before = self._guards.get((producer_id, producer_epoch))
+        if before is not None:
+            guard.waiting, before.waiting = before.waiting, []
         self._guards[producer_id, producer_epoch] = guard
         return guard
 
     def asks_again(self, guard: Guard) -> bool:
-        """Return True if the answer may be about what is over: the caller asks again, unless a
-        newer question is on its way. What waited for this answer waits for that one.
+        """Return True if the caller has to ask again, because the answer may be about what is
+        over.
         """
-        newer = self.find(guard.producer_id, guard.producer_epoch)
-        if newer is not None and newer is not guard:
-            waiting, guard.waiting = guard.waiting, []
-            if newer.is_answered:
-                for admitted in waiting:
-                    admitted(newer)
-            else:
-                newer.waiting[:0] = waiting
-            return False
-        self._guards[guard.producer_id, guard.producer_epoch] = guard
-        return newer is None
+        is_stale, guard.is_stale = guard.is_stale, False
+        return is_stale and self._guards.get((guard.producer_id, guard.producer_epoch)) is guard
 
     def answered(self, guard: Guard, code: ErrorCode) -> None:
         """Let everything in, or refuse everything, that waits for the answer."""
         guard.is_answered = code is ErrorCode.NONE
         guard.holders_count += 1
+        waiting, guard.waiting = guard.waiting, []
         try:
-            for admitted in guard.waiting:
+            for admitted in waiting:
                 admitted(guard if guard.is_answered else code)
         finally:
-            guard.waiting.clear()  # those who append hold the guard: they would live in a cycle
             self.release(guard)
 
     def release(self, guard: Guard) -> None:
@@ -101,10 +107,13 @@ class Verifications:
             del self._guards[key]
 
     def ended(self, producer_id: int) -> None:
-        """Take the guards away: a marker has ended the producer's transaction."""
-        for key in [key for key in self._guards if key[0] == producer_id]:
-            del self._guards[key]
+        """Note that a marker has ended the producer's transaction."""
+        for key, guard in list(self._guards.items()):
+            if key[0] == producer_id:
+                guard.is_stale = True
+                if guard.is_answered:
+                    del self._guards[key]
 
     def holds(self, guard: Guard, producer_id: int, producer_epoch: int) -> bool:
         """Return True if the guard lets this batch in."""
-        return self._guards.get((producer_id, producer_epoch)) is guard
+        return self.find(producer_id, producer_epoch) is guard

@@ -71,6 +71,38 @@ def test_what_waited_waits_for_the_newer_question(is_answered: bool) -> None:
     assert seen == [("first", new), ("second", new)][: 2 - is_answered]
 
 
+def settle(verifications: Verifications, guard: Guard, code: ErrorCode) -> None:
+    """Do with an answer what the handler does, which asks no question again here."""
+    again = code is ErrorCode.NONE and verifications.asks_again(guard)
+    assert not again
+    if guard.waiting:
+        verifications.answered(guard, code)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS])
+@pytest.mark.parametrize("newer_first", [False, True])
+@pytest.mark.parametrize("adds", [False, True], ids=["a newer version", "a marker"])
+def test_no_batch_overtakes_one_that_waits_for_an_older_question(
+    adds: bool, newer_first: bool, code: ErrorCode
+) -> None:
+    """The second batch asks again if it is the first that adds the partition, or if the marker of
+    the transaction before came between the two.
+    """
+    verifications, seen = Verifications(), list[tuple[str, object]]()
+    older = verifications.begin(7, 1, adds=adds)
+    older.waiting.append(noting(seen, "first"))
+    if adds:
+        verifications.ended(7)
+        assert verifications.find(7, 1) is None
+    newer = verifications.begin(7, 1, adds=True)
+    newer.waiting.append(noting(seen, "second"))
+    answers = [(older, code), (newer, ErrorCode.NONE)]
+    for guard, answer in reversed(answers) if newer_first else answers:
+        settle(verifications, guard, answer)
+    assert seen == [("first", newer), ("second", newer)]
+    assert len(verifications) == 0
+
+
 def test_a_held_guard_lets_in_until_it_is_released() -> None:
     verifications, held = Verifications(), list[Guard]()
 
