@@ -21,7 +21,7 @@ from penstock.broker.network.request import RequestContext, Response, SoftwareIn
 from penstock.broker.wire import apis, framing
 from penstock.broker.wire.gen import api_versions
 from penstock.broker.wire.primitives import ELEMENTS_AT_ONCE_MAX
-from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.features import METADATA_VERSION, SUPPORTED
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_CHARS_MAX: Final = 256
@@ -72,7 +72,7 @@ def make_handler(served_keys: Iterable[int]) -> Handler:
                 finalized_features_epoch=node.image.end_offset,
                 finalized_features=[
                     api_versions.FinalizedFeatureKey(name, level, level)
-                    for name, level in node.image.features.finalized().items()
+                    for name, level in _finalized(node)
                 ],
             )
         return framing.encode_response_frame(
@@ -88,10 +88,15 @@ def _software(name: str, version: str) -> SoftwareInfo:
     return SoftwareInfo(name, version)
 
 
+def _finalized(node: Node) -> Iterable[tuple[str, int]]:
+    fixed = {METADATA_VERSION.name: METADATA_VERSION.max_level}
+    return (fixed | node.image.features.finalized()).items()
+
+
 def _supported(version: int) -> list[api_versions.SupportedFeatureKey]:
     return [
         api_versions.SupportedFeatureKey(feature.name, feature.min_level, feature.max_level)
-        for feature in SUPPORTED
+        for feature in (METADATA_VERSION, *SUPPORTED)
         if feature.min_level > 0 or version >= _FIRST_WITH_RANGES_FROM_ZERO
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.controller.api.messages import FeatureUpdate, Status, UpdateFeatures
 from penstock.controller.managers.result import Refused, Result
-from penstock.controller.metadata.features import supported_range
+from penstock.controller.metadata.features import METADATA_VERSION, supported_range
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import FeatureRange, FeatureRecord, Record
 
@@ -71,7 +71,7 @@ def _refusal(image: MetadataImage, update: FeatureUpdate, controller_id: int) ->
 
 
 def _unsupported_by_brokers(image: MetadataImage, update: FeatureUpdate) -> str | None:
-    if update.level == 0:
+    if update.level == 0 or update.name == METADATA_VERSION.name:
         return None
     for node in image.nodes:
         feature = _find(node.features, update.name)

@@ -32,6 +32,11 @@ SUPPORTED: Final[tuple[FeatureRange, ...]] = (
 )
 """The features of this software. A new cluster gets the newest levels."""
 
+METADATA_VERSION: Final = FeatureRange("metadata.version", 29, 29)
+"""The level of Kafka 4.2, whose protocol this software serves, for tools and operators that read
+it. It is the only level and is not stored: formats of metadata have versions of their own.
+"""
+
 _BY_NAME: Final = {feature.name: feature for feature in SUPPORTED}
 _LEVELS_BEFORE: Final[Mapping[str, int]] = {GROUP_VERSION: 1}
 
@@ -42,7 +47,7 @@ def newest_levels() -> list[FeatureRecord]:
 
 
 def supported_range(name: str) -> FeatureRange | None:
-    return _BY_NAME.get(name)
+    return METADATA_VERSION if name == METADATA_VERSION.name else _BY_NAME.get(name)
 
 
 @dataclass(slots=True)
@@ -51,10 +56,12 @@ class FeaturesImage:
 
     def level(self, name: str) -> int:
         """Return the finalized level; 0 if the feature is off or unknown."""
+        if name == METADATA_VERSION.name:
+            return METADATA_VERSION.max_level
         return self._levels.get(name, _LEVELS_BEFORE.get(name, 0))
 
     def finalized(self) -> dict[str, int]:
-        """Return the levels of the features that are on, by name."""
+        """Return the levels of the features that are on, by name, without METADATA_VERSION."""
         levels = {**_LEVELS_BEFORE, **self._levels}
         return {name: level for name, level in levels.items() if level > 0}
 

@@ -305,7 +305,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ),
     Command(
         "kafka-features upgrade --release-version 4.2 --dry-run",
-        "there is no metadata version: name the features instead",
+        "some features are about Kafka's own metadata: name the others instead",
         "does not support this feature",
     ),
     Command(

@@ -191,10 +191,22 @@ async def test_levels_change_for_all_brokers(fixture: Fixture) -> None:
 @pytest.mark.parametrize("version", range(3))
 async def test_other_features_are_unknown(fixture: Fixture, version: int) -> None:
     assert await updated(fixture, version=version) == (0, None)
-    for name in ("metadata.version", "nope"):
+    for name in ("kraft.version", "nope"):
         code, message = await updated(fixture, (name, 9, 1), ("other", 0, 2), version=version)
         assert code == ErrorCode.INVALID_UPDATE_VERSION
         assert f"update version 9 for feature {name}" in (message or "")
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3])
+async def test_the_metadata_version_is_that_of_kafka(fixture: Fixture, kind: int) -> None:
+    """Operators set it to what it is, and nothing is stored."""
+    stored = dict(fixture.node.image.features.items())
+    assert await updated(fixture, ("metadata.version", 29, kind)) == (0, None)
+    for level in (0, 7, 28, 30):
+        code, message = await updated(fixture, ("metadata.version", level, kind))
+        assert code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "only supports versions 29" in (message or "")
+    assert dict(fixture.node.image.features.items()) == stored
 
 
 @pytest.mark.parametrize(
