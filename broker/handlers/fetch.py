@@ -23,6 +23,7 @@ Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `Del
 """
 
 from collections.abc import Awaitable
+from typing import Final
 
 from penstock.broker.handlers.fetch_call import FetchCall
 from penstock.broker.handlers.long_requests import decoded
@@ -30,8 +31,14 @@ from penstock.broker.handlers.node import Node
 from penstock.broker.handlers.same_fetches import SameAnswer, SameKey, SameWait, same_key
 from penstock.broker.handlers.tail_fetch import TailFetch, is_of_follower
 from penstock.broker.network.request import RequestContext, Response
-from penstock.broker.wire.fetch import encode_fetch_response
-from penstock.broker.wire.gen.fetch import decode_request
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.fetch import FetchPartitionResult, encode_fetch_response
+from penstock.broker.wire.gen.fetch import FetchRequest, decode_request
+from penstock.broker.wire.topic_key import TopicKey
+
+_ISOLATION_LEVELS: Final = frozenset({0, 1})
+_FIRST_WITHOUT_TOPICS: Final = 13
+"""The first version in which an error of the whole request stands alone."""
 
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
@@ -61,6 +68,8 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
 def _begin(node: Node, ctx: RequestContext, key: SameKey | None) -> Response | FetchCall:
     """Decode the request. Returns the answer if its session refuses it. Raises WireError."""
     request = decoded(ctx, decode_request)
+    if request.isolation_level not in _ISOLATION_LEVELS:
+        return _failed(ctx, request)
     session_call = node.fetch_sessions.begin(request, ctx.api_version, ctx.received_at)
     if session_call.error_code:
         return encode_fetch_response(
@@ -71,6 +80,18 @@ def _begin(node: Node, ctx: RequestContext, key: SameKey | None) -> Response | F
     if session_call.session is not None or session_call.creates or request.session_id:
         key = None
     return FetchCall(node, ctx, request, session_call, key)
+
+
+def _failed(ctx: RequestContext, request: FetchRequest) -> Response:
+    """Refuse the whole request, as Kafka does if it cannot read it."""
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+    failed: list[tuple[TopicKey, list[FetchPartitionResult]]] = []
+    if ctx.api_version < _FIRST_WITHOUT_TOPICS:
+        failed = [
+            (topic.topic, [FetchPartitionResult(part.partition, code) for part in topic.partitions])
+            for topic in request.topics
+        ]
+    return encode_fetch_response(ctx.correlation_id, ctx.api_version, failed, error_code=code)
 
 
 async def _follow(node: Node, ctx: RequestContext, key: SameKey) -> Response:

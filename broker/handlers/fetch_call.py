@@ -17,6 +17,7 @@ from penstock.broker.handlers.authorization import allows_topic
 from penstock.broker.handlers.cold_reads import ColdReads, set_out_of_range
 from penstock.broker.handlers.fetch_sessions import SessionCall
 from penstock.broker.handlers.fetch_target import (
+    NO_EPOCH,
     FetchTarget,
     aborted_of,
     check_leader_epoch,
@@ -274,7 +275,9 @@ class FetchCall:
                 self._locate_elsewhere(target, target.topic_name)
             return None
         target.find(found)
-        result.error_code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
+        result.error_code = check_leader_epoch(
+            found.leader_epoch, max(wanted.current_leader_epoch, NO_EPOCH)
+        )
         if result.error_code == ErrorCode.NONE and self._replica_id >= 0:
             # As Kafka for a broker that is not a replica; here, no broker is one.
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -302,7 +305,9 @@ class FetchCall:
         found = self._node.partitions.committed(topic_name, wanted.partition)
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if found is not None:
-            code = check_leader_epoch(found.leader_epoch, wanted.current_leader_epoch)
+            code = check_leader_epoch(
+                found.leader_epoch, max(wanted.current_leader_epoch, NO_EPOCH)
+            )
         if found is None or code != ErrorCode.NONE:
             result.error_code = code
             if self._is_near and code != ErrorCode.FENCED_LEADER_EPOCH:
@@ -367,6 +372,8 @@ class FetchCall:
         """Take what is in memory of slots."""
         if not view.ranges:
             return False
+        if self._refuses_limit(target):
+            return True
         offset = Offset(target.wanted.fetch_offset)
         limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
         if limit_bytes == 0 and self._size_bytes > 0:
@@ -383,6 +390,8 @@ class FetchCall:
         return True
 
     def _read_near(self, target: FetchTarget, found: CommittedPartition) -> None:
+        if self._refuses_limit(target):
+            return
         limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
         if limit_bytes or not self._size_bytes:
             target.committed = found
@@ -413,6 +422,16 @@ class FetchCall:
         node.partitions.committed_reads.sent += 1
         return True
 
+    def _refuses_limit(self, target: FetchTarget) -> bool:
+        """Refuse to read with a negative limit. Kafka fails there, and only if there are records
+        to read.
+        """
+        if target.wanted.partition_max_bytes >= 0 and self._request.max_bytes >= 0:
+            return False
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        target.result = FetchPartitionResult(target.wanted.partition, code)
+        return True
+
     def _take_cached(self, target: FetchTarget, partition: Partition) -> None:
         offset, result = target.wanted.fetch_offset, target.result
         if offset <= result.high_watermark and self._is_sent_away(target, partition):
@@ -420,6 +439,8 @@ class FetchCall:
         if offset >= (
             result.last_stable_offset if self._reads_committed else result.high_watermark
         ):
+            return
+        if self._refuses_limit(target):
             return
         limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
         if limit_bytes == 0 and self._size_bytes > 0:

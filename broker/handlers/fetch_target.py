@@ -19,7 +19,7 @@ from penstock.broker.wire.topic_key import TopicKey
 from penstock.stream.batch.header import batch_span
 from penstock.stream.format.transaction_log import AbortedTransaction
 
-_NO_EPOCH: Final = -1
+NO_EPOCH: Final = -1
 _NO_REPLICA: Final = -1
 
 
@@ -144,7 +144,7 @@ def check_leader_epoch(leader_epoch: int, client_epoch: int) -> ErrorCode:
     """Check the leader epoch of the client's metadata (KIP-320). A client with another epoch must
     refresh.
     """
-    if client_epoch in (_NO_EPOCH, leader_epoch):
+    if client_epoch in (NO_EPOCH, leader_epoch):
         return ErrorCode.NONE
     return (
         ErrorCode.FENCED_LEADER_EPOCH

@@ -64,6 +64,7 @@ _FIRST_VERSIONS: Final = {
 }
 """First version in which a client may send each negative timestamp."""
 _READ_COMMITTED: Final = 1
+_ISOLATION_LEVELS: Final = frozenset({0, _READ_COMMITTED})
 _CONSUMER: Final = -1
 """The replica id of clients."""
 _LOOKUPS_AT_ONCE_COUNT: Final = 8
@@ -97,7 +98,9 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
             unanswered.pop((name, index), None)
             continue
         of_topic[index] = response = ListOffsetsPartitionResponse(index)
-        if name in denied:
+        if request.isolation_level not in _ISOLATION_LEVELS:
+            response.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # as in Kafka
+        elif name in denied:
             response.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif not _has_timestamp(ctx.api_version, wanted.timestamp):
             response.error_code = ErrorCode.UNSUPPORTED_VERSION

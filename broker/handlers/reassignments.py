@@ -49,12 +49,16 @@ _ITEMS_PER_REQUEST_MAX: Final = 1_000
 split.
 """
 _PREFERRED: Final = 0
+_UNCLEAN: Final = 1
+_ELECTION_TYPES: Final = frozenset({_PREFERRED, _UNCLEAN})
 
 Problem = tuple[ErrorCode, str | None]
 _DENIED: Final[Problem] = (
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message,
 )
+_TIMED_OUT: Final[Problem] = (ErrorCode.REQUEST_TIMED_OUT, None)
+"""The answer to a request that grants no time. As in Kafka, nothing is done."""
 _NO_UNCLEAN_ELECTION: Final[Problem] = (
     ErrorCode.ELECTION_NOT_NEEDED,
     "the controller elects leaders of leaderless partitions by itself",
@@ -95,7 +99,9 @@ async def _send_in_chunks(
 async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, alter.decode_request)
     if not allows_cluster(node, ctx, Operation.ALTER):
-        return encode_response(ctx, _refused_change(request))
+        return encode_response(ctx, _refused_change(request, _DENIED))
+    if request.timeout_ms <= 0:
+        return encode_response(ctx, _refused_change(request, _TIMED_OUT))
     targets = await listed(
         PartitionTarget(
             topic=topic.name,
@@ -143,9 +149,9 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
 
 
 def _refused_change(
-    request: alter.AlterPartitionReassignmentsRequest,
+    request: alter.AlterPartitionReassignmentsRequest, problem: Problem
 ) -> alter.AlterPartitionReassignmentsResponse:
-    code, message = _DENIED
+    code, message = problem
     return alter.AlterPartitionReassignmentsResponse(
         error_code=code,
         error_message=message,
@@ -217,7 +223,12 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     """
     request = decoded(ctx, elect.decode_request)
     if not allows_cluster(node, ctx, Operation.ALTER):
-        return encode_response(ctx, _refused_election(request))
+        return encode_response(ctx, _refused_election(request, _DENIED))
+    if request.timeout_ms <= 0:
+        return encode_response(ctx, _refused_election(request, _TIMED_OUT))
+    if ctx.api_version > 0 and request.election_type not in _ELECTION_TYPES:
+        problem = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
+        return encode_response(ctx, _refused_election(request, problem))
     names = _partitions_to_elect(node, request)
     if ctx.api_version > 0 and request.election_type != _PREFERRED:
         problems = [_NO_UNCLEAN_ELECTION] * len(names)
@@ -242,12 +253,14 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     )
 
 
-def _refused_election(request: elect.ElectLeadersRequest) -> elect.ElectLeadersResponse:
+def _refused_election(
+    request: elect.ElectLeadersRequest, problem: Problem
+) -> elect.ElectLeadersResponse:
     return elect.ElectLeadersResponse(
-        error_code=_DENIED[0],
+        error_code=problem[0],
         replica_election_results=[
             elect.ReplicaElectionResult(
-                topic.topic, [elect.PartitionResult(index, *_DENIED) for index in topic.partitions]
+                topic.topic, [elect.PartitionResult(index, *problem) for index in topic.partitions]
             )
             for topic in request.topic_partitions or ()
         ],

@@ -39,6 +39,8 @@ from penstock.controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from penstock.controller.metadata.topic_names import topic_name_problem
 
 _TIMEOUT_MS_MIN: Final = 1_000
+_TIMED_OUT: Final = ErrorCode.REQUEST_TIMED_OUT
+"""The answer to a request that grants no time. As in Kafka, nothing is done."""
 _FORK_ATTEMPTS_MAX: Final = 5
 _MOVED: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNSET: Final = -1
@@ -56,6 +58,9 @@ def _timeout_s(node: Node, requested_ms: int) -> float:
 async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, create_topics.decode_request)
     counts = await counted(topic.name for topic in request.topics)
+    if request.timeout_ms <= 0:
+        timed_out = await listed(_Created(name, error_code=_TIMED_OUT) for name in counts)
+        return encode_response(ctx, create_topics.CreateTopicsResponse(topics=timed_out))
     results: dict[str, _Created] = {}
     wanted: list[messages.NewTopic] = []
     requested = {
@@ -263,8 +268,14 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
     else:
         requested = [(name, None) for name in request.topic_names]
     found: dict[UUID, delete_topics.DeletableTopicResult] = {}
-    results: list[delete_topics.DeletableTopicResult] = []
     counts = await counted(requested)
+    if request.timeout_ms <= 0:
+        results = await listed(
+            delete_topics.DeletableTopicResult(name, topic_id, _TIMED_OUT)
+            for name, topic_id in counts
+        )
+        return encode_response(ctx, delete_topics.DeleteTopicsResponse(responses=results))
+    results = []
     async for (name, topic_id), count in sliced(counts.items()):
         result = _find(node, name, topic_id, count)
         refuse_undeletable(node, ctx, result, is_named=name is not None)
@@ -371,6 +382,11 @@ def _known_count(node: Node, topic_id: UUID) -> int:
 async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
     request = decoded(ctx, create_partitions.decode_request)
     counts = await counted(topic.name for topic in request.topics)
+    if request.timeout_ms <= 0:
+        timed_out = await listed(
+            create_partitions.CreatePartitionsTopicResult(name, _TIMED_OUT) for name in counts
+        )
+        return encode_response(ctx, create_partitions.CreatePartitionsResponse(results=timed_out))
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     wanted: list[messages.NewPartitions] = []
     denied = await find_denied_topics(node, ctx, Operation.ALTER, counts)

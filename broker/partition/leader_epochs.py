@@ -9,8 +9,11 @@ Source: Kafka `LeaderEpochFileCache`; KIP-101, KIP-320.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from penstock.base.ids import Offset, StreamEpoch
+
+_NO_EPOCH: Final = -1
 
 
 class LeaderEpochs:
@@ -51,10 +54,10 @@ class LeaderEpochs:
 
     def end_offset(self, epoch: int, log_end_offset: Offset) -> tuple[int, int]:
         """Return the greatest epoch <= `epoch` and its end offset; (-1, -1) if `epoch` is newer
-        than all known ones.
+        than all known ones, or -1, which is none. Other negative ones are older than all.
         """
-        if not self._entries or epoch > self._entries[-1][0] or epoch < 0:
-            return -1, -1
+        if not self._entries or epoch > self._entries[-1][0] or epoch == _NO_EPOCH:
+            return _NO_EPOCH, -1
         if epoch == self._entries[-1][0]:
             return epoch, log_end_offset
         if epoch < self._entries[0][0]:

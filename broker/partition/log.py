@@ -175,11 +175,26 @@ class PartitionLog:
             return self._check_verified(header, guard) or self._check_room(header) or header
         if isinstance(verdict, KnownBatch):
             return verdict
-        message = (
-            f"producer {header.producer_id} epoch {header.producer_epoch}: sequence"
-            f" {header.base_sequence} is out of order"
+        return Refusal(verdict, self._reason(verdict, header))
+
+    def _reason(self, verdict: ErrorCode, header: BatchHeader) -> str:
+        """Return why the state of its producer refuses a batch."""
+        producer_id, epoch, sequence = (
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
         )
-        return Refusal(verdict, message)
+        who = f"producer {producer_id} epoch {epoch}"
+        match verdict:
+            case ErrorCode.INVALID_PRODUCER_EPOCH:
+                return f"{who}: this partition has a newer epoch of the producer"
+            case ErrorCode.INVALID_TXN_STATE:
+                return f"{who}: the batch is not part of the transaction that is open here"
+            case ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                return f"{who}: sequence {sequence} was appended before its newest batches"
+            case _:
+                expected = self.producers.expected_sequence(producer_id, epoch)
+                return f"{who}: sequence {sequence} is out of order, {expected} is next"
 
     def plan_marker(
         self, marker: Marker, now_ms: Millis

@@ -29,6 +29,8 @@ _RECORD_BYTES_MIN: Final = 7
 _COMPRESSION_MAX: Final = 4
 _FOREVER_MS: Final = 2**63 - 1
 _NO_TIMESTAMP: Final = -1
+_NO_EPOCH: Final = -1
+"""Kafka accepts it as the oldest epoch of a producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +157,15 @@ def _check_shape(header: BatchHeader, size_bytes: int) -> Refusal | None:
 def _check_producer(header: BatchHeader, from_coordinator: bool) -> Refusal | None:
     if header.is_control:
         return Refusal(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
-    if header.producer_id >= 0 and (
-        header.producer_epoch < 0 or (header.base_sequence < 0 and not from_coordinator)
-    ):
+    if header.producer_id >= 0 and header.base_sequence < 0 and not from_coordinator:
+        return Refusal(ErrorCode.INVALID_RECORD, "a batch with a producer id needs a base sequence")
+    if header.producer_id >= 0 and header.producer_epoch < _NO_EPOCH:
         return Refusal(
-            ErrorCode.INVALID_RECORD,
-            "a batch with a producer id needs a producer epoch and a base sequence",
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"producer {header.producer_id} cannot have epoch {header.producer_epoch}",
         )
     if header.producer_id < 0 and header.is_transactional:
+        # Kafka appends it. Nothing could end that transaction.
         return Refusal(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
     return None
 
@@ -177,8 +180,6 @@ def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Ref
     if rules.is_log_append_time:
         return None
     first_ms, last_ms = header.base_timestamp_ms, header.max_timestamp_ms
-    if last_ms < _NO_TIMESTAMP:
-        return Refusal(ErrorCode.INVALID_TIMESTAMP, f"timestamp {last_ms} is negative")
     if last_ms - now_ms > rules.timestamp_after_max_ms:
         message = (
             f"timestamp {last_ms} is {last_ms - now_ms} ms ahead, but"

@@ -86,7 +86,8 @@ A Fetch with the replica id and epoch of a live broker asks where the records ar
 Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version`, `share.version` and `streams.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
 New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1, `share.version` 0 and `streams.version` 0 until someone changes them.
 From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 only changes the records of `__transaction_state`.
-There is no metadata version, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
+`metadata.version` is always 29, that of Kafka 4.2, for tools and operators that read it.
+There are no other features of Kafka's own metadata, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
 A level needs every registered broker; controllers are not asked, so update their software first.
 
 Brokers have loggers whose levels change at once (`penstock configs alter --broker-logger`, `kafka-configs.sh --entity-type broker-loggers`): `root` and the packages of Penstock.
@@ -129,6 +130,10 @@ DIFFERENCES: Final[Mapping[str, str]] = {
         "Only of brokers with `client.metrics.otlp.endpoint`. A push has at most 4 MiB"
         " decompressed. What is not OpenTelemetry's MetricsData gets INVALID_RECORD."
     ),
+    "DescribeShareGroupOffsets": (
+        "The empty group id gets INVALID_GROUP_ID; Kafka returns no topics if none are named, and"
+        " UNKNOWN_SERVER_ERROR otherwise."
+    ),
     "StreamsGroupHeartbeat": (
         "A topology has at most 1,000 subtopologies, 10,000 topics and 10,000 tasks, and a member"
         " 100 client tags. What Kafka answers with an internal error, such as two subtopologies of"
@@ -137,10 +142,13 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "Produce": (
         "acks 1 means the same as acks -1: every acknowledged record is durable. Of a partition that"
         " is named twice the first batch is appended, and the others get INVALID_REQUEST; Kafka"
-        " appends the last and drops the others without a word."
+        " appends the last and drops the others without a word. A transactional batch without a"
+        " producer id gets INVALID_RECORD, because nothing could end its transaction, and the"
+        " sequences of a producer with epoch -1 are checked; Kafka appends both."
     ),
     "Fetch": (
-        "A debugging consumer (replica id -2) gets from brokers that do not lead a partition what"
+        "The epoch of the last record that a client fetched (version 12) is not compared, because a"
+        " log is never truncated; a consumer of a mirror may have it from the source. A debugging consumer (replica id -2) gets from brokers that do not lead a partition what"
         " is in objects, and NOT_LEADER_OR_FOLLOWER behind that."
     ),
     "ListOffsets": (
@@ -173,7 +181,7 @@ DIFFERENCES: Final[Mapping[str, str]] = {
     "DescribeProducers": (
         "Only the leader of a partition knows producers; the other candidates ask it."
     ),
-    "UpdateFeatures": "There is no metadata version, nor the other features of Kafka's metadata.",
+    "UpdateFeatures": "`metadata.version` has one level, 29, and there are no other features of Kafka's metadata.",
     "ConsumerGroupHeartbeat": "Racks do not influence assignments.",
     "ShareFetch": (
         "A partition whose topic does not exist gets UNKNOWN_TOPIC_ID, where Kafka fails the"

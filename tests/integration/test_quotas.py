@@ -212,7 +212,11 @@ async def test_brokers_share_the_quota_of_changes(tmp_path: Path) -> None:
                 create_partitions.CreatePartitionsRequest([more], 10_000),
                 "results",
             ),
-            (apis.DELETE_TOPICS, delete_topics.DeleteTopicsRequest([gone]), "responses"),
+            (
+                apis.DELETE_TOPICS,
+                delete_topics.DeleteTopicsRequest([gone], timeout_ms=10_000),
+                "responses",
+            ),
         ):
             answer = await asyncio.to_thread(ask, second, api, request)
             codes = [item["error_code"] for item in answer[items]]

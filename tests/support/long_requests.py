@@ -153,7 +153,7 @@ LONG_REQUESTS: Final[Mapping[str, LongRequest]] = {
         apis.DELETE_TOPICS,
         6,
         lambda count: delete_topics.DeleteTopicsRequest(
-            [delete_topics.DeleteTopicState(name) for name in names(count)]
+            [delete_topics.DeleteTopicState(name) for name in names(count)], timeout_ms=10_000
         ),
     ),
     "DeleteRecords": LongRequest(

@@ -69,7 +69,8 @@ async def test_api_versions_announces_what_is_served(fixture: Fixture, version: 
     assert set(ranges) == set(apis.APIS) - with_receiver
     assert ranges[0][0] == 0, "librdkafka needs Produce announced from 0"
     finalized = {item.name: item.max_version_level for item in response.finalized_features}
-    assert finalized == ({"group.version": 1} if version >= 3 else {}), "as before the features"
+    before = {"metadata.version": 29, "group.version": 1}
+    assert finalized == (before if version >= 3 else {}), "as before the features"
     supported = {item.name: item.max_version for item in response.supported_features}
     # Old clients refuse a range that begins at 0.
     newest = {
@@ -78,7 +79,8 @@ async def test_api_versions_announces_what_is_served(fixture: Fixture, version: 
         "share.version": 1,
         "streams.version": 1,
     }
-    assert supported == (newest if version >= 4 else {})
+    metadata = {"metadata.version": 29} if version >= 3 else {}
+    assert supported == metadata | (newest if version >= 4 else {})
 
 
 async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None:
@@ -90,6 +92,7 @@ async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None
         item.name: (item.min_version_level, item.max_version_level)
         for item in after.finalized_features
     } == {
+        "metadata.version": (29, 29),
         "transaction.version": (2, 2),
         "group.version": (1, 1),
         "share.version": (1, 1),
@@ -471,9 +474,9 @@ async def test_delete_topics(fixture: Fixture, version: int) -> None:
             delete_topics.DeleteTopicState(None, topic_id),
             delete_topics.DeleteTopicState("gone", None),
         ]
-        request = delete_topics.DeleteTopicsRequest(topics=states)
+        request = delete_topics.DeleteTopicsRequest(topics=states, timeout_ms=1_000)
     else:
-        request = delete_topics.DeleteTopicsRequest(topic_names=["a", "gone"])
+        request = delete_topics.DeleteTopicsRequest(topic_names=["a", "gone"], timeout_ms=1_000)
     response = await fixture.ask(apis.DELETE_TOPICS, version, request)
     assert [(item.name, item.error_code) for item in response.responses] == [
         ("a", 0),
