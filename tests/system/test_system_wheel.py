@@ -1,14 +1,16 @@
 """The wheel alone, as `pip install` gives it to a user without the checkout: the command, the
-cluster, the pytest plugin.
+cluster, the pytest plugin, and all of them beside a user's modules with the names of our folders.
 """
 
 import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -50,19 +52,42 @@ def test_a_record(penstock: Penstock):
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+THEIR_MODULES = ("base.py", "stream.py")
+THEIR_PACKAGES = ("broker", "controller", "deploy", "lake", "objectstore", "protocol", "tests")
+
+READ = """
+import sys
+from penstock import scan, sql
+store = sys.argv[1]
+counted = sql("SELECT count(*) FROM orders", store=store)
+print(scan(store, "orders").to_table().num_rows, counted.rows())
+"""
+
+SPARK_JOB = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+orders = spark.read.format("penstock").option("store", sys.argv[1]).option("subscribe", "orders")
+print("rows:", orders.load().count())
+"""
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     done = subprocess.run(
-        command, cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=100, check=False
+        command,
+        cwd=cwd,
+        env=CLEAN | variables,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a fresh virtual environment with the wheel and pytest, from uv's cache. Return its
-    `bin`.
-    """
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("wheel")
     run(
         UV,
@@ -77,23 +102,43 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ROOT,
         cwd=directory,
     )
-    (wheel,) = directory.glob("penstock-*.whl")
+    (built,) = directory.glob("penstock-*.whl")
+    return built
+
+
+def install(directory: Path, *packages: str | Path) -> Path:
+    """Create a virtual environment with the packages, from uv's cache. Return its `bin`."""
     run(UV, "venv", "--quiet", "--python", sys.executable, directory / "env", cwd=directory)
     python = directory / "env" / "bin" / "python"
-    run(
-        UV,
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        python,
-        "-c",
-        ROOT / "constraints.txt",
-        wheel,
-        "pytest",
-        cwd=directory,
-    )
+    options = ("--quiet", "--python", python, "-c", ROOT / "constraints.txt")
+    run(UV, "pip", "install", *options, *packages, cwd=directory)
     return python.parent
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("plain"), wheel, "pytest")
+
+
+@pytest.fixture
+def with_extras(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel alone; the libraries of all extras come from the environment of the
+    tests, because Spark alone would take a minute. Return its `bin`.
+    """
+    binaries = install(tmp_path_factory.mktemp("extras"), "--no-deps", wheel)
+    (packages,) = binaries.parent.glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    return binaries
+
+
+@pytest.fixture
+def project_of_a_user(tmp_path: Path) -> Path:
+    """Return a directory in which importing one of our folders by its flat name fails."""
+    theirs = [*THEIR_MODULES, *(f"{name}/__init__.py" for name in THEIR_PACKAGES)]
+    for name in theirs:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"raise RuntimeError('{name} of the user was imported')")
+    return tmp_path
 
 
 @contextmanager
@@ -181,3 +226,41 @@ def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) ->
     assert "1 passed" in run(
         environment / "python", "-m", "pytest", "-q", "-W", "error", cwd=tmp_path
     )
+
+
+def test_the_wheel_has_two_names(wheel: Path) -> None:
+    names = {name.split("/")[0] for name in ZipFile(wheel).namelist()}
+    assert {name for name in names if not name.endswith(".dist-info")} == {
+        "penstock",
+        "pyspark_penstock",
+    }
+
+
+def test_modules_of_users_may_have_the_names_of_our_folders(
+    with_extras: Path, project_of_a_user: Path
+) -> None:
+    binaries, place = with_extras, project_of_a_user
+    (place / "read.py").write_text(READ)
+    (place / "job.py").write_text(SPARK_JOB)
+    (place / "test_plain.py").write_text("def test_plain(): pass")
+    (place / "test_records.py").write_text(TESTS)
+    with dev(binaries, place, "file:data") as line:
+        bootstrap, store = (line.split(f"{key}=")[1].split()[0] for key in ("bootstrap", "store"))
+        given = ("--bootstrap", bootstrap)
+        run(binaries / "penstock", "topics", "create", "orders", *given, cwd=place)
+        (place / "orders.txt").write_text("1\n2\n3\n")
+        produce = ("produce", "orders", "--from-file", "orders.txt", *given)
+        run(binaries / "penstock", *produce, cwd=place)
+        consume = ("consume", "orders", "--from-beginning", "--until-end", *given)
+        assert run(binaries / "penstock", *consume, cwd=place).splitlines() == ["1", "2", "3"]
+        # A user may run a script, `-c` or `-m` there: each puts the directory on the path.
+        for python in (("read.py",), ("-c", READ)):
+            assert run(binaries / "python", *python, store, cwd=place) == "3 [(3,)]\n"
+        assert run(binaries / "python", "-m", "penstock", "--version", cwd=place)
+        job = ("--master", "local[1]", "--py-files", "base.py", "job.py", store)
+        submit = Path(sys.executable).with_name("spark-submit")
+        shown = run(submit, *job, cwd=place, PYSPARK_PYTHON=str(binaries / "python"))
+        assert "rows: 3" in shown
+    for test in ("test_plain.py", "test_records.py"):
+        tested = run(binaries / "python", "-m", "pytest", "-q", test, cwd=place)
+        assert "1 passed" in tested
