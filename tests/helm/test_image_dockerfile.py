@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.tidy.repository import packages
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "image" / "Dockerfile"
 PINNED = re.compile(r"[a-z0-9./-]+(:[0-9]+\.[0-9]+(\.[0-9]+)?[a-z0-9.-]*|@sha256:[0-9a-f]{64})\Z")
@@ -99,18 +101,13 @@ def test_copied_files_exist_and_are_not_ignored() -> None:
             for source in sources(rest)[0]:
                 assert (ROOT / source).exists(), source
                 assert f"!{source}" in patterns, f"{source} is ignored"
-    import tomllib
-
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
-        "targets"
-    ]["wheel"]["packages"]
     copied = {
         source
         for instruction, rest in stages()[0].steps
         if instruction == "COPY"
         for source in sources(rest)[0]
     }
-    assert set(packages) <= copied
+    assert set(packages()) <= copied
 
 
 class Builder:
@@ -157,7 +154,8 @@ class Builder:
         found, target = sources(rest)
         for source in found:
             if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, self.directory / target, ignore=_ignored)
+                place = self.directory / target  # as Docker, which copies links as links
+                shutil.copytree(ROOT / source, place, ignore=_ignored, symlinks=True)
             else:
                 shutil.copy(ROOT / source, self.directory / target)
 

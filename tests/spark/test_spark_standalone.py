@@ -184,7 +184,7 @@ def test_py_files_need_only_pyarrow_on_executors(
     python = {"PYSPARK_PYTHON": str(plain), "PYSPARK_DRIVER_PYTHON": sys.executable}
     process = start_job((*begin, *end), tmp_path, **python)
     process.wait(LIFE_S)
-    assert "No module named 'lake'" in (tmp_path / "job.log").read_text()
+    assert "No module named 'penstock'" in (tmp_path / "job.log").read_text()
     assert process.returncode != 0
     process = start_job((*begin, "--py-files", package, *end), tmp_path, **python)
     assert said(until_ended(process, tmp_path, LIFE_S)) == {"rows": ROWS}

@@ -105,7 +105,7 @@ def test_errors_of_spark_say_what_executors_lack() -> None:
         'executors cannot run Penstock: Cannot run program "./env/bin/python" (in "/x"): error=2;'
         " install it there"
     )
-    assert explained("a\nModuleNotFoundError: No module named 'lake'\nb", master).startswith(
-        "executors cannot run Penstock: ModuleNotFoundError: No module named 'lake'; install"
+    assert explained("a\nModuleNotFoundError: No module named 'penstock'\nb", master).startswith(
+        "executors cannot run Penstock: ModuleNotFoundError: No module named 'penstock'; install"
     )
     assert explained("disk full\nat z", master) == "Spark failed: disk full"
