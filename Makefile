@@ -188,6 +188,11 @@ monitoring: venv ## alerts and dashboards in Prometheus, and by Grafana's schema
 	@deploy/ensure-monitoring.sh > /dev/null
 	$(BIN)/pytest -q tests/monitoring $(ARGS)
 
+.PHONY: kernels
+kernels: venv ## compile stream/batch/native/walk.c for every platform, after it was changed
+	$(BIN)/pip install -q ziglang==0.17.0
+	stream/batch/native/build.sh $(BIN)/python
+
 .PHONY: unit
 unit: venv ## the fast tests alone
 	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/property tests/scenarios $(ARGS)

@@ -29,6 +29,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from penstock.broker.partition.keys import KeyCheck, TakesLong
+
 from penstock.base.acls import Operation, ResourceType
 from penstock.base.clock import monotonic_ms
 from penstock.broker.coordination.internal_topics import INTERNAL_TOPICS
@@ -42,7 +44,6 @@ from penstock.broker.handlers.slices import Slices, sliced
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import LongAnswer, RequestContext, Respond
 from penstock.broker.partition.append import NAMED_TWICE, Content, PartitionAppend
-from penstock.broker.partition.keys import KeyCheck, TakesLong
 from penstock.broker.partition.mirrored import MirroredBatches
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.validation import Refusal

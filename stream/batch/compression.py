@@ -152,6 +152,10 @@ class Inflater:
         """Change how large one batch may become."""
         self._bytes_max = bytes_max
 
+    def reserve(self, bytes_min: int) -> None:
+        """Allocate `output` for a batch of this size, if it is larger. Saves repeated attempts."""
+        self._room(0, min(self._bytes_max, bytes_min))
+
     def append(self, compression: int, data: Buffer, used: int) -> int:
         """Write the plain bytes after the first `used` bytes of `output` and return their end.
         Raises as `decompress` does.

@@ -212,6 +212,21 @@ def patch_offset_and_epoch(
     _EPOCH.pack_into(buf, at + 12, leader_epoch)
 
 
+def patch_times(buf: bytearray | memoryview, at: int, header: BatchHeader) -> None:
+    """Set timestamp type and max timestamp to those of `header`, with a new CRC, if they differ."""
+    (attributes,) = _ATTRIBUTES.unpack_from(buf, at + _ATTRIBUTES_AT)
+    (max_timestamp_ms,) = _OFFSET.unpack_from(buf, at + _MAX_TIMESTAMP_AT)
+    if attributes == header.attributes and max_timestamp_ms == header.max_timestamp_ms:
+        return
+    _ATTRIBUTES.pack_into(buf, at + _ATTRIBUTES_AT, header.attributes)
+    _OFFSET.pack_into(buf, at + _MAX_TIMESTAMP_AT, header.max_timestamp_ms)
+    _set_crc(buf, at, header.size_bytes)
+
+
+def _set_crc(buf: bytearray | memoryview, at: int, size_bytes: int) -> None:
+    _CRC.pack_into(buf, at + CRC_AT, crc32c(memoryview(buf)[at + CRC_START : at + size_bytes]))
+
+
 def patch_log_append_time(buf: bytearray | memoryview, at: int, timestamp_ms: int) -> None:
     """Set the timestamp of all records (message.timestamp.type=LogAppendTime) and update the CRC.
 
@@ -222,4 +237,4 @@ def patch_log_append_time(buf: bytearray | memoryview, at: int, timestamp_ms: in
     (attributes,) = _ATTRIBUTES.unpack_from(buf, at + _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(buf, at + _ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_MASK)
     _OFFSET.pack_into(buf, at + _MAX_TIMESTAMP_AT, timestamp_ms)
-    _CRC.pack_into(buf, at + CRC_AT, crc32c(memoryview(buf)[at + CRC_START : at + size_bytes]))
+    _set_crc(buf, at, size_bytes)

@@ -12,10 +12,10 @@ from typing import Any
 import cramjam
 import pytest
 from crc32c import crc32c
+from penstock.broker.partition.keys import RECORDS_AT_ONCE_MAX
 from structlog.testing import capture_logs
 
 from penstock.broker.errors import ErrorCode
-from penstock.broker.partition.keys import RECORDS_AT_ONCE_MAX
 from penstock.broker.partition.partition import Partition
 from penstock.broker.schemas.messages import FAILURES_MAX
 from penstock.broker.schemas.process import CheckProcess

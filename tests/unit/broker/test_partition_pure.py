@@ -1,14 +1,14 @@
 """The pure parts of a partition: producers, epochs, validation, waiting fetches."""
 
 import pytest
-
-from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.keys import (
     BYTES_AT_ONCE_MAX,
     RECORDS_AT_ONCE_MAX,
     KeyCheck,
     TakesLong,
 )
+
+from penstock.broker.partition.delayed_fetch import FetchWait
 from penstock.broker.partition.leader_epochs import LeaderEpochs
 from penstock.broker.partition.producer_state import SEQUENCES_COUNT, KnownBatch, ProducerState
 from penstock.broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
