@@ -133,10 +133,10 @@ class StreamConfig:
         int,
         Setting("decompressed.batch.max.bytes", Kind.BYTES, MIB, DECOMPRESSED_BYTES_MAX),
     ] = DECOMPRESSED_BATCH_BYTES_MAX
-    """Bytes to which a broker decompresses the records of one batch, at most. A compacted topic
-    refuses a larger batch (MESSAGE_TOO_LARGE). In other topics a look-up by time returns the first
-    offset of such a batch. Log compaction of a topic that got one before it was compacted stops
-    with an error until this is raised. Consumers and readers of the bucket have their own limits.
+    """Bytes to which a broker decompresses the records of one batch, at most. Larger batches are
+    refused (MESSAGE_TOO_LARGE). Where a topic got one without a check (`record.validation`), a
+    look-up by time returns its first offset, and log compaction stops with an error until this is
+    raised. Consumers and readers of the bucket have their own limits.
     """
 
     block_bytes_max: Annotated[int, Setting("upload.block.max.bytes", Kind.BYTES, 1)] = 64 * MIB

@@ -6,12 +6,12 @@ requests of a connection enter the log in order. A partition that is being opene
 soon as it is open, before any later request. What a producer sent after a refused part is refused,
 too, until that part is sent again. The first batch of a transaction in a partition is appended when
 its coordinator has answered (`broker.handlers.verification`), and so are those behind it. Before
-that, records of topics with schemas and long batches of compacted topics are checked
-(`broker.handlers.record_checks`). acks 1 means the same as acks -1: there is no weaker durability.
-Only durable records are acknowledged. Clients cannot write to internal topics, regardless of their
-client id. Without a session nothing is appended and the connection is closed: the metadata of this
-broker is stale then, and librdkafka keeps refreshing metadata only from this broker after
-NOT_LEADER. Only a broker that leads alone returns OUT_OF_ORDER_SEQUENCE_NUMBER
+that, the records are checked: at once if that is short, else behind the earlier batches of the
+partition (`broker.handlers.record_checks`). acks 1 means the same as acks -1: there is no weaker
+durability. Only durable records are acknowledged. Clients cannot write to internal topics,
+regardless of their client id. Without a session nothing is appended and the connection is closed:
+the metadata of this broker is stale then, and librdkafka keeps refreshing metadata only from this
+broker after NOT_LEADER. Only a broker that leads alone returns OUT_OF_ORDER_SEQUENCE_NUMBER
 (`broker.handlers.lease`), because clients do not repeat the batch then.
 Limits: a part waits for its partition at most for the request's timeout and 30 s. Before the
 election it waits at most 0.8 s: answers of one connection keep their order, so a hanging source or
@@ -25,11 +25,8 @@ Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from functools import partial
 from typing import Final
-
-from penstock.broker.partition.keys import KeyCheck, TakesLong
 
 from penstock.base.acls import Operation, ResourceType
 from penstock.base.clock import monotonic_ms
@@ -40,14 +37,15 @@ from penstock.broker.handlers.authorization import allows, denied_topics, find_d
 from penstock.broker.handlers.leader_hints import LeaderHints
 from penstock.broker.handlers.long_requests import LongRequest
 from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.record_checks import CheckRequest, InlineLimits, Verdict
 from penstock.broker.handlers.slices import Slices, sliced
 from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.network.request import LongAnswer, RequestContext, Respond
-from penstock.broker.partition.append import NAMED_TWICE, Content, PartitionAppend
+from penstock.broker.partition.append import NAMED_TWICE, CheckedBatch, Content, PartitionAppend
 from penstock.broker.partition.mirrored import MirroredBatches
 from penstock.broker.partition.partition import Partition
-from penstock.broker.partition.validation import Refusal
-from penstock.broker.partition.verification import Guard
+from penstock.broker.partition.refusal import Refusal
+from penstock.broker.partition.verification import WITHOUT_ID, Guard
 from penstock.broker.quotas.clients import RequestQuota
 from penstock.broker.wire.errors import TooManyElements
 from penstock.broker.wire.leader_hint import NodeEndpoint
@@ -100,11 +98,11 @@ class _ProduceCall:
 
     __slots__ = (
         "_adds",
+        "_budget",
         "_ctx",
         "_denied",
         "_groups",
         "_guard",
-        "_key_check",
         "_names",
         "_node",
         "_pending_count",
@@ -128,7 +126,7 @@ class _ProduceCall:
         """The name of each topic in `_results`; None: there is no topic of this id."""
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
-        self._key_check: KeyCheck | None = None
+        self._budget = InlineLimits()
         self._adds = verification.produce_adds(ctx.api_version)
         self._guard = verification.required_guard(node, request.transactional_id, adds=self._adds)
         tracing = node.storage.tracing
@@ -174,9 +172,9 @@ class _ProduceCall:
                     result.error_message = NAMED_TWICE
                 else:
                     indexes.add(index)
-                    partition = self._route(name, wanted, result, request_error)
-                    if partition is not None:
-                        parts.append((partition, self._content(wanted.records)))
+                    part = self._route(name, wanted, result, request_error)
+                    if part is not None:
+                        parts.append(part)
                         targets.append(result)
                 if slices is not None and (len(parts) >= _PARTS_PER_SLICE_COUNT or slices.is_over):
                     if parts:
@@ -206,8 +204,8 @@ class _ProduceCall:
         wanted: ProducePartition,
         result: ProducePartitionResult,
         request_error: ErrorCode | None,
-    ) -> Partition | None:
-        """Return the partition if it is open here; otherwise park or refuse its part."""
+    ) -> tuple[Partition, Content] | None:
+        """Return what can be appended now; otherwise park or refuse the part."""
         found = (
             self._node.partitions.get(topic_name, wanted.index)
             if request_error is None
@@ -221,12 +219,10 @@ class _ProduceCall:
             result.error_message = _NOT_FOR_CLIENTS
             return None
         if isinstance(found, Partition):
-            if self._check(found, wanted.records, result):
+            content = self._checked(found, wanted.records, result)
+            if content is None or self._ask_coordinator(found, content, result):
                 return None
-            if self._request.transactional_id is None:
-                return found
-            is_asked = self._ask_coordinator(found, wanted.records, result)
-            return None if is_asked else found
+            return found, content
         if found is ErrorCode.LEADER_NOT_AVAILABLE:
             self._append_when_open(topic_name, wanted.records, result)
         else:
@@ -267,10 +263,6 @@ class _ProduceCall:
         if self._request.mirror_source and self._request.transactional_id is not None:
             return ErrorCode.INVALID_REQUEST
         return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
-
-    def _content(self, records: memoryview | None) -> Content:
-        source = self._request.mirror_source
-        return MirroredBatches(source, records) if source else records
 
     def _wanted(self) -> Iterator[ProducePartition]:
         return (wanted for topic in self._request.topics for wanted in topic.partitions)
@@ -319,16 +311,17 @@ class _ProduceCall:
         self._settle_one()
 
     def _ask_coordinator(
-        self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
+        self, partition: Partition, content: Content, result: ProducePartitionResult
     ) -> bool:
         """Append the part when the coordinator of its transaction has answered. Returns False if
         no answer is needed.
         """
         transactional_id = self._request.transactional_id
-        producer = (
-            None if transactional_id is None else verification.transactional_producer(records)
-        )
-        if transactional_id is None or producer is None:
+        if transactional_id is None or not isinstance(content, CheckedBatch):
+            return False
+        records = content.records
+        producer = verification.transactional_producer(records)
+        if producer is None or isinstance(content.verdict, Refusal):
             return False
         node, adds = self._node, self._adds
         if not verification.needs_answer(node, transactional_id, partition, producer, adds=adds):
@@ -337,7 +330,7 @@ class _ProduceCall:
 
         def admitted(answer: Guard | ErrorCode) -> None:
             if isinstance(answer, Guard) and node.can_write():
-                self._append([(partition, records)], [result], answer)
+                self._append([(partition, content)], [result], answer)
             elif isinstance(answer, Guard):
                 self._refuse(
                     partition.topic_name, records, result, ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -352,41 +345,50 @@ class _ProduceCall:
         verification.ask(node, transactional_id, partition, producer, admitted, adds=adds)
         return True
 
-    def _check(
+    def _checked(
         self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
-    ) -> bool:
-        """Settle the part by a check of its records, now or later, if its topic asks for one.
-        Returns False if the part can be appended.
-        """
-        rules = partition.log.rules
-        if rules.schemas is None and not partition.checks_count:
-            if not rules.needs_keys or self._request.mirror_source:
-                return False
-            with suppress(TakesLong):
-                self._key_check = self._key_check or KeyCheck()
-                refusal = self._key_check.problem(records, rules)
-                if refusal is not None:
-                    self._append([(partition, records)], [result], refusal=refusal)
-                return refusal is not None
+    ) -> Content | None:
+        """Return the part with its verdict, or None if its records are checked later."""
+        if not partition.checks_count:
+            if self._request.mirror_source:
+                return MirroredBatches(self._request.mirror_source, records)
+            if partition.log.rules.schemas is None:
+                request = self._check_request(partition, records)
+                verdict = self._node.record_checks.check_inline(request, self._budget)
+                if verdict is not None:
+                    return CheckedBatch(records, verdict)
         self._append_when_checked(partition, records, result)
-        return True
+        return None
+
+    def _check_request(self, partition: Partition, records: memoryview | None) -> CheckRequest:
+        ctx = self._ctx
+        return CheckRequest(
+            records,
+            partition.log.rules,
+            self._node.now_ms(),
+            ctx.client_id or "",
+            ctx.api_version,
+            allows_transactions=self._guard is not WITHOUT_ID,
+        )
 
     def _append_when_checked(
         self, partition: Partition, records: memoryview | None, result: ProducePartitionResult
     ) -> None:
         """Append the part when its records have been checked."""
         self._pending_count += 1
+        source = self._request.mirror_source
 
-        def checked(refusal: Refusal | None) -> None:
+        def checked(verdict: Verdict, refusal: Refusal | None) -> None:
+            content = MirroredBatches(source, records) if source else CheckedBatch(records, verdict)
             if not self._node.can_write():
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 self._refuse(partition.topic_name, records, result, code)
-            elif refusal is not None or not self._ask_coordinator(partition, records, result):
-                content = self._content(records)
+            elif refusal is not None or not self._ask_coordinator(partition, content, result):
                 self._append([(partition, content)], [result], refusal=refusal)
             self._settle_one()
 
-        self._node.record_checks.begin(partition, records, checked)
+        request = None if source else self._check_request(partition, records)
+        self._node.record_checks.begin(partition, request, checked)
 
     def _append_when_open(
         self, topic_name: str, records: memoryview | None, result: ProducePartitionResult
@@ -403,10 +405,9 @@ class _ProduceCall:
             is_done = True
             timer.cancel()
             if isinstance(found, Partition) and self._node.can_write():
-                if not self._check(found, records, result) and not self._ask_coordinator(
-                    found, records, result
-                ):
-                    self._append([(found, self._content(records))], [result])
+                content = self._checked(found, records, result)
+                if content is not None and not self._ask_coordinator(found, content, result):
+                    self._append([(found, content)], [result])
             else:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER if isinstance(found, Partition) else found
                 self._refuse(topic_name, records, result, code)

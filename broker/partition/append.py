@@ -12,7 +12,7 @@ Source: Kafka `UnifiedLog.append`, KIP-98.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -21,8 +21,8 @@ from penstock.base.ids import Millis, Offset
 from penstock.broker.partition.mirrored import MirroredBatches
 from penstock.broker.partition.partition import Partition
 from penstock.broker.partition.producer_state import KnownBatch
+from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.refused import RefusedBatches
-from penstock.broker.partition.validation import Refusal
 from penstock.broker.partition.verification import Guard
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.stream.batch.control import Marker
@@ -41,9 +41,19 @@ _DEPENDS_ON_END: Final = frozenset(
 the WAL does not protect them.
 """
 
-Content: TypeAlias = memoryview | Marker | MirroredBatches | None
-"""A producer's batch, the marker that ends its transaction, or what a mirror sends. None: the
-request has no records, which is refused.
+
+class CheckedBatch(NamedTuple):
+    """A producer's batch and what `validate_batch` returned for it. None: the request has no
+    records, which is refused.
+    """
+
+    records: memoryview | None
+    verdict: BatchHeader | Refusal
+
+
+Content: TypeAlias = CheckedBatch | memoryview | Marker | MirroredBatches
+"""A producer's batch, a batch of a coordinator, the marker that ends a transaction, or what a
+mirror sends.
 """
 
 
@@ -114,8 +124,8 @@ class PartitionAppend:
         """refused, leads_alone (as `Node.leads_alone`): None for batches without sequences.
         from_coordinator: the append comes from this broker, whose transactional batches carry no
         sequence. guard: see `PartitionLog.plan`. is_whole: append all parts or none. refusal:
-        what an earlier check of the records found; batches that are in the log already are
-        answered nevertheless.
+        what the check of schemas found; batches that are in the log already are answered
+        nevertheless.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: dict[Partition, _Planned] = {}
@@ -144,9 +154,12 @@ class PartitionAppend:
             self._append(storage, now_ms)
         self._settle_one()
 
-    def _plan(self, partition: Partition, content: Content, now_ms: Millis) -> None:
+    def _plan(self, partition: Partition, content: Content | None, now_ms: Millis) -> None:
         outcome = AppendOutcome(partition)
         self.outcomes.append(outcome)
+        verdict: BatchHeader | Refusal | None = None
+        if isinstance(content, CheckedBatch):
+            verdict, content = content.verdict, content.records
         reason = self._reason_to_wait(partition, content)
         if reason is not None:
             self._refuse(
@@ -170,7 +183,11 @@ class PartitionAppend:
         else:
             records = content
             plan = log.plan(
-                records, now_ms, from_coordinator=self._from_coordinator, guard=self._guard
+                records,
+                now_ms,
+                verdict=verdict,
+                from_coordinator=self._from_coordinator,
+                guard=self._guard,
             )
         plan = self._with_refusal(plan)
         if isinstance(plan, Refusal):
@@ -211,13 +228,13 @@ class PartitionAppend:
     def _with_refusal(
         self, plan: BatchHeader | KnownBatch | Refusal
     ) -> BatchHeader | KnownBatch | Refusal:
-        """Return the earlier refusal instead of the plan, if it says more."""
+        """Return the refusal by the schemas instead of the plan, if it says more."""
         if self._refusal is None or isinstance(plan, KnownBatch):
             return plan
         is_damaged = self._refusal.code is ErrorCode.CORRUPT_MESSAGE
         return plan if is_damaged and isinstance(plan, Refusal) else self._refusal
 
-    def _reason_to_wait(self, partition: Partition, content: Content) -> str | None:
+    def _reason_to_wait(self, partition: Partition, content: Content | None) -> str | None:
         """Return why this cannot be appended now, or None."""
         if not partition.accepts_records:
             return "this broker is giving up the partition"

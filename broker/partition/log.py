@@ -46,8 +46,9 @@ from penstock.broker.partition.producer_state import (
     ProducerSnapshot,
     ProducerState,
 )
+from penstock.broker.partition.refusal import Refusal
 from penstock.broker.partition.transactions import Transactions
-from penstock.broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
+from penstock.broker.partition.validation import DEFAULT_RULES, TopicRules, validate_batch
 from penstock.broker.partition.verification import WITHOUT_ID, Guard, Verifications
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.records import ForkPoint
@@ -59,6 +60,7 @@ from penstock.stream.batch.header import (
     parse_header,
     patch_log_append_time,
     patch_offset_and_epoch,
+    patch_times,
 )
 from penstock.stream.batch.uncompressed_size import uncompressed_bytes
 from penstock.stream.errors import BatchCorrupt
@@ -150,34 +152,38 @@ class PartitionLog:
         records: memoryview | None,
         now_ms: Millis,
         *,
+        verdict: BatchHeader | Refusal | None = None,
         from_coordinator: bool = False,
         guard: Guard | None = None,
     ) -> BatchHeader | KnownBatch | Refusal:
         """Return the header for `assign_offsets`, the known batch that `records` repeats, or a
         refusal. Changes nothing.
 
+        verdict: of `validate_batch`, if it was called before; the records are not checked here.
         guard: what lets the first batch of a transaction in; None: nothing is required.
         """
-        header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
+        header = verdict
+        if header is None:
+            header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
         if isinstance(header, Refusal) or header.producer_id < 0:
             return header
         transactional = header.attributes & TRANSACTIONAL_MASK != 0
-        verdict = self.producers.check(
+        found = self.producers.check(
             header.producer_id,
             header.producer_epoch,
             header.base_sequence,
             header.record_count,
             transactional=transactional,
         )
-        if verdict is None:
+        if found is None:
             if not transactional:
                 return header
             return self._check_verified(header, guard) or self._check_room(header) or header
-        if isinstance(verdict, KnownBatch):
-            return verdict
-        return Refusal(verdict, self._reason(verdict, header))
+        if isinstance(found, KnownBatch):
+            return found
+        return Refusal(found, self._reason(found, header))
 
-    def _reason(self, verdict: ErrorCode, header: BatchHeader) -> str:
+    def _reason(self, code: ErrorCode, header: BatchHeader) -> str:
         """Return why the state of its producer refuses a batch."""
         producer_id, epoch, sequence = (
             header.producer_id,
@@ -185,7 +191,7 @@ class PartitionLog:
             header.base_sequence,
         )
         who = f"producer {producer_id} epoch {epoch}"
-        match verdict:
+        match code:
             case ErrorCode.INVALID_PRODUCER_EPOCH:
                 return f"{who}: this partition has a newer epoch of the producer"
             case ErrorCode.INVALID_TXN_STATE:
@@ -241,10 +247,13 @@ class PartitionLog:
         event for readers if there is one.
         """
         base_offset = self.data.next_offset
+        records = records[: header.size_bytes]
         oldest_ms, newest_ms = header.min_timestamp_ms, header.max_timestamp_ms
         if self.rules.is_log_append_time:
             patch_log_append_time(records, 0, now_ms)
             oldest_ms = newest_ms = now_ms
+        else:
+            patch_times(records, 0, header)
         patch_offset_and_epoch(records, 0, base_offset, self._leader_epoch)
         count = header.record_count
         end_offset = Offset(base_offset + count)

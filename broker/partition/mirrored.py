@@ -18,7 +18,8 @@ from crc32c import crc32c
 
 from penstock.base.ids import Millis, Offset, StreamId
 from penstock.broker.partition.producer_state import NO_SEQUENCE, KnownBatch
-from penstock.broker.partition.validation import Refusal, TopicRules
+from penstock.broker.partition.refusal import Refusal
+from penstock.broker.partition.validation import TopicRules
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.stream.batch.header import (
     CRC_START,

@@ -1,12 +1,10 @@
-"""Decide whether a producer's batch may enter the log, from the 61 bytes of its header and its
-checksum.
+"""Decide whether a producer's batch may enter the log: by its header, its checksum and its records
+(`broker.partition.record_check`).
 
-Invariant: an accepted batch is one whole v2 batch with a valid CRC32C, within the limits of the
-topic, and its offsets can be set by patching only the header.
-Must not: change the batch, know offsets or producers, or decode records. Those for compacted topics
-are checked before (`broker.partition.keys`).
-
-Source: Kafka `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`.
+Invariant: an accepted batch begins with one whole v2 batch with a valid CRC32C, within the limits
+of the topic, and its offsets can be set by patching only the header.
+Must not: change the batch, or know offsets or producers.
+Source: Kafka `ProduceRequest`, `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`.
 """
 
 from collections.abc import Mapping
@@ -16,21 +14,47 @@ from typing import Final
 from crc32c import crc32c
 
 from penstock.base.ids import Millis
+from penstock.broker.partition.record_check import RecordCheck
+from penstock.broker.partition.refusal import Refusal
 from penstock.broker.schemas.rules import SchemaRules, schema_rules
 from penstock.broker.wire.error_codes import ErrorCode
-from penstock.controller.metadata.topic_configs import cleanup_policies, open_mirror
-from penstock.stream.batch.header import CRC_START, HEADER_BYTES, MAGIC, BatchHeader, parse_header
+from penstock.controller.metadata.topic_configs import (
+    RECORD_VALIDATION,
+    VALIDATES_ALL,
+    VALIDATES_SAMPLES,
+    cleanup_policies,
+    open_mirror,
+)
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import (
+    BATCH_OVERHEAD,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    TIMESTAMP_TYPE_MASK,
+    BatchHeader,
+)
+from penstock.stream.batch.walk import ERRORS_MAX
 from penstock.stream.config import DECOMPRESSED_BATCH_BYTES_MAX
-from penstock.stream.errors import BatchCorrupt
 
 MESSAGE_BYTES_MAX_DEFAULT: Final = 1_048_588
+TIMESTAMP_AFTER_MAX_MS_DEFAULT: Final = 3_600_000
+SAMPLED_ONE_IN: Final = 16
+"""Which batches `record.validation=sampled` checks, by their CRC."""
 _MAGIC_AT: Final = 16
+_LENGTH_AT: Final = 8
+_LENGTH_MIN: Final = 14
+"""What Kafka accepts as the length of a batch of any format."""
+_ONE_BATCH: Final = "each partition needs exactly one whole record batch"
 _RECORD_BYTES_MIN: Final = 7
-_COMPRESSION_MAX: Final = 4
 _FOREVER_MS: Final = 2**63 - 1
 _NO_TIMESTAMP: Final = -1
 _NO_EPOCH: Final = -1
 """Kafka accepts it as the oldest epoch of a producer."""
+_TIMESTAMP_LIMITS: Final = frozenset(
+    {"message.timestamp.before.max.ms", "message.timestamp.after.max.ms"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +66,10 @@ class TopicRules:
     """Whether the topic is compacted. Not that of a mirror: its records are those of its source."""
     is_log_append_time: bool = False
     timestamp_before_max_ms: int = _FOREVER_MS
-    timestamp_after_max_ms: int = _FOREVER_MS
+    timestamp_after_max_ms: int = TIMESTAMP_AFTER_MAX_MS_DEFAULT
+    has_timestamp_limit: bool = False
+    """Whether an operator has set one of these limits. Then the records are always checked."""
+    validation: str = VALIDATES_ALL
     decompressed_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
     schemas: SchemaRules | None = None
     """Checked before the batch comes here (`broker.handlers.record_checks`). None for a mirror: its
@@ -71,35 +98,53 @@ class TopicRules:
             timestamp_before_max_ms=int(
                 configs.get("message.timestamp.before.max.ms", _FOREVER_MS)
             ),
-            timestamp_after_max_ms=int(configs.get("message.timestamp.after.max.ms", _FOREVER_MS)),
+            timestamp_after_max_ms=int(
+                configs.get("message.timestamp.after.max.ms", TIMESTAMP_AFTER_MAX_MS_DEFAULT)
+            ),
+            has_timestamp_limit=not _TIMESTAMP_LIMITS.isdisjoint(configs),
+            validation=configs.get(RECORD_VALIDATION, VALIDATES_ALL),
             decompressed_bytes_max=decompressed_bytes_max,
             schemas=None if mirror_source else schema_rules(configs),
             mirror_source=mirror_source,
+        )
+
+    def checks_records(self, header: BatchHeader, *, is_suspect: bool = False) -> bool:
+        """Return whether the records of this batch are checked. is_suspect: whether its producer
+        has sent bad ones.
+        """
+        return (
+            self.validation == VALIDATES_ALL
+            or self.needs_keys
+            or self.has_timestamp_limit
+            or (
+                self.validation == VALIDATES_SAMPLES
+                and (is_suspect or header.crc % SAMPLED_ONE_IN == 0)
+            )
         )
 
 
 DEFAULT_RULES: Final = TopicRules()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The reason why a batch was not appended. `record_errors`: (index in the batch, message), for
-    clients from Produce v8 on.
-    """
-
-    code: ErrorCode
-    message: str
-    record_errors: tuple[tuple[int, str], ...] = ()
-
-
 def validate_batch(
-    records: memoryview | None, rules: TopicRules, now_ms: Millis, *, from_coordinator: bool = False
+    records: memoryview | None,
+    rules: TopicRules,
+    now_ms: Millis,
+    *,
+    check: RecordCheck | None = None,
+    from_coordinator: bool = False,
+    is_suspect: bool = False,
+    allows_zstd: bool = True,
+    allows_transactions: bool = True,
 ) -> BatchHeader | Refusal:
-    """Return the header of a producer's single batch in `records`, or the refusal. 3 us for a small
-    batch, plus the CRC at 27 GB/s.
+    """Return the header that a producer's single batch in `records` gets, or the refusal: derived
+    fields are those of the records, whatever the producer wrote. 3 us for a small batch, plus the
+    CRC at 27 GB/s, plus the check of records. Raises TakesLong.
 
-    from_coordinator: the batch comes from this broker, which may write in a producer's name without
-    its sequence.
+    check: None: the records are not checked. from_coordinator: the batch comes from this broker,
+    which may write in a producer's name without its sequence. is_suspect: see
+    `TopicRules.checks_records`. allows_zstd: not before version 7 of Produce (KIP-110).
+    allows_transactions: not without a transactional id.
     """
     if rules.mirror_source:
         message = (
@@ -107,49 +152,117 @@ def validate_batch(
             " can write"
         )
         return Refusal(ErrorCode.POLICY_VIOLATION, message)
-    if records is None or len(records) < HEADER_BYTES:
-        return Refusal(ErrorCode.INVALID_RECORD, "each partition needs exactly one record batch")
+    header = _whole_batch(records)
+    if isinstance(header, Refusal):
+        return header
+    assert records is not None
+    refusal = (
+        _check_transaction(header, allows_transactions)
+        or _check_checksum(records, header, rules)
+        or _check_shape(header, allows_zstd=allows_zstd)
+        or _check_producer(header, from_coordinator)
+        or _check_timestamp_type(header, rules)
+    )
+    if refusal is not None:
+        return refusal
+    if check is not None and rules.checks_records(header, is_suspect=is_suspect):
+        newest_ms = check.newest_timestamp(records, header, rules, now_ms)
+        return newest_ms if isinstance(newest_ms, Refusal) else _with_times(header, newest_ms)
+    if not from_coordinator and (refusal := _check_header_times(header, rules, now_ms)):
+        return refusal
+    return _with_times(header, header.max_timestamp_ms)
+
+
+def _whole_batch(records: memoryview | None) -> BatchHeader | Refusal:
+    """Return the header of the batch at the start of `records`, if it is the only one. Bytes behind
+    it that are less than a batch are ignored, as by Kafka.
+    """
+    if records is None or len(records) < BATCH_OVERHEAD:
+        return Refusal(ErrorCode.INVALID_RECORD, _ONE_BATCH)
+    if refusal := _check_begin(records):
+        return refusal
+    if len(records) < _MAGIC_AT + 1 or len(records) < BATCH_OVERHEAD + _length(records):
+        return Refusal(ErrorCode.INVALID_RECORD, _ONE_BATCH)
     if records[_MAGIC_AT] != MAGIC:
         message = (
             f"message format {records[_MAGIC_AT]} is not served; use a client that writes record"
             f" batches of format {MAGIC}"
         )
         return Refusal(ErrorCode.INVALID_RECORD, message)
-    try:
-        header = parse_header(records)
-    except BatchCorrupt as error:
-        return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
+    if _length(records) < HEADER_BYTES - BATCH_OVERHEAD:
+        message = f"batch length {_length(records)} is less than a header has"
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, message)
+    header = BatchHeader._make(HEADER.unpack_from(records))
+    rest = records[header.size_bytes :]
+    if rest and len(rest) >= BATCH_OVERHEAD:
+        if refusal := _check_begin(rest):
+            return refusal
+        if len(rest) > _MAGIC_AT and len(rest) >= BATCH_OVERHEAD + _length(rest):
+            return Refusal(ErrorCode.INVALID_RECORD, _ONE_BATCH)
+    return header
+
+
+def _check_begin(records: memoryview) -> Refusal | None:
+    """Check the bytes by which Kafka finds the end of a batch."""
+    if _length(records) < _LENGTH_MIN:
+        message = f"batch length {_length(records)} is less than {_LENGTH_MIN}"
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, message)
+    if len(records) > _MAGIC_AT and records[_MAGIC_AT] > MAGIC:
+        message = f"message format {records[_MAGIC_AT]} is not defined"
+        return Refusal(ErrorCode.CORRUPT_MESSAGE, message)
+    return None
+
+
+def _length(records: memoryview) -> int:
+    return int.from_bytes(records[_LENGTH_AT:BATCH_OVERHEAD], "big", signed=True)
+
+
+def _check_transaction(header: BatchHeader, allows_transactions: bool) -> Refusal | None:
+    if allows_transactions or not header.is_transactional:
+        return None
+    message = "a request with transactional records needs a transactional id"
+    return Refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
+
+
+def _check_checksum(records: memoryview, header: BatchHeader, rules: TopicRules) -> Refusal | None:
+    if header.base_offset != 0:
+        message = (
+            f"the base offset of a producer's batch is 0, but this one has {header.base_offset}"
+        )
+        return Refusal(ErrorCode.INVALID_RECORD, message)
+    if header.size_bytes > rules.message_bytes_max:
+        message = (
+            f"the batch has {header.size_bytes} bytes, but max.message.bytes of the topic is"
+            f" {rules.message_bytes_max}"
+        )
+        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
     if crc32c(records[CRC_START : header.size_bytes]) != header.crc:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC32C")
-    return (
-        _check_shape(header, len(records))
-        or _check_producer(header, from_coordinator)
-        or _check_limits(header, rules, now_ms)
-        or header
-    )
+    return None
 
 
-def _check_shape(header: BatchHeader, size_bytes: int) -> Refusal | None:
-    if header.size_bytes != size_bytes:
-        return Refusal(
-            ErrorCode.INVALID_RECORD,
-            "a Produce request may hold only one record batch per partition",
-        )
+def _check_shape(header: BatchHeader, *, allows_zstd: bool) -> Refusal | None:
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         message = (
             f"{header.record_count} records cannot end at offset delta {header.last_offset_delta}"
         )
         return Refusal(ErrorCode.INVALID_RECORD, message)
     compression = header.compression
-    if compression == 0 and header.record_count * _RECORD_BYTES_MIN > size_bytes - HEADER_BYTES:
+    records_bytes = header.size_bytes - HEADER_BYTES
+    if compression == 0 and header.record_count * _RECORD_BYTES_MIN > records_bytes:
         return Refusal(
             ErrorCode.INVALID_RECORD,
-            f"{header.record_count} records do not fit into {size_bytes} bytes",
+            f"{header.record_count} records do not fit into {records_bytes} bytes",
         )
-    if compression > _COMPRESSION_MAX:
+    if compression > Compression.ZSTD:
         return Refusal(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression type {compression} is not defined",
+        )
+    if compression == Compression.ZSTD and not allows_zstd:
+        return Refusal(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            "zstd needs Produce version 7 or higher; upgrade the client or use another codec",
         )
     return None
 
@@ -170,13 +283,19 @@ def _check_producer(header: BatchHeader, from_coordinator: bool) -> Refusal | No
     return None
 
 
-def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Refusal | None:
-    if header.size_bytes > rules.message_bytes_max:
-        message = (
-            f"the batch has {header.size_bytes} bytes, but max.message.bytes of the topic is"
-            f" {rules.message_bytes_max}"
-        )
-        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
+def _check_timestamp_type(header: BatchHeader, rules: TopicRules) -> Refusal | None:
+    """Kafka refuses what claims to have the time of the log, where that is what it will get."""
+    if not rules.is_log_append_time or not header.attributes & TIMESTAMP_TYPE_MASK:
+        return None
+    message = "producers must not set the timestamp type to LogAppendTime"
+    count = min(header.record_count, ERRORS_MAX)
+    return Refusal(
+        ErrorCode.INVALID_TIMESTAMP, message, tuple((index, message) for index in range(count))
+    )
+
+
+def _check_header_times(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Refusal | None:
+    """Check what the header says of the timestamps, where the records are not checked."""
     if rules.is_log_append_time:
         return None
     first_ms, last_ms = header.base_timestamp_ms, header.max_timestamp_ms
@@ -193,3 +312,13 @@ def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Ref
         )
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     return None
+
+
+def _with_times(header: BatchHeader, newest_ms: int) -> BatchHeader:
+    """Return the header with the timestamp type and the newest timestamp of its records. Topics
+    with LogAppendTime get theirs with the offsets.
+    """
+    if newest_ms == header.max_timestamp_ms and not header.attributes & TIMESTAMP_TYPE_MASK:
+        return header
+    attributes = header.attributes & ~TIMESTAMP_TYPE_MASK
+    return header._replace(attributes=attributes, max_timestamp_ms=newest_ms)

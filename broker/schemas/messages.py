@@ -36,7 +36,6 @@ class CheckBatch(Struct, frozen=True, tag="batch"):
     """Check every record of a batch.
 
     decompressed_bytes_max: limit of the batch. schemas: what the worker asked for, by id.
-    needs_keys: whether each record needs a key.
     """
 
     topic: str
@@ -44,7 +43,6 @@ class CheckBatch(Struct, frozen=True, tag="batch"):
     batch: memoryview
     decompressed_bytes_max: int
     schemas: dict[int, RegisteredSchema] = {}
-    needs_keys: bool = False
 
 
 Request: TypeAlias = CheckSchema | CheckBatch

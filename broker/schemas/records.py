@@ -1,7 +1,7 @@
 """Check the records of a batch against the rules of its topic.
 
-Invariant: VALID means that every key and every value that is not null matches, and that no key is
-null where all are needed. A batch is checked as a whole, or refused.
+Invariant: VALID means that every key and every value that is not null matches. A batch is checked
+as a whole, or refused.
 Pure, apart from the libraries of the languages. Source: Confluent's wire format.
 """
 
@@ -26,7 +26,7 @@ from penstock.broker.schemas.messages import (
     RegisteredSchema,
     Verdict,
 )
-from penstock.broker.schemas.rules import KEYLESS, TOPIC_STRATEGY, FieldRule, subject_of
+from penstock.broker.schemas.rules import TOPIC_STRATEGY, FieldRule, subject_of
 from penstock.stream.batch.compression import ReusingInflater
 from penstock.stream.batch.header import parse_header
 from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, iter_records
@@ -151,8 +151,6 @@ class _BatchCheck:
         key_rule, value_rule = request.rules.key, request.rules.value
         records = iter_records(request.batch, request.decompressed_bytes_max, inflater.decompress)
         for at, record in enumerate(records):
-            if request.needs_keys and record.key is None:
-                self._failures.append((at, KEYLESS))
             if key_rule is not None and record.key is not None:
                 self._check(at, "key", key_rule, record.key)
             if value_rule is not None and record.value is not None:

@@ -17,7 +17,6 @@ from penstock.controller.metadata.topic_configs import (
 
 TOPIC_STRATEGY: Final = "TopicNameStrategy"
 RECORD_STRATEGY: Final = "RecordNameStrategy"
-KEYLESS: Final = "a compacted topic accepts only records with a key"
 _NAMES: Final = KEY_SCHEMA.names | VALUE_SCHEMA.names
 
 

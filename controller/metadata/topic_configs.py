@@ -20,6 +20,10 @@ INT64_MIN = -INT64_MAX - 1
 VALUE_CHARS_MAX = 4_096
 SCHEMA_CHARS_MAX = 32_767
 """The longest string of Kafka's protocol, in bytes."""
+RECORD_VALIDATION = "record.validation"
+VALIDATES_ALL = "full"
+VALIDATES_SAMPLES = "sampled"
+VALIDATES_HEADERS = "header"
 _HOUR_MS = 3_600_000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"([+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?)[dDfF]?")
@@ -404,6 +408,17 @@ _ALL = (
         is_internal=True,
     ),
     _bool("preallocate", f"{_KEPT}there are no files."),
+    TopicConfig(
+        RECORD_VALIDATION,
+        ConfigType.STRING,
+        VALIDATES_ALL,
+        "Which batches of producers have their records checked as Kafka checks them. full: all."
+        " sampled: one in 16, and all of a client after a bad one. header: none; only headers and"
+        " checksums. Compacted topics and topics with a limit on timestamps always check all."
+        " Penstock's own.",
+        choices=(VALIDATES_ALL, VALIDATES_SAMPLES, VALIDATES_HEADERS),
+        is_internal=True,
+    ),
     _bool("remote.log.copy.disable", f"{_KEPT}all data are remote."),
     _bool("remote.log.delete.on.disable", f"{_KEPT}all data are remote."),
     _bool(

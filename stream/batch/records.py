@@ -8,7 +8,7 @@ Source: Kafka `DefaultRecord`, `DefaultRecordBatch`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from crc32c import crc32c
 
@@ -16,7 +16,6 @@ from penstock.base.buffers import Buffer
 from penstock.stream.batch.compression import (
     DECOMPRESSED_BYTES_MAX,
     Compression,
-    ReusingInflater,
     compress,
     decompress,
     decompress_mapped,
@@ -88,17 +87,6 @@ def first_record_at_or_after(
         if record.timestamp_ms >= timestamp_ms and record.offset >= from_offset:
             return record.offset, record.timestamp_ms
     return None
-
-
-def keyless_records(batch: Buffer, decompressed_bytes_max: int) -> list[int]:
-    """Return which records of the batch have no key, counted from 0. Decodes the whole batch, one
-    record at a time. Raises BatchCorrupt. Not thread-safe.
-    """
-    records = iter_records(batch, decompressed_bytes_max, _inflater.decompress)
-    return [at for at, record in enumerate(records) if record.key is None]
-
-
-_inflater: Final = ReusingInflater()
 
 
 def iter_records(

@@ -24,6 +24,7 @@ from penstock.broker.handlers.offset_for_leader_epoch import handle_offset_for_l
 from penstock.broker.handlers.partition_turns import PartitionTurns
 from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.produce import handle_produce
+from penstock.broker.handlers.record_checks import RecordChecks
 from penstock.broker.handlers.same_fetches import SameFetches
 from penstock.broker.handlers.txn_markers import handle_write_txn_markers
 from penstock.broker.network.peers import PeerConnections
@@ -284,6 +285,7 @@ class Broker:
         self.config = BrokerConfig(transaction_partition_verification_enable=False)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
         self.partition_turns = PartitionTurns()
+        self.record_checks = RecordChecks(None)
         self.same_fetches = SameFetches()
         self.streams_topics = PendingTopics()
         self.log_dir = "memory:"

@@ -64,16 +64,6 @@ def test_a_verdict_names_a_few_records_of_many() -> None:
     assert [at for at, _ in found.failures] == list(range(messages.FAILURES_MAX))
 
 
-def test_keys_are_needed_where_the_topic_is_compacted() -> None:
-    records = [Record(at, 0, b"k" if at % 2 else None, b"v") for at in range(100)]
-    batch = memoryview(encode_batch(records))
-    for needs_keys, kind in ((False, messages.VALID), (True, messages.MISMATCH)):
-        request = CheckBatch("t", SchemaRules(), batch, LIMIT_BYTES, needs_keys=needs_keys)
-        found = RecordCheck().answer(request)
-        assert found.kind == kind
-    assert [at for at, _ in found.failures] == list(range(0, 2 * messages.FAILURES_MAX, 2))
-
-
 def test_too_many_records_are_not_decoded() -> None:
     batch = encode_batch([Record(at, 0, None, b"1") for at in range(RECORDS_SEARCHED_MAX + 1)])
     request = CheckBatch("t", SchemaRules(None, INTEGER), memoryview(batch), LIMIT_BYTES)

@@ -1,0 +1,162 @@
+"""Check the records of a producer's batch as Kafka does: that consumers can read them, that their
+timestamps are within the limits of the topic, and that they have the keys it needs.
+
+Invariant: decompresses at most to the limit given, whatever the batch declares.
+Must not: change the batch, or know offsets and producers.
+Source: Kafka `LogValidator`.
+"""
+
+from mmap import mmap
+from typing import Final, Protocol
+
+from penstock.base.ids import Millis
+from penstock.broker.partition.refusal import Refusal
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.stream.batch.compression import Compression, Inflater
+from penstock.stream.batch.header import HEADER_BYTES, BatchHeader
+from penstock.stream.batch.uncompressed_size import uncompressed_bytes
+from penstock.stream.batch.walk import (
+    BAD_REST,
+    ERRORS_MAX,
+    IGNORES_TIMES,
+    NEEDS_KEYS,
+    REASONS,
+    SEQUENTIAL,
+    Limits,
+    RecordFault,
+    Walker,
+    WalkFinding,
+)
+from penstock.stream.errors import BatchCorrupt, BatchTooLarge
+
+KEYLESS: Final = "a compacted topic accepts only records with a key"
+KEPT_BYTES_MAX: Final = 4 << 20
+"""Memory for decompressed records that is kept for the next batch."""
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+class TakesLong(Exception):
+    """Raised for a batch that decompresses to more than the event loop should."""
+
+
+class RecordRules(Protocol):
+    """What a topic demands of records: a part of `TopicRules`."""
+
+    @property
+    def needs_keys(self) -> bool: ...
+    @property
+    def is_log_append_time(self) -> bool: ...
+    @property
+    def timestamp_before_max_ms(self) -> int: ...
+    @property
+    def timestamp_after_max_ms(self) -> int: ...
+    @property
+    def decompressed_bytes_max(self) -> int: ...
+
+
+class RecordCheck:
+    """Checks one batch after the other. Not for two threads at a time."""
+
+    __slots__ = ("_inflater", "_inline_bytes_max", "_walker")
+
+    def __init__(self, inline_bytes_max: int | None = None) -> None:
+        """inline_bytes_max: the most that this decompresses; None: only the topic has a limit."""
+        self._walker = Walker()
+        self._inline_bytes_max = inline_bytes_max
+        self._inflater = self._new_inflater()
+
+    def newest_timestamp(
+        self, records: memoryview, header: BatchHeader, rules: RecordRules, now_ms: Millis
+    ) -> int | Refusal:
+        """Return the newest timestamp of the records, or why they are refused. Raises TakesLong."""
+        data = records[HEADER_BYTES : header.size_bytes]
+        limits = _limits(rules, now_ms)
+        if header.compression != Compression.NONE:
+            limits = limits._replace(flags=limits.flags | SEQUENTIAL)
+            plain = self._plain(records, header, data, rules.decompressed_bytes_max)
+            if isinstance(plain, Refusal):
+                return plain
+            data = plain
+        walked = self._walker.walk(data, header.record_count, header.base_timestamp_ms, limits)
+        self._release()
+        return _verdict(walked, limits)
+
+    def _plain(
+        self, records: memoryview, header: BatchHeader, data: memoryview, bytes_max: int
+    ) -> memoryview | Refusal:
+        if header.compression == Compression.LZ4 and not self._walker.is_lz4_frame(data):
+            message = (
+                "the records are not one lz4 frame of independent blocks, which is all that"
+                " Kafka's clients read"
+            )
+            return Refusal(ErrorCode.INVALID_RECORD, message)
+        inline_max = self._inline_bytes_max
+        is_inline = inline_max is not None and inline_max < bytes_max
+        limit = inline_max if inline_max is not None and is_inline else bytes_max
+        declared = uncompressed_bytes(header.compression, records) - HEADER_BYTES
+        if is_inline and declared > limit:
+            raise TakesLong
+        inflater = self._inflater
+        inflater.limit(limit)
+        inflater.reserve(min(limit, declared))
+        try:
+            end = inflater.append(header.compression, data, 0)
+        except BatchTooLarge as error:
+            if is_inline:
+                raise TakesLong from None
+            message = (
+                f"{error} (decompressed.batch.max.bytes of the broker): lower batch.size of the"
+                " producer"
+            )
+            return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
+        except BatchCorrupt as error:
+            return Refusal(ErrorCode.INVALID_RECORD, str(error))
+        return memoryview(inflater.output)[:end]
+
+    def _release(self) -> None:
+        if len(self._inflater.output) > KEPT_BYTES_MAX:
+            self._inflater = self._new_inflater()
+
+    def _new_inflater(self) -> Inflater:
+        # Touching mapped memory needs no interpreter; allocating a bytearray stops other threads.
+        inflater = Inflater(allocate=lambda size_bytes: mmap(-1, size_bytes))
+        inflater.reserve(self._inline_bytes_max or KEPT_BYTES_MAX)
+        return inflater
+
+
+def _limits(rules: RecordRules, now_ms: Millis) -> Limits:
+    flags = NEEDS_KEYS if rules.needs_keys else 0
+    if rules.is_log_append_time:
+        return Limits(flags=flags | IGNORES_TIMES)
+    return Limits(
+        max(_INT64_MIN, now_ms - rules.timestamp_before_max_ms),
+        min(_INT64_MAX, now_ms + rules.timestamp_after_max_ms),
+        flags,
+    )
+
+
+def _verdict(walked: WalkFinding, limits: Limits) -> int | Refusal:
+    if walked.code:
+        where = "" if walked.code == BAD_REST else f"record {walked.at} cannot be read: "
+        return Refusal(ErrorCode.INVALID_RECORD, f"{where}{REASONS[walked.code]}")
+    if not walked.error_count:
+        return walked.max_timestamp_ms
+    errors = tuple((error.at, _message(error, limits)) for error in walked.errors)
+    count = walked.error_count
+    more = f"; the first {ERRORS_MAX} are listed" if count > ERRORS_MAX else ""
+    if all(error.is_keyless for error in walked.errors):
+        return Refusal(ErrorCode.INVALID_RECORD, f"{KEYLESS}: {count} have none{more}", errors)
+    message = f"{count} records of the batch have an invalid timestamp or no key{more}"
+    if not limits.flags & NEEDS_KEYS:
+        message = f"{count} records of the batch have an invalid timestamp{more}"
+    return Refusal(ErrorCode.INVALID_TIMESTAMP, message, errors)
+
+
+def _message(error: RecordFault, limits: Limits) -> str:
+    if error.is_keyless:
+        return KEYLESS
+    return (
+        f"timestamp {error.timestamp_ms} is outside of [{limits.low_ms}, {limits.high_ms}], which"
+        " message.timestamp.before.max.ms and message.timestamp.after.max.ms allow now"
+    )

@@ -1,0 +1,16 @@
+"""The reason why a batch was not appended."""
+
+from dataclasses import dataclass
+
+from penstock.broker.wire.error_codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The reason why a batch was not appended. `record_errors`: (index in the batch, message), for
+    clients from Produce v8 on.
+    """
+
+    code: ErrorCode
+    message: str
+    record_errors: tuple[tuple[int, str], ...] = ()

@@ -1,0 +1,179 @@
+"""Checks of records keep the order of batches, take no sequence number for what they refuse, and
+correct timestamps.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.broker.errors import ErrorCode
+from penstock.broker.wire import apis, framing
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.gen import fetch, produce
+from penstock.broker.wire.primitives import MAX_ELEMENTS_COUNT
+from penstock.controller.api.messages import CreateTopics, NewTopic
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import iter_headers
+from penstock.stream.batch.records import Record, decode_records, encode_batch
+from tests.support.attacker import Attacker
+from tests.support.cluster import Cluster
+from tests.support.record_cases import Case, field, record
+
+NOW_MS = 1_700_000_000_000
+IN_FLIGHT = 5
+TOPIC = "t"
+VERSION = 9
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name=TOPIC)]))
+        await cluster.until_served(TOPIC)
+        yield cluster
+
+
+def numbered(
+    number: int, *, producer: int, codec: Compression = Compression.NONE, size_bytes: int = 10
+) -> bytes:
+    """Return the batch with this sequence number and value."""
+    value = b"%d-%d-" % (producer, number) + Random(number).randbytes(size_bytes)
+    return bytes(
+        encode_batch(
+            [Record(0, NOW_MS, b"k", value)],
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=number,
+            compression=codec,
+        )
+    )
+
+
+def unreadable(number: int, *, producer: int, codec: Compression = Compression.NONE) -> bytes:
+    """Return such a batch whose record has a header without a key."""
+    noise = field(Random(1).randbytes(60_000))
+    data = record(value=noise, headers=field(None) * 2, header_count=1)
+    header = {"producer_id": producer, "producer_epoch": 0, "base_sequence": number}
+    return Case("", data, 1, header).batch(codec, NOW_MS)
+
+
+def frame_of(batch: bytes, correlation_id: int) -> bytes:
+    part = produce.PartitionProduceData(0, memoryview(batch))
+    data = produce.TopicProduceData(name=TOPIC, partition_data=[part])
+    request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+    encode = CODECS[apis.PRODUCE.key].encode_request
+    return bytes(
+        framing.encode_request_frame(apis.PRODUCE, VERSION, correlation_id, encode, request)
+    )
+
+
+async def answered(attacker: Attacker) -> Any:
+    frame = await attacker.frame()
+    assert frame is not None
+    _, at = framing.parse_response_header(apis.PRODUCE, VERSION, frame)
+    decode = CODECS[apis.PRODUCE.key].decode_response
+    body: Any = framing.decode_body(decode, frame, at, VERSION, MAX_ELEMENTS_COUNT)
+    return body.responses[0].partition_responses[0]
+
+
+async def send_all(cluster: Cluster, batches: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Send these with five requests in flight. Return the codes and offsets."""
+    found: list[tuple[int, int]] = []
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        for number, batch in enumerate(batches):
+            if number >= IN_FLIGHT:
+                answer = await answered(attacker)
+                found.append((answer.error_code, answer.base_offset))
+            attacker.send(frame_of(batch, number))
+        while len(found) < len(batches):
+            answer = await answered(attacker)
+            found.append((answer.error_code, answer.base_offset))
+    return found
+
+
+async def stored(cluster: Cluster) -> list[Record]:
+    wanted = fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=100 << 20)
+    request = fetch.FetchRequest(
+        max_bytes=100 << 20, topics=[fetch.FetchTopic(topic=TOPIC, partitions=[wanted])]
+    )
+    async with Attacker.connected(cluster.broker.port) as attacker:
+        answer = await attacker.ask(apis.FETCH, 12, request)
+    records = bytes(answer.responses[0].partitions[0].records)
+    return [
+        record
+        for at, header in iter_headers(records)
+        for record in decode_records(records[at : at + header.size_bytes])
+    ]
+
+
+async def test_batches_checked_inline_and_by_threads_keep_their_order(cluster: Cluster) -> None:
+    """Three idempotent producers, each with five requests in flight: any batch out of order would
+    get OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
+    codecs = (Compression.ZSTD, Compression.NONE, Compression.GZIP, Compression.NONE)
+    batches = [
+        [
+            numbered(
+                number,
+                producer=producer,
+                codec=codecs[(number + producer) % len(codecs)],
+                size_bytes=100_000 if codecs[(number + producer) % len(codecs)] else 10,
+            )
+            for number in range(40)
+        ]
+        for producer in range(3)
+    ]
+    found = await asyncio.gather(*(send_all(cluster, own) for own in batches))
+    for own in found:
+        assert [code for code, _ in own] == [0] * 40
+        offsets = [offset for _, offset in own]
+        assert offsets == sorted(offsets)
+    values = [record.value or b"" for record in await stored(cluster)]
+    for producer in range(3):
+        numbers = [int(value.split(b"-")[1]) for value in values if value[:2] == b"%d-" % producer]
+        assert numbers == list(range(40))
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+async def test_a_refused_batch_takes_no_sequence_number(
+    cluster: Cluster, codec: Compression
+) -> None:
+    """Those behind it are out of order, as for Kafka, until its number comes with other records."""
+    batches = [numbered(number, producer=7) for number in range(4)]
+    found = await send_all(
+        cluster, [batches[0], unreadable(1, producer=7, codec=codec), *batches[2:]]
+    )
+    assert [code for code, _ in found] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_RECORD,
+        *[ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2,
+    ]
+    assert await send_all(cluster, batches) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+async def test_the_only_batch_of_a_transaction_may_be_refused(cluster: Cluster) -> None:
+    """It opens none: the last stable offset stays at the end of the log."""
+    header = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "flags": 0x10}
+    data = record(headers=field(None) * 2, header_count=1)
+    bad = Case("", data, 1, header).batch(Compression.NONE, NOW_MS)
+    found = await send_all(cluster, [bad, numbered(0, producer=6)])
+    assert found[0][0] in (
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    )
+    partition = cluster.broker.partitions.get(TOPIC, 0)
+    assert not isinstance(partition, ErrorCode)
+    assert partition.last_stable_offset == partition.high_watermark == 1
+
+
+async def test_a_batch_is_stored_with_the_times_of_its_records(cluster: Cluster) -> None:
+    """As sarama 1.43 writes it: a look-up by time finds it, and nothing is newer than it is."""
+    batch = Case("", record() + record(1, ms=5), 2, {"max_timestamp": -1, "flags": 8}).batch(
+        Compression.LZ4, NOW_MS
+    )
+    assert await send_all(cluster, [batch]) == [(0, 0)]
+    assert [record.timestamp_ms for record in await stored(cluster)] == [NOW_MS, NOW_MS + 5]

@@ -1,0 +1,215 @@
+"""Kafka 4.2 and Penstock get the same batches of every kind, and respond with the same codes and
+errors of records, and store the same headers. `tests/support/record_cases.py` lists the differences
+with their reasons.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.gen import fetch, produce
+from penstock.deploy.clients.wire import WireClient
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import (
+    HEADER_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    BatchHeader,
+    parse_header,
+)
+from tests.interop.both import Both
+from tests.support.cluster import Cluster
+from tests.support.java import JavaHome
+from tests.support.record_cases import (
+    ACCEPTED,
+    ANY,
+    BYTES,
+    CASES,
+    CODEC,
+    FRAMINGS,
+    LARGE,
+    NONE,
+    OUTCOMES,
+    SOUND,
+)
+
+_BYTES_MAX = 10 << 20
+_OTHER_TIMES = {"append time with deltas"}
+"""Kafka takes the max timestamp that the producer wrote for that of each record."""
+
+
+class Result(NamedTuple):
+    """errors: the records that the answer names. stored: the batch in the log; None if refused."""
+
+    code: int
+    errors: tuple[int, ...]
+    message: str | None
+    stored: bytes | None
+
+
+class Talk:
+    """A connection."""
+
+    def __init__(self, address: str) -> None:
+        self._client = WireClient(address)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def send(self, topic: str, batch: bytes, version: int = 12) -> Result:
+        part = produce.PartitionProduceData(0, memoryview(batch))
+        data = produce.TopicProduceData(name=topic, partition_data=[part])
+        request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
+        (found,) = self._ask(apis.PRODUCE, request, version).responses[0].partition_responses
+        errors = tuple(error.batch_index for error in found.record_errors)
+        stored = None if found.error_code else self._stored(topic, found.base_offset)
+        return Result(found.error_code, errors, found.error_message, stored)
+
+    def _stored(self, topic: str, offset: int) -> bytes:
+        wanted = fetch.FetchPartition(0, fetch_offset=offset, partition_max_bytes=_BYTES_MAX)
+        request = fetch.FetchRequest(
+            max_wait_ms=5_000,
+            min_bytes=1,
+            topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
+        )
+        (found,) = self._ask(apis.FETCH, request, 12).responses[0].partitions
+        return bytes(found.records)
+
+    def _ask(self, api: ApiSpec, request: object, version: int) -> Any:
+        codec = CODECS[api.key]
+        return self._client.ask(
+            api, request, codec.encode_request, codec.decode_response, version=version
+        )
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def both(java: JavaHome, peer: str, cluster: Cluster) -> Both:
+    return Both(java, peer, cluster)
+
+
+async def _topics(both: Both) -> dict[tuple[tuple[str, str], ...], str]:
+    """Create a topic for each set of configs."""
+    topics: dict[tuple[tuple[str, str], ...], str] = {}
+    for case in CASES:
+        key = tuple(sorted(case.configs.items()))
+        if key not in topics:
+            topics[key] = f"validated-{len(topics)}"
+            configs = {name.replace(".", "_"): value for name, value in key}
+            await both.create(topics[key], **configs)
+    return topics
+
+
+def _derived(header: BatchHeader, *, has_times: bool) -> tuple[int, ...]:
+    """Return what a broker may change. Log append times differ."""
+    times = (header.base_timestamp_ms, header.max_timestamp_ms) if has_times else ()
+    return (header.attributes, header.last_offset_delta, header.record_count, *times)
+
+
+def _compare_stored(name: str, sent: bytes, kafka: Result, ours: Result) -> Iterator[str]:
+    assert kafka.stored is not None
+    assert ours.stored is not None
+    expected, found = parse_header(kafka.stored), parse_header(ours.stored)
+    has_times = not found.attributes & TIMESTAMP_TYPE_MASK and name not in _OTHER_TIMES
+    wanted = _derived(expected, has_times=has_times)
+    if _derived(found, has_times=has_times) != wanted:
+        yield f"{name}: stored {found}, Kafka {expected}"
+    end = found.size_bytes
+    if (
+        not ours.stored[HEADER_BYTES:end]
+        == kafka.stored[HEADER_BYTES:end]
+        == sent[HEADER_BYTES:end]
+    ):
+        yield f"{name}: the records are not those that were sent"
+
+
+def _differences(addresses: tuple[str, str], topics: dict[Any, str]) -> Iterator[str]:
+    kafka, ours = [Talk(address) for address in addresses]
+    for case in CASES:
+        topic = topics[tuple(sorted(case.configs.items()))]
+        outcome = OUTCOMES.get(case.name, ACCEPTED)
+        for codec in Compression:
+            batch = case.batch(codec, time.time_ns() // 1_000_000)
+            expected, found = kafka.send(topic, batch), ours.send(topic, batch)
+            code, kafka_code = outcome.code, outcome.kafka
+            if codec:
+                code = code if outcome.packed is None else outcome.packed
+                kafka_code = outcome.kafka_packed
+            kafka_code = code if kafka_code is None else kafka_code
+            name = f"{case.name}, {codec.name}"
+            if found.code != code or kafka_code not in (expected.code, ANY):
+                yield f"{name}: {found[:3]}, Kafka {expected[:3]}"
+            elif found.code == expected.code:
+                if found.errors != expected.errors:
+                    yield f"{name}: names {found.errors}, Kafka {expected.errors}"
+                if not found.code:
+                    yield from _compare_stored(case.name, batch, expected, found)
+            if found.code and not found.message:
+                yield f"{name}: no message"
+    topic = topics[()]
+    for framing in FRAMINGS:
+        batch = framing.batch(time.time_ns() // 1_000_000)
+        expected, found = kafka.send(topic, batch), ours.send(topic, batch)
+        outcome = OUTCOMES.get(framing.name, ACCEPTED)
+        wanted = outcome.code if outcome.kafka is None else outcome.kafka
+        if (found.code, expected.code) != (outcome.code, wanted):
+            yield f"{framing.name}: {found[:3]}, Kafka {expected[:3]}"
+    for held in BYTES:
+        batch = held.of(SOUND.batch(Compression.NONE, time.time_ns() // 1_000_000))
+        expected, found = kafka.send(topic, batch), ours.send(topic, batch)
+        if not found.code == expected.code == held.code:
+            yield f"{held.name}: {found[:3]}, Kafka {expected[:3]}"
+        elif not found.code:
+            yield from _compare_stored(held.name, batch, expected, found)
+    for talk in (kafka, ours):
+        talk.close()
+
+
+@pytest.mark.timeout(300)
+async def test_batches_are_accepted_and_refused_as_by_kafka(both: Both) -> None:
+    topics = await _topics(both)
+    differences = await asyncio.to_thread(lambda: list(_differences(both.addresses, topics)))
+    assert not differences, "\n".join(differences)
+
+
+async def test_limits_of_versions_and_sizes_are_those_of_kafka(both: Both) -> None:
+    await both.create("small", max_message_bytes=1_000)
+    now_ms = time.time_ns() // 1_000_000
+    (long,) = [case for case in CASES if case.name == "long record"]
+
+    def codes(address: str) -> list[int]:
+        talk = Talk(address)
+        zstd = SOUND.batch(Compression.ZSTD, now_ms)
+        found = [talk.send("small", zstd, version).code for version in (6, 7)]
+        found += [talk.send("small", long.batch(Compression.NONE, now_ms)).code]
+        talk.close()
+        return found
+
+    for address in both.addresses:
+        assert await asyncio.to_thread(codes, address) == [CODEC, NONE, LARGE]
+
+
+async def test_log_append_time_is_that_of_the_broker(both: Both) -> None:
+    await both.create("stamped", message_timestamp_type="LogAppendTime")
+    for address in both.addresses:
+        talk = Talk(address)
+        before_ms = time.time_ns() // 1_000_000
+        found = await asyncio.to_thread(
+            talk.send, "stamped", SOUND.batch(Compression.NONE, before_ms - 10**9)
+        )
+        assert found.stored is not None
+        header = parse_header(found.stored)
+        assert header.attributes & TIMESTAMP_TYPE_MASK
+        assert before_ms <= header.max_timestamp_ms <= time.time_ns() // 1_000_000
+        talk.close()

@@ -1,0 +1,259 @@
+"""The records of batches are checked as Kafka 4.2 checks them: every case of the table, with every
+codec, by the native walk and by the one in Python. tests/interop sends the same to Kafka.
+"""
+
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.errors import ErrorCode
+from penstock.broker.handlers.record_checks import (
+    INLINE_BYTES_MAX,
+    CheckRequest,
+    InlineLimits,
+    RecordChecks,
+)
+from penstock.broker.partition.record_check import RecordCheck, TakesLong
+from penstock.broker.partition.refusal import Refusal
+from penstock.broker.partition.validation import SAMPLED_ONE_IN, TopicRules, validate_batch
+from penstock.controller.metadata.topic_configs import CONFIG_DEFAULTS
+from penstock.stream.batch import walk
+from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.header import BatchHeader, check_crc, parse_header, patch_times
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.batch.walk import Limits, Walker, is_lz4_frame_in_python, walk_in_python
+from tests.support.missing import missing
+from tests.support.record_cases import (
+    ACCEPTED,
+    BYTES,
+    CASES,
+    FRAMINGS,
+    HOUR_MS,
+    NONE,
+    OUTCOMES,
+    SOUND,
+    Case,
+    Framing,
+    field,
+    record,
+)
+
+NOW = 1_700_000_000_000
+HEADER_END = 61
+NATIVE = Path(walk.__file__).parent / "native"
+WITH_NAMES = {"ids": lambda case: case.name}
+
+
+def validated(batch: bytes, rules: TopicRules | None = None) -> BatchHeader | Refusal:
+    return validate_batch(
+        memoryview(bytearray(batch)),
+        rules or TopicRules(),
+        NOW,
+        check=RecordCheck(),
+        allows_transactions=False,
+    )
+
+
+@pytest.fixture(params=["native", "python"])
+def walked_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "python":
+        monkeypatch.setattr(walk, "_native", None)
+    elif not walk.IS_NATIVE:
+        pytest.skip("this platform has no native walk")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("walked_by")
+@pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.name.lower())
+@pytest.mark.parametrize("case", CASES, **WITH_NAMES)
+def test_cases(case: Case, codec: Compression) -> None:
+    outcome = OUTCOMES.get(case.name, ACCEPTED)
+    code = outcome.code if codec is Compression.NONE or outcome.packed is None else outcome.packed
+    batch = case.batch(codec, NOW)
+    found = validated(batch, TopicRules.from_configs(case.configs))
+    if isinstance(found, Refusal):
+        assert found.code == code, found
+        assert found.message
+        assert tuple(at for at, _ in found.record_errors) == outcome.errors
+    else:
+        assert code == NONE
+        assert found.attributes & ~8 == parse_header(batch).attributes & ~8
+
+
+@pytest.mark.usefixtures("walked_by")
+@pytest.mark.parametrize("framing", FRAMINGS, **WITH_NAMES)
+def test_frames_of_codecs(framing: Framing) -> None:
+    found = validated(framing.batch(NOW))
+    code = found.code if isinstance(found, Refusal) else NONE
+    assert code == OUTCOMES.get(framing.name, ACCEPTED).code, found
+
+
+@pytest.mark.parametrize("case", BYTES, **WITH_NAMES)
+def test_what_a_request_holds(case: Case) -> None:
+    found = validated(case.of(SOUND.batch(Compression.NONE, NOW)))
+    assert (found.code if isinstance(found, Refusal) else NONE) == case.code, found
+
+
+@pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.name.lower())
+@pytest.mark.parametrize(
+    ("name", "newest_ms"),
+    [
+        ("max timestamp -1", NOW),
+        ("max timestamp -5", NOW),
+        ("max timestamp low", NOW + 5),
+        ("max timestamp of the first record", NOW + 5),
+        ("max timestamp high", NOW),
+        ("max timestamp a year high", NOW),
+        ("base timestamp is not the first", NOW + 7),
+        ("descending", NOW),
+        ("append time", NOW),
+        ("append time with deltas", NOW - 5),
+        ("no timestamp", -1),
+        ("no timestamp, max now", -1),
+        ("timestamp -5, max now", -1),
+    ],
+)
+def test_derived_fields_are_those_of_the_records(
+    name: str, newest_ms: int, codec: Compression
+) -> None:
+    (case,) = [case for case in CASES if case.name == name]
+    batch = bytearray(case.batch(codec, NOW))
+    header = validated(batch)
+    assert isinstance(header, BatchHeader)
+    patch_times(batch, 0, header)
+    stored = parse_header(batch)
+    assert stored.max_timestamp_ms == newest_ms
+    assert stored.attributes == codec
+    assert check_crc(batch)
+    assert batch[HEADER_END:] == case.batch(codec, NOW)[HEADER_END:]
+
+
+def test_a_batch_that_says_what_is_so_stays_as_it_is() -> None:
+    batch = SOUND.batch(Compression.ZSTD, NOW)
+    assert validated(batch) == parse_header(batch)
+
+
+def test_the_default_of_the_limit_is_what_is_in_use() -> None:
+    defaults = TopicRules.from_configs({})
+    for name, value in (
+        ("message.timestamp.after.max.ms", defaults.timestamp_after_max_ms),
+        ("message.timestamp.before.max.ms", defaults.timestamp_before_max_ms),
+        ("max.message.bytes", defaults.message_bytes_max),
+        ("record.validation", defaults.validation),
+    ):
+        assert CONFIG_DEFAULTS[name] == str(value)
+
+
+BAD = next(case for case in CASES if case.name == "header name null")
+
+
+def _validation(value: str, **configs: str) -> TopicRules:
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    return TopicRules.from_configs({"record.validation": value} | named)
+
+
+def test_headers_alone_are_checked_where_the_topic_says_so() -> None:
+    bad = BAD.batch(Compression.NONE, NOW)
+    assert not isinstance(validated(bad, _validation("header")), Refusal)
+    for configs in (
+        {"cleanup_policy": "compact"},
+        {"message_timestamp_before_max_ms": "1000"},
+        {"message_timestamp_after_max_ms": "3600000"},
+    ):
+        assert isinstance(validated(bad, _validation("header", **configs)), Refusal)
+    ahead = SOUND.batch(Compression.NONE, NOW + 2 * HOUR_MS)
+    found = validated(ahead, _validation("header"))
+    assert isinstance(found, Refusal)
+    assert found.code is ErrorCode.INVALID_TIMESTAMP
+
+
+async def test_samples_are_checked_and_all_of_a_client_after_a_bad_one() -> None:
+    checks = RecordChecks(None)
+    rules = _validation("sampled")
+
+    def codes(client: str, count: int = 200) -> list[bool]:
+        found = []
+        for at in range(count):
+            data = record(headers=field(None) * 2, header_count=1, value=field(b"%d" % at))
+            batch = memoryview(bytearray(Case("", data).batch(Compression.NONE, NOW)))
+            request = CheckRequest(batch, rules, NOW, client, 12, allows_transactions=False)
+            found.append(isinstance(checks.check_inline(request, InlineLimits()), Refusal))
+        return found
+
+    refused = codes("bad")
+    first = refused.index(True)
+    assert first < 10 * SAMPLED_ONE_IN
+    assert all(refused[first:])
+    assert not codes("other", first)[0] or first == 0
+    await checks.close()
+
+
+def test_a_request_is_checked_inline_up_to_a_limit() -> None:
+    budget, rules = InlineLimits(), TopicRules(message_bytes_max=10 << 20)
+
+    def batch(size_bytes: int, codec: Compression = Compression.NONE) -> memoryview:
+        noise = random.Random(1).randbytes(size_bytes)
+        return memoryview(encode_batch([Record(0, NOW, b"k", noise)], compression=codec))
+
+    assert budget.allows(batch(INLINE_BYTES_MAX // 2), rules)
+    assert not budget.allows(batch(INLINE_BYTES_MAX), rules)
+    assert budget.allows(batch(INLINE_BYTES_MAX // 4), rules)
+    assert not budget.allows(batch(100_000, Compression.ZSTD), rules)
+    assert budget.allows(batch(100, Compression.ZSTD), rules)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
+def test_a_batch_is_decompressed_inline_up_to_a_limit(codec: Compression) -> None:
+    inline_bytes = 64 << 10
+
+    def check(size_bytes: int, rules: TopicRules) -> BatchHeader | Refusal:
+        records = [Record(0, NOW, b"k", bytes(size_bytes))]
+        batch = memoryview(encode_batch(records, compression=codec))
+        return validate_batch(batch, rules, NOW, check=RecordCheck(inline_bytes))
+
+    assert isinstance(check(inline_bytes // 2, TopicRules()), BatchHeader)
+    with pytest.raises(TakesLong):
+        check(inline_bytes, TopicRules())
+    refused = check(inline_bytes, TopicRules(decompressed_bytes_max=inline_bytes // 2))
+    assert isinstance(refused, Refusal)
+    assert refused.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_both_walks_find_the_same_in_damaged_records() -> None:
+    """The native one reads nothing behind the data, or this process ends."""
+    rng, walker = random.Random(7), Walker()
+    for _ in range(20_000):
+        case = rng.choice(CASES)
+        data = bytearray(case.data[:300])
+        for _ in range(rng.randrange(3)):
+            at = rng.randrange(len(data) + 1)
+            del data[at : at + rng.randrange(2)]
+            data[at : at + rng.randrange(2)] = bytes([rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF))])
+        limits = Limits(
+            rng.choice((-(2**63), -5, 0)), rng.choice((2**63 - 1, 0, 100)), rng.randrange(8)
+        )
+        count, base_ms = min(max(case.count, 0), 9), rng.choice((0, -1, 2**63 - 1, -(2**63), 1000))
+        found = walker.walk(memoryview(data), count, base_ms, limits)
+        assert found == walk_in_python(data, count, base_ms, limits), data.hex()
+        if data:
+            frame = memoryview(b"\x04\x22\x4d\x18" + data)
+            assert walker.is_lz4_frame(frame) == is_lz4_frame_in_python(frame)
+
+
+def test_the_native_code_is_that_of_its_source(tmp_path: Path) -> None:
+    """The compiler gives the same bytes everywhere; `pip install ziglang==0.17.0`."""
+    if shutil.which("sh") is None:
+        missing("there is no shell")
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "ziglang", "version"], check=True, capture_output=True
+        )
+    except subprocess.CalledProcessError:
+        pytest.skip("ziglang is not installed: `make kernels` installs it")
+    subprocess.run(["sh", NATIVE / "build.sh", sys.executable, tmp_path], check=True)
+    built = {path.name: path.read_bytes() for path in tmp_path.glob("walk-*")}
+    assert built == {path.name: path.read_bytes() for path in NATIVE.glob("walk-*")}
