@@ -22,6 +22,7 @@ from penstock.broker.groups.consumer.model import ConsumerLimits
 from penstock.broker.groups.consumer.topics import ImageTopics
 from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.groups.model import GroupLimits
+from penstock.broker.groups.offset_topics import OffsetTopics
 from penstock.broker.groups.share.model import ShareLimits
 from penstock.broker.groups.streams.model import StreamsLimits
 from penstock.broker.handlers.node import Node
@@ -66,6 +67,7 @@ class Coordinators:
             share_limits=self._share_limits,
             share_states=self.share_states,
             streams_limits=self._streams_limits,
+            offset_topics=OffsetTopics(lambda: node.image),
         )
         self.streams_topics = PendingTopics()
         self._marker_peers = MarkerPeers(node, partial(start_marker, node))

@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Any, Final
 from uuid import uuid4
@@ -74,6 +75,7 @@ from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.producer_ids import ProducerIds
 from penstock.broker.transactions.verifier import TransactionVerifier
 from penstock.controller.api.client import ControllerClient, log_trouble
+from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import (
@@ -114,6 +116,8 @@ unregistering.
 _DRAIN_COUNT: Final = 100
 """Partitions that a draining broker moves away at the same time."""
 _REPORT_TIMEOUT_S: Final = 5.0
+_CONFIRM_TIMEOUT_S: Final = 5.0
+"""How long requests for committed offsets wait for the controller."""
 
 
 class Broker:
@@ -149,8 +153,7 @@ class Broker:
         """
         self._store_stats, self._tracing, self.log_dir = store_stats, tracing, log_dir
         self.config = config
-        self.stream_config = stream_config
-        self.compaction_config = compaction_config
+        self.stream_config, self.compaction_config = stream_config, compaction_config
         """These change with the configs of brokers in the metadata."""
         self.static_settings = BrokerSettings(config, stream_config, compaction_config, security)
         self.store = store
@@ -175,6 +178,9 @@ class Broker:
         self.storage: Storage
         self.partitions: PartitionManager
         self.groups: GroupCoordinator
+        self.confirmed_reads = ConfirmedReads(
+            partial(self.client.confirm_metadata, timeout_s=_CONFIRM_TIMEOUT_S)
+        )
         self.transactions: TransactionCoordinator
         self.share_coordinator: ShareCoordinator
         self.share_states: RoutedShareStates
@@ -286,6 +292,7 @@ class Broker:
 
     async def _start(self) -> None:
         self._cleanup.push_async_callback(self.client.close)
+        self._cleanup.callback(self.confirmed_reads.close)
         self._cleanup.push_async_callback(self.record_checks.close)
         self._cleanup.push_async_callback(self._stop_background_tasks)
         if self.client.tls is not None:
@@ -491,6 +498,7 @@ class Broker:
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.share_coordinator.topics_changed(None if delta.everything else delta.topic_ids)
+        self.groups.topics_changed(delta)
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
 

@@ -17,6 +17,7 @@ Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
+from uuid import UUID
 
 import structlog
 
@@ -45,6 +46,8 @@ from penstock.broker.groups.model import (
     SyncRequest,
     SyncResult,
 )
+from penstock.broker.groups.offset_sweep import OffsetSweep
+from penstock.broker.groups.offset_topics import OffsetTopics
 from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
 from penstock.broker.groups.records import (
     CommittedOffset,
@@ -65,6 +68,8 @@ from penstock.broker.groups.streams.model import StreamsLimits
 from penstock.broker.groups.streams_groups import StreamsGroups
 from penstock.broker.share.state import ShareStateStore
 from penstock.broker.wire.error_codes import ErrorCode
+from penstock.controller.metadata.delta import MetadataDelta
+from penstock.controller.metadata.features import OFFSETS_VERSION
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +103,9 @@ class GroupCoordinator:
         share_limits: Callable[[str], ShareLimits] = lambda _: ShareLimits(),
         share_states: ShareStateStore | None = None,
         streams_limits: Callable[[str], StreamsLimits] = lambda _: StreamsLimits(),
+        offset_topics: OffsetTopics | None = None,
     ) -> None:
+        """offset_topics: None for tests whose offsets belong to no topics."""
         self._limits = limits
         self._now_ms = now_ms
         self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
@@ -116,6 +123,10 @@ class GroupCoordinator:
         self.streams = StreamsGroups(self, self.topics, streams_limits, now_ms)
         """The protocol of KIP-1071."""
         self._janitor = GroupJanitor(self, self._shards, self.shares)
+        self._offset_topics = offset_topics
+        self._sweep = (
+            None if offset_topics is None else OffsetSweep(self, self._shards, offset_topics)
+        )
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended after the part of the log that the load reads."""
         self._expiry: asyncio.TimerHandle | None = None
@@ -149,7 +160,20 @@ class GroupCoordinator:
             self._classics.unload(group)
             group.cancel_timers()
 
+    def topics_changed(self, delta: MetadataDelta) -> None:
+        """Bring committed offsets in line with the topics, if any of them may be affected."""
+        sweep = self._sweep
+        if sweep is not None and (
+            delta.everything
+            or delta.removed_topic_ids
+            or OFFSETS_VERSION in delta.features
+            or not sweep.parked.isdisjoint(delta.topic_ids)
+        ):
+            sweep.request()
+
     def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.close()
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -186,6 +210,8 @@ class GroupCoordinator:
             protocols[recorded_type(restored)].restore(restored)
         for producer_id, committed in self._markers_while_loading.pop(partition, []):
             complete_transaction(state, producer_id, committed=committed)
+        if self._sweep is not None:
+            self._sweep.request()
         log.info(
             "groups_loaded",
             partition=partition,
@@ -211,6 +237,8 @@ class GroupCoordinator:
         for count, group_id in enumerate([*with_record, *without_record], 1):
             group = self._new_group(group_id, state.partition)
             group.offsets = offsets.get(group_id) or GroupOffsets()
+            if self._offset_topics is not None:
+                group.offsets.assign_topics(self._offset_topics.owner_of_plain)
             group.record = records.get(group_id)
             group.consumer_records = consumers.get(group_id, {})
             state.groups[group_id] = group
@@ -466,6 +494,17 @@ class GroupCoordinator:
                 return error
         return group.offsets
 
+    def assigned_topics(self, group_id: str, member_id: str) -> Collection[UUID]:
+        """Return the topics of which a member of a consumer group has partitions, including those
+        that it is giving up.
+        """
+        group = self.find(group_id, create=False)
+        consumer = group.consumer if isinstance(group, Group) else None
+        member = None if consumer is None else consumer.members.get(member_id)
+        if member is None:
+            return ()
+        return member.current.assigned.keys() | member.current.pending_revocation.keys()
+
     async def append(
         self,
         group: Group,
@@ -575,6 +614,8 @@ class GroupCoordinator:
         offsets. Share groups stay until they are deleted.
         """
         self._janitor.expire(self._now_ms() - self._limits.offsets_retention_ms)
+        if self._sweep is not None:
+            self._sweep.request()
 
     # --- what protocols ask of their home ---------------------------------------------------------
 

@@ -4,13 +4,15 @@ Offsets of a transaction are appended like others, and count once its marker is 
 then each partition has the offset that was appended last, in a transaction or not.
 Invariants: calls follow the order of the log, so durable offsets are older than those in flight. A
 marker ends only what was durable before it. An appended offset makes its partition unstable before
-it is durable, because its transaction may be committed next.
+it is durable, because its transaction may be committed next. Keys are names, as in Kafka's records;
+an offset counts only for the topic whose id it has.
 Source: Kafka GroupMetadata (pendingTransactionalOffsetCommits), KIP-98, KIP-447.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
+from uuid import UUID
 
 from penstock.broker.groups.records import CommittedOffset
 
@@ -54,6 +56,25 @@ class GroupOffsets:
     def is_pending(self, key: TopicPartition) -> bool:
         """Return True if an open transaction may still change the offset of this partition."""
         return any(key in pending.offsets for pending in self._pending)
+
+    def of_topic(self, key: TopicPartition, topic_id: UUID | None) -> CommittedOffset | None:
+        """Return the offset of the partition, if it was committed for this topic."""
+        found = self.committed.get(key)
+        return found if found is not None and found.topic_id == topic_id else None
+
+    def is_unstable(self, key: TopicPartition, topic_id: UUID | None) -> bool:
+        """Return True if an open transaction may still change the offset of this topic."""
+        return any(
+            key in pending.offsets and pending.offsets[key].topic_id == topic_id
+            for pending in self._pending
+        )
+
+    def assign_topics(self, owner: Callable[[str], UUID | None]) -> None:
+        """Give every offset whose record has no id the id of its topic."""
+        for offsets in (self.committed, *(pending.offsets for pending in self._pending)):
+            for key, value in offsets.items():
+                if value.topic_id is None:
+                    offsets[key] = replace(value, topic_id=owner(key[0]))
 
     def put(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Apply a durable commit outside of transactions. It is newer than everything durable."""

@@ -2,15 +2,20 @@
 topic.
 
 Keys: version 1 = offset commit (group, topic, partition), version 2 = group metadata (group).
-Values: offset commit version 3, group metadata version 3. A null value is a tombstone. Older value
-versions (0..3) are read; the reader skips unknown key versions, as in Kafka.
+Values: offset commit version 4 with the topic id (version 3 below level 1 of `offsets.version`),
+group metadata version 3. All older value versions are read. A null value is a tombstone. The reader
+skips unknown key versions, as in Kafka.
 Source: Kafka `OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`.
 """
 
 import struct
 from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
 
 from penstock.broker.groups.model import Member, Protocol
+from penstock.broker.wire.errors import WireError
+from penstock.broker.wire.primitives import Reader, Writer
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -18,7 +23,12 @@ _I64 = struct.Struct(">q")
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
-OFFSET_VALUE_VERSION = 3
+PLAIN_OFFSETS: Final = 3
+"""The last version of offset values without a topic id."""
+OFFSETS_WITH_IDS: Final = 4
+"""The first version of offset values that is flexible and may have a topic id."""
+_TOPIC_ID_TAG: Final = 0
+_OFFSET_HEAD: Final = struct.Struct(">hqi")
 GROUP_VALUE_VERSION = 3
 
 
@@ -46,6 +56,10 @@ class CommittedOffset:
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: int
+    topic_id: UUID | None = None
+    """None: the record has no id, and no topic was found that it belongs to."""
+    has_stored_id: bool = False
+    """Whether the record in the log has the id (version 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +181,11 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset_value(value: CommittedOffset) -> bytes:
+    if value.has_stored_id and value.topic_id is not None:
+        return _encode_with_id(value, value.topic_id)
     out = (
         _Writer()
-        .i16(OFFSET_VALUE_VERSION)
+        .i16(PLAIN_OFFSETS)
         .i64(value.offset)
         .i32(value.leader_epoch)
         .text(value.metadata)
@@ -178,12 +194,43 @@ def encode_offset_value(value: CommittedOffset) -> bytes:
     return bytes(out.data)
 
 
+def _encode_with_id(value: CommittedOffset, topic_id: UUID) -> bytes:
+    writer = Writer(_OFFSET_HEAD.pack(OFFSETS_WITH_IDS, value.offset, value.leader_epoch))
+    writer.string(value.metadata, True)
+    writer += _I64.pack(value.commit_timestamp_ms)
+    writer.uvarint(1)
+    writer.tagged(_TOPIC_ID_TAG, Writer(topic_id.bytes))
+    return bytes(writer)
+
+
+def _decode_with_id(data: bytes) -> CommittedOffset:
+    topic_id: UUID | None = None
+    try:
+        reader = Reader(data)
+        _, offset, leader_epoch = reader.unpack(_OFFSET_HEAD)
+        metadata, timestamp_ms = reader.string(True), reader.i64()
+        for _ in range(reader.tag_count()):
+            tag, stop = reader.tag()
+            if tag == _TOPIC_ID_TAG:
+                topic_id = reader.uuid()
+                reader.end_tag(stop)
+            else:
+                reader.take(stop - reader.pos)
+    except WireError as error:
+        raise MalformedGroupRecord(str(error)) from error
+    return CommittedOffset(
+        offset, leader_epoch, metadata, timestamp_ms, topic_id, topic_id is not None
+    )
+
+
 def decode_offset_value(data: bytes) -> CommittedOffset:
     reader = _Reader(data)
     version = reader.i16()
-    if not 0 <= version <= OFFSET_VALUE_VERSION:
+    if version == OFFSETS_WITH_IDS:
+        return _decode_with_id(data)
+    if not 0 <= version <= PLAIN_OFFSETS:
         raise MalformedGroupRecord(
-            f"unknown offset value version {version} (0 to {OFFSET_VALUE_VERSION} are known)"
+            f"unknown offset value version {version} (0 to {OFFSETS_WITH_IDS} are known)"
         )
     offset = reader.i64()
     leader_epoch = reader.i32() if version >= 3 else -1

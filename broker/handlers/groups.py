@@ -5,7 +5,7 @@ Versions differ: JoinGroup up to 3 admits a member without an id immediately (KI
 4). LeaveGroup and OffsetFetch have a single form and a list form. OffsetFetch answers unknown
 groups and partitions with offset -1 and error 0. If the client requires stable offsets, partitions
 that an open transaction may change get UNSTABLE_OFFSET_COMMIT (KIP-447). From version 10 on,
-OffsetCommit and OffsetFetch name topics by their ids; groups keep names.
+OffsetCommit and OffsetFetch name topics by their ids.
 Source: Kafka `KafkaApis`.
 """
 
@@ -18,6 +18,7 @@ from penstock.base.acls import Operation, ResourceType
 from penstock.broker.errors import kafka_error
 from penstock.broker.groups.descriptions import GroupDescription
 from penstock.broker.groups.model import GroupState, JoinRequest, Protocol, SyncRequest
+from penstock.broker.groups.offset_topics import stores_ids
 from penstock.broker.groups.offsets import GroupOffsets, TopicPartition
 from penstock.broker.groups.records import CommittedOffset
 from penstock.broker.handlers.authorization import (
@@ -31,6 +32,7 @@ from penstock.broker.handlers.authorization import (
     operations,
     undescribed_topics,
 )
+from penstock.broker.handlers.commit_topics import CommitTopics, begin_read, is_refreshed, settled
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -185,10 +187,14 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     denied = await find_denied_topics(
         node, ctx, Operation.READ, (name for name in names if name is not None)
     )
-    offsets = _offsets_to_commit(node, request, names, denied)
+    await node.groups.ready(request.group_id)
+    found = CommitTopics(node, request.group_id, request.member_id)
+    offsets = _offsets_to_commit(node, request, _ids_to_commit(request, names, denied, found))
     results: Mapping[TopicPartition, ErrorCode] = {}
     if offsets or not denied:
+        read = begin_read(node) if found.needs_read else None
         results = await _commit(node, ctx, request, offsets)
+        results = await settled(node, results, offsets, read)
     topics = [
         offset_commit.OffsetCommitResponseTopic(
             topic.topic_id,
@@ -196,7 +202,7 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
             [
                 offset_commit.OffsetCommitResponsePartition(
                     partition.partition_index,
-                    _commit_code(results, denied, name, partition.partition_index),
+                    _commit_code(ctx, results, denied, name, partition.partition_index),
                 )
                 for partition in topic.partitions
             ],
@@ -213,7 +219,6 @@ async def _commit(
     request: offset_commit.OffsetCommitRequest,
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> Mapping[TopicPartition, ErrorCode]:
-    await node.groups.ready(request.group_id)
     return await node.groups.commit_offsets(
         request.group_id,
         request.member_id,
@@ -225,6 +230,7 @@ async def _commit(
 
 
 def _commit_code(
+    ctx: RequestContext,
     results: Mapping[TopicPartition, ErrorCode],
     denied: AbstractSet[str],
     name: str | None,
@@ -234,7 +240,10 @@ def _commit_code(
         return ErrorCode.UNKNOWN_TOPIC_ID
     if name in denied:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return results.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    code = results.get((name, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if code is ErrorCode.UNKNOWN_TOPIC_ID and ctx.api_version < _FIRST_WITH_TOPIC_IDS:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return code
 
 
 def _refused_commit(
@@ -263,29 +272,41 @@ def _name_of(node: Node, ctx: RequestContext, topic_id: UUID | None, name: str) 
     return None if topic is None else topic.name
 
 
-def _offsets_to_commit(
-    node: Node,
+def _ids_to_commit(
     request: offset_commit.OffsetCommitRequest,
     names: Sequence[str | None],
     denied: AbstractSet[str],
-) -> dict[TopicPartition, CommittedOffset]:
-    """Return the offsets of the request, without unknown topics and partitions. names: those of its
-    topics. denied: topics that the client may not read.
+    found: CommitTopics,
+) -> list[UUID | None]:
+    """Return the id of each topic of the request; None: nothing is committed for it. names: those
+    of its topics. denied: topics that the client may not read.
     """
-    now_ms = node.now_ms()
+    return [
+        None if name is None or name in denied else topic.topic_id or found.id_of(name)
+        for topic, name in zip(request.topics, names, strict=True)
+    ]
+
+
+def _offsets_to_commit(
+    node: Node, request: offset_commit.OffsetCommitRequest, topic_ids: Sequence[UUID | None]
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets of the request, without unknown topics and partitions."""
+    now_ms, stored = node.now_ms(), stores_ids(node.image)
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    for topic, name in zip(request.topics, names, strict=True):
-        if name is None or name in denied:
+    for topic, topic_id in zip(request.topics, topic_ids, strict=True):
+        known = None if topic_id is None else node.image.topics.by_id(topic_id)
+        if known is None:
             continue
-        partition_count = _partition_count(node, name)
         for partition in topic.partitions:
-            if not 0 <= partition.partition_index < partition_count:
+            if not 0 <= partition.partition_index < len(known.partitions):
                 continue
-            offsets[name, partition.partition_index] = CommittedOffset(
+            offsets[known.name, partition.partition_index] = CommittedOffset(
                 partition.committed_offset,
                 partition.committed_leader_epoch,
                 partition.committed_metadata or "",
                 now_ms,
+                topic_id,
+                stored,
             )
     return offsets
 
@@ -345,22 +366,25 @@ async def _fetch_group(
     group_id, topics = request.group_id, request.topics
     found: GroupOffsets | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if describes_group(node, ctx, group_id):
+        by_id = ctx.api_version >= _FIRST_WITH_TOPIC_IDS and topics is not None
+        read = None if by_id else begin_read(node)
         await node.groups.ready(group_id)
-        found = node.groups.fetch_offsets(group_id, *member)
+        found = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if await is_refreshed(read):
+            found = node.groups.fetch_offsets(group_id, *member)
     error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
     if error is not ErrorCode.NONE and ctx.api_version >= _FIRST_WITH_GROUP_ERROR:
         return offset_fetch.OffsetFetchResponseGroup(group_id, [], error)
     offsets = GroupOffsets() if isinstance(found, ErrorCode) else found
     if topics is None:
         by_name: dict[str, list[int]] = {}
-        for topic, partition in offsets.committed:
-            by_name.setdefault(topic, []).append(partition)
+        for (topic, partition), committed in offsets.committed.items():
+            if committed.topic_id == _id_of(node, topic):
+                by_name.setdefault(topic, []).append(partition)
         wanted = [(_id_of(node, topic), topic, indexes) for topic, indexes in by_name.items()]
         hidden = await find_denied_topics(node, ctx, Operation.DESCRIBE, by_name, logs=False)
         if hidden and not is_broker(node, ctx):
             wanted = [item for item in wanted if item[1] not in hidden]
-        if ctx.api_version >= _FIRST_WITH_TOPIC_IDS:  # a deleted topic has offsets for a moment
-            wanted = [item for item in wanted if item[0] is not None]
     else:
         wanted = _requested(topics)
     names = [_name_of(node, ctx, topic_id, name) for topic_id, name, _ in wanted]
@@ -371,7 +395,7 @@ async def _fetch_group(
             requested_name,
             _refused_offsets(indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             if name in denied
-            else _fetched(offsets, name, indexes, require_stable=require_stable),
+            else _fetched(node, offsets, name, indexes, require_stable=require_stable),
         )
         for (topic_id, requested_name, indexes), name in zip(wanted, names, strict=True)
     ]
@@ -395,12 +419,18 @@ def _requested(
 
 
 def _fetched(
-    offsets: GroupOffsets, name: str | None, indexes: Sequence[int], *, require_stable: bool
+    node: Node,
+    offsets: GroupOffsets,
+    name: str | None,
+    indexes: Sequence[int],
+    *,
+    require_stable: bool,
 ) -> list[offset_fetch.OffsetFetchResponsePartitions]:
     if name is None:
         return _refused_offsets(indexes, ErrorCode.UNKNOWN_TOPIC_ID)
+    topic_id = _id_of(node, name)
     return [
-        _committed_partition(offsets, (name, index), require_stable=require_stable)
+        _committed_partition(offsets, (name, index), topic_id, require_stable=require_stable)
         for index in indexes
     ]
 
@@ -414,13 +444,13 @@ def _refused_offsets(
 
 
 def _committed_partition(
-    offsets: GroupOffsets, key: TopicPartition, *, require_stable: bool
+    offsets: GroupOffsets, key: TopicPartition, topic_id: UUID | None, *, require_stable: bool
 ) -> offset_fetch.OffsetFetchResponsePartitions:
-    if require_stable and offsets.is_pending(key):
+    if require_stable and offsets.is_unstable(key, topic_id):
         return offset_fetch.OffsetFetchResponsePartitions(
             key[1], -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT
         )
-    committed = offsets.committed.get(key)
+    committed = None if topic_id is None else offsets.of_topic(key, topic_id)
     if committed is None:
         return offset_fetch.OffsetFetchResponsePartitions(key[1], -1, -1, "")
     return offset_fetch.OffsetFetchResponsePartitions(
@@ -508,8 +538,3 @@ async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
     note_change(node, ctx, "groups_deleted", deleted)
     response = delete_groups.DeleteGroupsResponse(results=results)
     return encode_response(ctx, response)
-
-
-def _partition_count(node: Node, topic_name: str) -> int:
-    topic = node.image.topics.by_name(topic_name)
-    return 0 if topic is None else len(topic.partitions)

@@ -29,6 +29,7 @@ from penstock.broker.tail.links import TailLinks
 from penstock.broker.transactions.coordinator import TransactionCoordinator
 from penstock.broker.transactions.producer_ids import ProducerIds
 from penstock.broker.transactions.verifier import TransactionVerifier
+from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
 
@@ -109,6 +110,11 @@ class Node(LocalBroker, Protocol):
 
     @property
     def groups(self) -> GroupCoordinator: ...
+
+    @property
+    def confirmed_reads(self) -> ConfirmedReads:
+        """Return the reads that refresh the image."""
+        ...
 
     @property
     def transactions(self) -> TransactionCoordinator: ...

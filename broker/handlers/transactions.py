@@ -22,6 +22,7 @@ from penstock.broker.coordination.connection_order import LateRequest
 from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC, ensure_topic
 from penstock.broker.coordination.log import TransactionalProducer
 from penstock.broker.errors import ErrorCode
+from penstock.broker.groups.offset_topics import stores_ids
 from penstock.broker.groups.offsets import TopicPartition
 from penstock.broker.groups.records import CommittedOffset
 from penstock.broker.handlers import verification
@@ -33,6 +34,7 @@ from penstock.broker.handlers.authorization import (
     check_transactional_id,
     find_denied_topics,
 )
+from penstock.broker.handlers.commit_topics import CommitTopics, begin_read, settled
 from penstock.broker.handlers.dispatch import encode_response
 from penstock.broker.handlers.long_requests import decoded
 from penstock.broker.handlers.node import Node
@@ -320,10 +322,12 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
     denied = await find_denied_topics(
         node, ctx, Operation.READ, (topic.name for topic in request.topics)
     )
-    offsets = _offsets_to_commit(node, request, denied)
+    await node.groups.ready(request.group_id)
+    found = CommitTopics(node, request.group_id, request.member_id)
+    offsets = _offsets_to_commit(node, request, denied, found)
     results: dict[TopicPartition, ErrorCode] = {}
     if refused is None and (offsets or not denied):
-        await node.groups.ready(request.group_id)
+        read = begin_read(node) if found.needs_read else None
         try:
             node.groups.transactional_commits.admit(
                 request.group_id, request.producer_id, request.producer_epoch, ctx.connection.id
@@ -331,6 +335,7 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
         except LateRequest as error:
             raise CannotAnswer(str(error)) from None
         results = await _commit_offsets(node, ctx, request, offsets)
+        results = await settled(node, results, offsets, read)
     for topic in request.topics:
         if refused is not None or topic.name in denied:
             code = refused or ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -406,27 +411,36 @@ async def _commit_offsets(
 
 
 def _offsets_to_commit(
-    node: Node, request: txn_offset_commit.TxnOffsetCommitRequest, denied: AbstractSet[str]
+    node: Node,
+    request: txn_offset_commit.TxnOffsetCommitRequest,
+    denied: AbstractSet[str],
+    found: CommitTopics,
 ) -> dict[TopicPartition, CommittedOffset]:
     """Return the offsets of the request, without unknown topics and partitions. denied: topics that
     the client may not read.
     """
-    now_ms = node.now_ms()
+    now_ms, stored = node.now_ms(), stores_ids(node.image)
+    ids = {
+        topic.name: found.id_of(topic.name) for topic in request.topics if topic.name not in denied
+    }
     return {
         (topic.name, partition.partition_index): CommittedOffset(
             partition.committed_offset,
             partition.committed_leader_epoch,
             partition.committed_metadata or "",
             now_ms,
+            ids[topic.name],
+            stored,
         )
         for topic in request.topics
         for partition in topic.partitions
-        if topic.name not in denied and _exists(node, (topic.name, partition.partition_index))
+        if ids.get(topic.name) is not None
+        and _exists(node, (topic.name, partition.partition_index))
     }
 
 
 def _offset_code(ctx: RequestContext, code: ErrorCode | None) -> ErrorCode:
-    if code is None:
+    if code is None or code is ErrorCode.UNKNOWN_TOPIC_ID:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and ctx.api_version < 2:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -77,6 +77,7 @@ _BY_MESSAGE: Final[dict[type[m.Message], frozenset[CallerRole]]] = {
     m.CommitRecovered: _BROKER,
     m.AllocateProducerIds: _BROKER,
     m.ReportMoves: _BROKER,
+    m.ConfirmMetadata: _BROKER,
     lm.ReportLoad: _BROKER,
     tm.CreateDelegationToken: _BROKER,
     tm.RenewDelegationToken: _BROKER,

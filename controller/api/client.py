@@ -340,6 +340,10 @@ class ControllerClient:
     ) -> m.KeyValue:
         return await self._call(request, m.KeyValue, timeout_s)
 
+    async def confirm_metadata(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Return when the local image has everything that was committed before this call."""
+        await self._exchange(m.ConfirmMetadata(), m.ItemResult, timeout_s)
+
     async def prepare_rewrite(
         self, request: rm.PrepareRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> m.ObjectsPrepared:

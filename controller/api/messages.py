@@ -635,6 +635,10 @@ class KeyValue(Message, frozen=True, kw_only=True):
     value: bytes | None
 
 
+class ConfirmMetadata(Message, frozen=True, kw_only=True):
+    """Changes nothing. Its answer has the end of all metadata committed before it was asked."""
+
+
 class DescribeController(Message, frozen=True, kw_only=True):
     pass
 

@@ -85,6 +85,7 @@ REQUESTS: tuple[type[m.Message], ...] = (
     m.PutKeyValue,
     m.GetKeyValue,
     m.DeleteKeyValue,
+    m.ConfirmMetadata,
     rm.PrepareRewrite,
     rm.CommitRewrite,
     m.ReportMoves,
@@ -178,6 +179,7 @@ def managers(
         m.PutKeyValue: lambda image, request, _: kv.put_key_value(image, request),
         m.GetKeyValue: lambda image, request, _: kv.get_key_value(image, request),
         m.DeleteKeyValue: lambda image, request, _: kv.delete_key_value(image, request),
+        m.ConfirmMetadata: lambda _image, _request, _now_ms: Result(),
         rm.PrepareRewrite: rewrites.prepare_rewrite,
         rm.CommitRewrite: rewrites.commit_rewrite,
     }

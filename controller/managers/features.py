@@ -11,7 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from penstock.controller.api.messages import FeatureUpdate, Status, UpdateFeatures
 from penstock.controller.managers.result import Refused, Result
-from penstock.controller.metadata.features import METADATA_VERSION, supported_range
+from penstock.controller.metadata.features import (
+    METADATA_VERSION,
+    OFFSETS_VERSION,
+    joined_ids,
+    supported_range,
+)
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.records import FeatureRange, FeatureRecord, Record
 
@@ -42,8 +47,16 @@ def update_features(
                 detail=f"Invalid update version {update.level} for feature {update.name}. {reason}",
             )
         if update.level != image.features.level(update.name):
-            records.append(FeatureRecord(update.name, update.level))
+            records.append(_record(image, update))
     return Result([] if request.validate_only else records)
+
+
+def _record(image: MetadataImage, update: FeatureUpdate) -> FeatureRecord:
+    if update.name != OFFSETS_VERSION or update.level == 0:
+        return FeatureRecord(update.name, update.level)
+    topic_ids = [topic.topic_id for topic in image.topics]
+    topic_ids += [topic.topic_id for topic in image.frozen_topics.deleted()]
+    return FeatureRecord(update.name, update.level, joined_ids(topic_ids))
 
 
 def _refusal(image: MetadataImage, update: FeatureUpdate, controller_id: int) -> str | None:

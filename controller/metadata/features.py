@@ -8,9 +8,10 @@ Must not decide who may change a level (`controller.managers.features` does).
 Source: KRaft `FeaturesImage`, `QuorumFeatures`; KIP-584, KIP-1022.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 from penstock.controller.metadata.errors import broken
 from penstock.controller.metadata.records import FeatureRange, FeatureRecord
@@ -23,12 +24,15 @@ SHARE_VERSION: Final = "share.version"
 """1: share groups (KIP-932)."""
 STREAMS_VERSION: Final = "streams.version"
 """1: streams groups (KIP-1071)."""
+OFFSETS_VERSION: Final = "offsets.version"
+"""1: records of committed offsets have the id of their topic, as Kafka's version 4 of them."""
 
 SUPPORTED: Final[tuple[FeatureRange, ...]] = (
     FeatureRange(TRANSACTION_VERSION, 0, 2),
     FeatureRange(GROUP_VERSION, 0, 1),
     FeatureRange(SHARE_VERSION, 0, 1),
     FeatureRange(STREAMS_VERSION, 0, 1),
+    FeatureRange(OFFSETS_VERSION, 0, 1),
 )
 """The features of this software. A new cluster gets the newest levels."""
 
@@ -53,6 +57,10 @@ def supported_range(name: str) -> FeatureRange | None:
 @dataclass(slots=True)
 class FeaturesImage:
     _levels: dict[str, int] = field(default_factory=dict[str, int])
+    plain_offset_topics: frozenset[UUID] = frozenset()
+    """The topics that existed at the last upgrade of `offsets.version`, deleted ones included: only
+    they may have offsets without an id.
+    """
 
     def level(self, name: str) -> int:
         """Return the finalized level; 0 if the feature is off or unknown."""
@@ -69,6 +77,12 @@ class FeaturesImage:
         """Yield every level that was set, 0 included."""
         return iter(self._levels.items())
 
+    def records(self) -> Iterator[FeatureRecord]:
+        """Yield the records that set these levels."""
+        for name, level in self._levels.items():
+            ids = self.plain_offset_topics if name == OFFSETS_VERSION else ()
+            yield FeatureRecord(name, level, joined_ids(ids))
+
     def set(self, record: FeatureRecord) -> None:
         feature = _BY_NAME.get(record.name)
         if feature is None or not feature.contains(record.level):
@@ -78,3 +92,13 @@ class FeaturesImage:
                 f" supports {supported}: install the newer version"
             )
         self._levels[record.name] = record.level
+        if record.name == OFFSETS_VERSION:
+            ids = record.topic_ids
+            self.plain_offset_topics = frozenset(
+                UUID(bytes=ids[at : at + 16]) for at in range(0, len(ids), 16)
+            )
+
+
+def joined_ids(topic_ids: Iterable[UUID]) -> bytes:
+    """Return ids as a record has them."""
+    return b"".join(sorted(topic_id.bytes for topic_id in topic_ids))

@@ -607,6 +607,10 @@ class FeatureRecord(_Record, tag="feature", frozen=True, gc=False):
     """Name of the feature, for example `transaction.version`."""
     level: int
     """The level that is in force from now on."""
+    topic_ids: bytes = b""
+    """For an upgrade of `offsets.version`: the ids of all topics that exist, deleted ones included,
+    16 bytes each.
+    """
 
 
 class ScramCredentialRecord(_Record, tag="scram", frozen=True, gc=False):

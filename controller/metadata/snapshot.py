@@ -23,7 +23,6 @@ from penstock.controller.metadata.records import (
     AclRecord,
     ClusterRecord,
     ConfigRecord,
-    FeatureRecord,
     FrozenTopicRecord,
     IdsReserved,
     KeyValueRecord,
@@ -79,7 +78,7 @@ class ImageCopy:
         ]
         topics += [(topic.record(), topic.partitions.copy()) for topic in image.frozen_topics]
         lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
-        lasts += [FeatureRecord(name, level) for name, level in image.features.items()]
+        lasts += image.features.records()
         lasts += map(AclRecord, image.acls)
         lasts += image.scram.records()
         lasts += image.delegation_tokens

@@ -83,10 +83,11 @@ Unlike Kafka, brokers refuse names that they do not know, and there are no defau
 A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
 A Fetch with the replica id and epoch of a live broker asks where the records are: in its answer, MessagePack that names WAL slots takes their place ([ADR 0107](../adr/0107-tails-in-the-rack.md)). From anyone else it gets NOT_LEADER_OR_FOLLOWER.
 
-Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version`, `share.version` and `streams.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
-New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1, `share.version` 0 and `streams.version` 0 until someone changes them.
+Features have levels (KIP-584): `transaction.version` 0 to 2, `group.version`, `share.version`, `streams.version` and `offsets.version` 0 to 1, which ApiVersions tells; `penstock features` and `kafka-features.sh` change them.
+New clusters have the newest ones; a cluster that is older than features has `transaction.version` 0, `group.version` 1, `share.version` 0, `streams.version` 0 and `offsets.version` 0 until someone changes them.
 From level 2 on Java clients use version 2 of transactions (KIP-890); level 1 only changes the records of `__transaction_state`.
 `metadata.version` is always 29, that of Kafka 4.2, for tools and operators that read it.
+`offsets.version` is not one of Kafka's: level 1 writes version 4 of Kafka's OffsetCommitValue, with the topic id ([Clients](../how-to/connect-clients.md)).
 There are no other features of Kafka's own metadata, so `kafka-features.sh upgrade --release-version` fails; name the features instead.
 A level needs every registered broker; controllers are not asked, so update their software first.
 

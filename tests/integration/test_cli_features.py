@@ -17,7 +17,13 @@ async def cli(tmp_path: Path) -> AsyncIterator[Cli]:
         yield Cli(cluster, tmp_path)
 
 
-NEWEST = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
+NEWEST = {
+    "group.version": 1,
+    "offsets.version": 1,
+    "share.version": 1,
+    "streams.version": 1,
+    "transaction.version": 2,
+}
 
 
 async def levels(cli: Cli) -> dict[str, int]:

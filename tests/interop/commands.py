@@ -300,7 +300,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ),
     Command(
         "kafka-features describe",
-        "no features about Kafka's own metadata",
+        "no features about Kafka's own metadata, but `offsets.version`",
         "Feature: transaction.version SupportedMinVersion: 0 SupportedMaxVersion: 2",
     ),
     Command(

@@ -27,6 +27,7 @@ from penstock.broker.coordination.log import TopicLog
 from penstock.broker.dynamic_settings import BrokerSettings
 from penstock.broker.groups.consumer.topics import ImageTopics
 from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.offset_topics import OffsetTopics
 from penstock.broker.handlers.delete_records import handle_delete_records
 from penstock.broker.handlers.dispatch import RequestDispatcher
 from penstock.broker.handlers.fetch import handle_fetch
@@ -66,6 +67,7 @@ from penstock.broker.wire.gen import delete_records as wire_delete
 from penstock.broker.wire.gen import fetch as wire_fetch
 from penstock.broker.wire.gen import produce as wire_produce
 from penstock.controller.api.client import ControllerClient
+from penstock.controller.api.confirmed_reads import ConfirmedReads
 from penstock.controller.api.errors import ControllerError
 from penstock.controller.api.follower import MetadataFollower
 from penstock.controller.api.messages import DrainBroker, RegisterBroker, UnregisterBroker
@@ -248,6 +250,9 @@ class SimBroker:
         me = self.me = BrokerIncarnation(registered.node_id, registered.node_epoch)
         self.follower = MetadataFollower(self.client, me, rng=self.rng)
         self.client.bind(self.follower)
+        self.confirmed_reads = ConfirmedReads(
+            partial(self.client.confirm_metadata, timeout_s=limits.metadata_timeout_s)
+        )
         await self.follower.start(30)
         metadata = ControllerStreamMetadata(
             self.client, self.follower, me, timeout_s=limits.metadata_timeout_s
@@ -386,6 +391,7 @@ class SimBroker:
             share_limits=lambda _: self.world.coordination.shares,
             share_states=self.share_states,
             streams_limits=lambda _: self.world.coordination.streams,
+            offset_topics=OffsetTopics(lambda: self.image),
         )
         self.transactions = TransactionCoordinator(
             TopicLog(self, TRANSACTIONS_TOPIC),
@@ -398,6 +404,7 @@ class SimBroker:
             local=LedMarkers(self),
             compaction=self.world.coordination.compaction,
         )
+        self.follower.subscribe(lambda delta, _: self.groups.topics_changed(delta))
         self.verifier = TransactionVerifier(
             self._coordinator_of, CoordinatorPeers(self, self.transactions.answer_leader).ask
         )

@@ -77,16 +77,19 @@ class TopicAdmin:
             await self._here(self._delete(old))
         await self.create_missing()
 
-    async def revive(self, name: str) -> None:
-        """Repeat until the topic was deleted and is back, if it can come back."""
+    async def revive(self, name: str) -> bool:
+        """Repeat until the topic was deleted and is back, if it can come back. Return whether the
+        same topic is there.
+        """
         known = self._find(name)
         if known is None or not self._world.limits.controller.delete_grace_ms:
-            return
+            return known is not None
         while not known.is_gone:
             await self._here(self._delete(known))
         while known.is_gone and known.frozen_s >= 0:
             await self._here(self._undelete(known))
         await self.create_missing()
+        return not known.is_gone
 
     async def _here(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it in the administrators' own process."""

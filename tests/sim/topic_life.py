@@ -37,6 +37,7 @@ from tests.sim.leaks import LEAKING
 from tests.sim.nodes import SimBroker, batches_of, produce_request
 from tests.sim.places import PREFIX, SEPARATOR, place_of
 from tests.sim.topic_admin import TopicAdmin
+from tests.sim.topic_offsets import TopicOffsets
 from tests.sim.topic_snapshots import TopicSnapshots
 
 if TYPE_CHECKING:
@@ -533,8 +534,19 @@ class TopicClients:
             return
         await self._admin.create_missing()
         await self._use()
-        await self._admin.renew(self._life.names[0])
-        await self._admin.revive(self._life.names[-1])
+        renewed, revived = self._life.names[0], self._life.names[-1]
+        offsets = TopicOffsets(self._world) if self._life.is_alone else None
+        if offsets is not None:
+            await offsets.commit(renewed)
+        await self._admin.renew(renewed)
+        if offsets is not None:
+            await offsets.check(renewed, -1)
+            await offsets.check(renewed, await offsets.commit(renewed))
+            kept = await offsets.commit(revived)
+            is_back = await self._admin.revive(revived)
+            await offsets.check(revived, kept if is_back else -1)
+        else:
+            await self._admin.revive(revived)
         await self._use()
         if self._life.is_alone and self._life.has_snapshots:
             # With the smallest limits, the upload that a snapshot waits for takes minutes.

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 import penstock.controller.managers.topics as topics
+from penstock.broker.groups.offsets import GroupOffsets
 from penstock.broker.handlers.fetch_call import FetchCall
 from penstock.broker.partition.manager import PartitionManager
 from penstock.controller.api.messages import NewPartitions
@@ -157,6 +158,11 @@ def _repeated_growth_adds_again() -> list[Patch]:
     return [(topics, "_grow", grow)]
 
 
+def _offsets_kept_by_name() -> list[Patch]:
+    """A new topic gets what was committed for another one of its name."""
+    return [(GroupOffsets, "of_topic", lambda self, key, _topic_id: self.committed.get(key))]
+
+
 TOPIC_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "deleted_topic_still_served": _deleted_topic_still_served,
     "reads_find_the_topic_by_its_name": _reads_find_the_topic_by_its_name,
@@ -170,4 +176,5 @@ TOPIC_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "undelete_does_not_wait_for_the_close": _undelete_does_not_wait_for_the_close,
     "added_partitions_share_streams": _added_partitions_share_streams,
     "repeated_growth_adds_again": _repeated_growth_adds_again,
+    "offsets_kept_by_name": _offsets_kept_by_name,
 }

@@ -78,6 +78,7 @@ async def test_api_versions_announces_what_is_served(fixture: Fixture, version: 
         "group.version": 1,
         "share.version": 1,
         "streams.version": 1,
+        "offsets.version": 1,
     }
     metadata = {"metadata.version": 29} if version >= 3 else {}
     assert supported == metadata | (newest if version >= 4 else {})
@@ -97,6 +98,7 @@ async def test_api_versions_names_the_finalized_levels(fixture: Fixture) -> None
         "group.version": (1, 1),
         "share.version": (1, 1),
         "streams.version": (1, 1),
+        "offsets.version": (1, 1),
     }
     assert after.finalized_features_epoch > before.finalized_features_epoch
 

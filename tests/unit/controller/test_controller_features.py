@@ -11,6 +11,7 @@ from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.errors import InvariantBroken
 from penstock.controller.metadata.features import (
     GROUP_VERSION,
+    OFFSETS_VERSION,
     SHARE_VERSION,
     STREAMS_VERSION,
     SUPPORTED,
@@ -66,6 +67,7 @@ def test_a_new_cluster_has_the_newest_levels(cluster: ManagersCluster) -> None:
         GROUP_VERSION: 1,
         SHARE_VERSION: 1,
         STREAMS_VERSION: 1,
+        OFFSETS_VERSION: 1,
     }
 
 
@@ -83,6 +85,7 @@ def test_levels_go_up_and_down_with_the_right_type(cluster: ManagersCluster) -> 
         GROUP_VERSION: 1,
         SHARE_VERSION: 1,
         STREAMS_VERSION: 1,
+        OFFSETS_VERSION: 1,
     }
     assert update(cluster, (TRANSACTION_VERSION, 2, UP), (GROUP_VERSION, 1, UP))[0] is Status.OK
     assert cluster.image.features.level(TRANSACTION_VERSION) == 2
@@ -168,12 +171,13 @@ def test_a_snapshot_holds_the_levels(cluster: ManagersCluster) -> None:
         TRANSACTION_VERSION: 2,
         SHARE_VERSION: 1,
         STREAMS_VERSION: 1,
+        OFFSETS_VERSION: 1,
     }
 
 
 def test_a_delta_names_the_features() -> None:
     delta = MetadataDelta.of(newest_levels())
-    assert delta.features == {TRANSACTION_VERSION, GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION}
+    assert delta.features == {feature.name for feature in SUPPORTED}
 
 
 @pytest.mark.parametrize("record", [FeatureRecord(TRANSACTION_VERSION, 3), FeatureRecord("new", 1)])

@@ -1,0 +1,64 @@
+"""Decide which topic a committed offset belongs to: offsets belong to a topic id, not to a name.
+
+Records without an id belong to the topic of their name. From level 1 of `offsets.version` on, they
+belong to a topic that existed at the upgrade.
+Must not: do I/O.
+Source: Kafka `OffsetCommitValue.json`, version 4; none for deleted topics that can come back.
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from penstock.controller.metadata.features import OFFSETS_VERSION
+from penstock.controller.metadata.frozen_topics import FrozenTopic
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.topics import TopicState
+
+
+class OffsetTopics:
+    """The topics of committed offsets, by the newest image."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    @property
+    def stores_ids(self) -> bool:
+        """Return whether new records have the id of their topic."""
+        return stores_ids(self._image())
+
+    def id_of(self, name: str) -> UUID | None:
+        """Return the id of the topic with this name; None: there is no such topic now."""
+        topic = self._image().topics.by_name(name)
+        return None if topic is None else topic.topic_id
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """Return the name of a topic; None: it was deleted."""
+        topic = self._image().topics.by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def can_return(self, topic_id: UUID) -> bool:
+        """Return whether this is a deleted topic that can be undeleted."""
+        return self._image().frozen_topics.deleted_by_id(topic_id) is not None
+
+    def owner_of_plain(self, name: str) -> UUID | None:
+        """Return the topic of an offset whose record has no id; None: there is none any more."""
+        image = self._image()
+        topic = image.topics.by_name(name)
+        if topic is not None and _owns_plain(image, topic):
+            return topic.topic_id
+        deleted = [
+            frozen
+            for frozen in image.frozen_topics.deleted()
+            if frozen.name == name and _owns_plain(image, frozen)
+        ]
+        last = max(deleted, key=lambda frozen: frozen.offset, default=None)
+        return None if last is None else last.topic_id
+
+
+def stores_ids(image: MetadataImage) -> bool:
+    """Return whether records of committed offsets have the id of their topic."""
+    return image.features.level(OFFSETS_VERSION) >= 1
+
+
+def _owns_plain(image: MetadataImage, topic: TopicState | FrozenTopic) -> bool:
+    return not stores_ids(image) or topic.topic_id in image.features.plain_offset_topics

@@ -1,0 +1,216 @@
+"""What groups have committed for a topic ends with the topic: a new topic of the same name starts
+without offsets, and an undeleted one has its own. With real clients, processes of two brokers, and
+moves of coordinators.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock.broker.coordination.internal_topics import OFFSETS_TOPIC
+from penstock.broker.groups.records import OffsetKey, decode_key
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import offset_commit
+from penstock.controller.api.messages import FeatureUpdate, UpdateFeatures
+from penstock.controller.metadata.features import OFFSETS_VERSION
+from tests.integration.test_undelete import delete, undelete
+from tests.support.clients import TIMEOUT_S, create_topic, produce, read_records
+from tests.support.cluster import Cluster
+from tests.support.coordinator_client import CoordinatorClient, end_coordinator
+from tests.support.internal_topic import read_internal_topic
+from tests.support.waiting import wait_until
+
+TOPIC, GROUP = "orders", "g"
+
+
+@pytest.fixture(params=[0, 3_600_000], ids=["no grace", "grace"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(
+        tmp_path,
+        brokers=2,
+        controller_settings={"delete_grace_ms": request.param},
+        auto_create_topics_enable=False,
+        group_min_session_timeout_ms=1_000,
+    ) as cluster:
+        yield cluster
+
+
+with_grace = pytest.mark.parametrize("cluster", [3_600_000], indirect=True)
+
+
+def consumer(cluster: Cluster, protocol: str = "classic") -> Consumer:
+    settings: dict[str, Any] = {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": GROUP,
+        "group.protocol": protocol,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    return Consumer(settings)
+
+
+def consume(cluster: Cluster, protocol: str, count: int) -> list[int]:
+    """Read with a new member, commit and leave. Return the offsets of the records."""
+    member = consumer(cluster, protocol)
+    member.subscribe([TOPIC])
+    found = [message.offset() or 0 for message in read_records(member, count)]
+    member.commit(asynchronous=False)
+    member.close()
+    return found
+
+
+def committed(cluster: Cluster, *topics: str) -> list[int]:
+    member = consumer(cluster)
+    found = member.committed([TopicPartition(topic, 0) for topic in topics], TIMEOUT_S)
+    member.close()
+    return [max(part.offset, -1) for part in found]
+
+
+def commit(cluster: Cluster, offset: int, topic: str = TOPIC) -> None:
+    member = consumer(cluster)
+    member.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    member.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_group_starts_at_the_beginning_of_a_new_topic(
+    cluster: Cluster, protocol: str
+) -> None:
+    bootstrap = cluster.bootstrap
+
+    def run() -> None:
+        create_topic(bootstrap, TOPIC)
+        produce(bootstrap, TOPIC, [b"old"] * 100)
+        assert consume(cluster, protocol, 100) == list(range(100))
+        assert committed(cluster, TOPIC) == [100]
+        delete(bootstrap)
+        create_topic(bootstrap, TOPIC)
+        assert committed(cluster, TOPIC) == [-1]
+        produce(bootstrap, TOPIC, [b"new"] * 200)
+        assert consume(cluster, protocol, 200) == list(range(200))
+        assert committed(cluster, TOPIC) == [200]
+
+    await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize("end", ["moved", "killed"])
+async def test_the_next_coordinator_gives_no_offsets_of_the_old_topic(
+    cluster: Cluster, end: str
+) -> None:
+    """Although it may come before the tombstones."""
+
+    def recreate() -> None:
+        create_topic(cluster.bootstrap, TOPIC)
+        commit(cluster, 100)
+        delete(cluster.bootstrap)
+        create_topic(cluster.bootstrap, TOPIC)
+
+    await asyncio.to_thread(recreate)
+    await end_coordinator(cluster, GROUP, end)
+    assert await asyncio.to_thread(committed, cluster, TOPIC) == [-1]
+    await asyncio.to_thread(commit, cluster, 1)
+    assert await asyncio.to_thread(committed, cluster, TOPIC) == [1]
+
+
+async def test_a_member_of_a_deleted_topic_commits_nothing_for_the_new_one(
+    cluster: Cluster,
+) -> None:
+    """Its requests name topics by name, but its assignment has their ids (KIP-848)."""
+    member = consumer(cluster, "consumer")
+
+    def recreate() -> None:
+        create_topic(cluster.bootstrap, TOPIC)
+        produce(cluster.bootstrap, TOPIC, [b"old"])
+        member.subscribe([TOPIC])
+        read_records(member, 1)
+        delete(cluster.bootstrap)
+        create_topic(cluster.bootstrap, TOPIC)
+
+    await asyncio.to_thread(recreate)
+    client = CoordinatorClient(cluster, GROUP)
+    part = offset_commit.OffsetCommitRequestPartition(0, 1)
+    request = offset_commit.OffsetCommitRequest(
+        GROUP,
+        1,
+        member.memberid() or "",
+        topics=[offset_commit.OffsetCommitRequestTopic(name=TOPIC, partitions=[part])],
+    )
+    answer = await asyncio.to_thread(
+        client.ask,
+        replace(apis.OFFSET_COMMIT, max=9),
+        request,
+        lambda found: found.topics[0].partitions[0].error_code,
+    )
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await asyncio.to_thread(committed, cluster, TOPIC) == [-1]
+    await asyncio.to_thread(member.close)
+
+
+@with_grace
+@pytest.mark.parametrize("name", [TOPIC, "orders-again"])
+async def test_an_undeleted_topic_has_its_offsets(cluster: Cluster, name: str) -> None:
+    def run() -> None:
+        create_topic(cluster.bootstrap, TOPIC)
+        commit(cluster, 100)
+        delete(cluster.bootstrap)
+        assert committed(cluster, TOPIC) == [-1]
+        undelete(cluster.bootstrap, name=name)
+        wait_until(lambda: committed(cluster, name) == [100])
+        if name != TOPIC:
+            create_topic(cluster.bootstrap, TOPIC)
+            assert committed(cluster, TOPIC) == [-1]
+
+    await asyncio.to_thread(run)
+    await end_coordinator(cluster, GROUP, "moved")
+    assert await asyncio.to_thread(committed, cluster, name) == [100]
+
+
+@with_grace
+async def test_a_commit_for_the_new_topic_replaces_the_offset_of_the_old_one(
+    cluster: Cluster,
+) -> None:
+    def run() -> None:
+        create_topic(cluster.bootstrap, TOPIC)
+        commit(cluster, 100)
+        delete(cluster.bootstrap)
+        create_topic(cluster.bootstrap, TOPIC)
+        commit(cluster, 3)
+        undelete(cluster.bootstrap, name="orders-again")
+        assert committed(cluster, TOPIC, "orders-again") == [3, -1]
+
+    await asyncio.to_thread(run)
+
+
+async def set_level(cluster: Cluster, level: int, kind: int = 1) -> None:
+    update = FeatureUpdate(name=OFFSETS_VERSION, level=level, type=kind)
+    await cluster.broker.client.update_features(UpdateFeatures(updates=[update]))
+
+
+def is_stored(cluster: Cluster, version: int) -> bool:
+    """Return whether the newest record of the offset has this version."""
+    values = [
+        value
+        for key, value in read_internal_topic(cluster.bootstrap, OFFSETS_TOPIC)
+        if decode_key(key) == OffsetKey(GROUP, TOPIC, 0) and value is not None
+    ]
+    return int.from_bytes(values[-1][:2], "big") == version
+
+
+async def test_records_have_ids_only_after_the_upgrade(cluster: Cluster) -> None:
+    """Older software, which cannot read version 4, may join again after a downgrade."""
+    await set_level(cluster, 0, kind=3)
+    await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
+    await asyncio.to_thread(commit, cluster, 7)
+    for level, version in ((0, 3), (1, 4), (0, 3)):
+        await set_level(cluster, level, kind=1 if level else 3)
+        await asyncio.to_thread(wait_until, partial(is_stored, cluster, version))
+        assert await asyncio.to_thread(committed, cluster, TOPIC) == [7]
+    await end_coordinator(cluster, GROUP, "moved")
+    assert await asyncio.to_thread(committed, cluster, TOPIC) == [7]

@@ -1,0 +1,76 @@
+"""Offsets that a group commits for topics which are deleted, created again and brought back.
+
+A topic that was created again has none, although it has the name of one that had; a topic that came
+back has what was committed for it.
+Must not: use what brokers have in memory.
+"""
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import offset_commit, offset_fetch
+from tests.sim.connections import Unanswered
+from tests.sim.groups import RETRIED, Asker
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_GROUP: Final = "topic offsets"
+_COMMIT_VERSION: Final = 8
+_FETCH_VERSION: Final = 8
+_NOT_KNOWN_YET: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class TopicOffsets(Asker):
+    """One client, which repeats each request until it is answered."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world, SimpleNamespace(name=_GROUP), _GROUP)
+        self._last = 0
+
+    async def check(self, name: str, wanted: int) -> None:
+        """Check what the group has committed for the first partition of a topic; -1: nothing."""
+        found = await self._read(name)
+        if found != wanted:
+            self.world.fail(f"offset {found} of topic {name} is read, {wanted} is right")
+
+    async def commit(self, name: str) -> int:
+        """Commit a new offset, and return it."""
+        self._last += 1
+        part = offset_commit.OffsetCommitRequestPartition(0, self._last)
+        topic = offset_commit.OffsetCommitRequestTopic(name=name, partitions=[part])
+        request = offset_commit.OffsetCommitRequest(_GROUP, topics=[topic])
+        while True:
+            with contextlib.suppress(Unanswered):
+                answer = await self.ask(
+                    apis.OFFSET_COMMIT,
+                    _COMMIT_VERSION,
+                    request,
+                    lambda answer: int(answer.topics[0].partitions[0].error_code),
+                )
+                code = ErrorCode(answer.topics[0].partitions[0].error_code)
+                if code is ErrorCode.NONE:
+                    return self._last
+                if code not in RETRIED | {_NOT_KNOWN_YET}:
+                    self.world.fail(f"a commit for topic {name} is refused: {code.name}")
+            await asyncio.sleep(0.05)
+
+    async def _read(self, name: str) -> int:
+        topic = offset_fetch.OffsetFetchRequestTopics(name=name, partition_indexes=[0])
+        group = offset_fetch.OffsetFetchRequestGroup(_GROUP, topics=[topic])
+        request = offset_fetch.OffsetFetchRequest(groups=[group])
+        while True:
+            with contextlib.suppress(Unanswered):
+                answer = await self.ask(
+                    apis.OFFSET_FETCH,
+                    _FETCH_VERSION,
+                    request,
+                    lambda answer: int(answer.groups[0].error_code),
+                )
+                if not answer.groups[0].error_code:
+                    return int(answer.groups[0].topics[0].partitions[0].committed_offset)
+            await asyncio.sleep(0.05)
