@@ -1,0 +1,102 @@
+"""What a topic's deletion and recreation leave of committed offsets, at Kafka and at Penstock."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import offset_fetch
+from tests.integration.test_undelete import delete
+from tests.support.clients import TIMEOUT_S, create_topic, produce
+from tests.support.cluster import Cluster
+from tests.support.coordinator_client import send
+from tests.support.waiting import wait_until
+
+_NOT_READY = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+TOPIC, GROUP, STAGING = "recreated", "recreated-plain", "recreated-staged"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, auto_create_topics_enable=False) as cluster:
+        yield cluster
+
+
+def consumer(address: str, group: str) -> Consumer:
+    return Consumer({"bootstrap.servers": address, "group.id": group, "enable.auto.commit": False})
+
+
+def commit(address: str, offset: int) -> None:
+    """Commit without membership, once there is a coordinator."""
+    member = consumer(address, GROUP)
+
+    def is_committed() -> bool:
+        try:
+            member.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_READY:
+                raise
+            return False
+        return True
+
+    wait_until(is_committed)
+    member.close()
+
+
+def fetched(address: str, group: str, *, stable: bool = False) -> list[Any]:
+    """Return the offset of the topic with its error, and the topics that have offsets."""
+    topic = offset_fetch.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])
+    found: list[Any] = []
+    for topics in ([topic], None):
+        wanted = offset_fetch.OffsetFetchRequestGroup(group, topics=topics)
+        request = offset_fetch.OffsetFetchRequest(groups=[wanted], require_stable=stable)
+        (answer,) = send(address, replace(apis.OFFSET_FETCH, max=9), request).groups
+        found += [
+            (item.name, part.committed_offset, part.error_code)
+            for item in answer.topics
+            for part in item.partitions
+        ]
+    return found
+
+
+def conversation(address: str) -> list[Any]:
+    create_topic(address, TOPIC)
+    produce(address, TOPIC, [b"old"] * 10)
+    commit(address, 5)
+    producer = Producer({"bootstrap.servers": address, "transactional.id": STAGING})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    staging = consumer(address, STAGING)
+    producer.send_offsets_to_transaction(
+        [TopicPartition(TOPIC, 0, 7)], staging.consumer_group_metadata(), TIMEOUT_S
+    )
+    seen: list[Any] = [fetched(address, GROUP), fetched(address, STAGING)]
+    delete(address, TOPIC)
+    wait_until(lambda: fetched(address, GROUP) == [(TOPIC, -1, 0)])
+    seen.append(fetched(address, STAGING))
+    create_topic(address, TOPIC)
+    seen += [fetched(address, GROUP), fetched(address, STAGING)]
+    producer.commit_transaction(TIMEOUT_S)
+    seen += [fetched(address, GROUP, stable=True), fetched(address, STAGING, stable=True)]
+    commit(address, 1)
+    seen.append(fetched(address, GROUP))
+    staging.close()
+    delete(address, TOPIC)
+    return seen
+
+
+async def test_offsets_end_with_their_topic_as_in_kafka(peer: str, cluster: Cluster) -> None:
+    """Also those that a transaction has staged, and commits when another topic has the name."""
+    theirs = await asyncio.to_thread(conversation, peer)
+    ours = await asyncio.to_thread(conversation, cluster.bootstrap)
+    assert ours == theirs
+    assert theirs[-1] == [(TOPIC, 1, 0), (TOPIC, 1, 0)]
