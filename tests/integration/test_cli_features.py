@@ -19,6 +19,7 @@ async def cli(tmp_path: Path) -> AsyncIterator[Cli]:
 
 NEWEST = {
     "group.version": 1,
+    "metadata.version": 29,
     "offsets.version": 1,
     "share.version": 1,
     "streams.version": 1,

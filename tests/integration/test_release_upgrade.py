@@ -17,7 +17,7 @@ from penstock.base.clock import wall_ms
 from penstock.base.ids import NodeId
 from penstock.controller.api.messages import AlterReassignments, PartitionTarget
 from penstock.controller.disaster_recovery.recovery import Recovery, cluster_ids
-from penstock.controller.metadata.features import SUPPORTED
+from penstock.controller.metadata.features import METADATA_VERSION, SUPPORTED
 from penstock.deploy.clients.features import listed_features
 from penstock.deploy.clients.wire import WireClient
 from penstock.lake.arrow.cluster import StoreCluster
@@ -107,6 +107,7 @@ def check_brokers(cluster: Cluster, expected: dict[str, Any], parts: Parts) -> N
         assert describe_configs_of(address, (kind, name), config)[config]["value"] == value
     with WireClient(servers.split(",")[0]) as client:
         later = {feature.name: 0 for feature in SUPPORTED} | expected["features"]
+        later[METADATA_VERSION.name] = METADATA_VERSION.max_level
         assert {item.name: item.level for item in listed_features(client)} == later
 
 
