@@ -2,16 +2,32 @@
 
 The authorizer of a broker follows the ACLs of its metadata image: a change counts from the moment
 at which this broker's image has it.
-Must not: know what an API needs (`broker.handlers` does).
+Must not: decide what an API needs (`broker.handlers.api_rights` declares it).
 Source: Kafka `AuthHelper`, `StandardAuthorizer`.
 """
 
+from penstock.base.acls import Operation, ResourceType
+from penstock.broker.handlers.api_rights import API_RIGHTS
 from penstock.broker.handlers.audit import AuditLog
 from penstock.broker.network.request import RequestContext
 from penstock.broker.security.acls import AclIndex
 from penstock.broker.security.config import SecurityConfig
+from penstock.broker.wire import apis
 from penstock.controller.metadata.delta import MetadataDelta
 from penstock.controller.metadata.image import MetadataImage
+
+
+def _check_declared(ctx: RequestContext, operation: int, resource_type: int) -> None:
+    """Raise UndeclaredRight if the API of the request does not declare this right."""
+    if (operation, resource_type) not in API_RIGHTS[ctx.api_key].rights:
+        raise UndeclaredRight(
+            f"{apis.APIS[ctx.api_key].name} asks for {Operation(operation).name} on"
+            f" {ResourceType(resource_type).name}: add it to broker/handlers/api_rights.py"
+        )
+
+
+class UndeclaredRight(Exception):
+    """Raised if a handler asks for a right that its API does not declare."""
 
 
 class Authorizer:
@@ -45,6 +61,7 @@ class Authorizer:
         """Return whether the client may do this. logs: whether a denial is reported; not if it only
         shortens an answer.
         """
+        _check_declared(ctx, operation, resource_type)
         connection = ctx.connection
         allowed = self.index.allows(
             connection.principal, connection.peer_host, operation, resource_type, name
@@ -55,6 +72,7 @@ class Authorizer:
 
     def allows_any(self, ctx: RequestContext, operation: int, resource_type: int) -> bool:
         """Return whether the client may do this with at least one resource of the type."""
+        _check_declared(ctx, operation, resource_type)
         connection = ctx.connection
         return self.index.allows_any(
             connection.principal, connection.peer_host, operation, resource_type

@@ -74,6 +74,8 @@ _NOT_TOLD: Final = frozenset(
 )
 """Outcomes of creating a topic after which the answer tells whether it exists."""
 _FIRST_WITH_EMPTY_AS_NONE: Final = 1
+_WITHOUT_IDS: Final = range(10, 12)
+"""The versions with ids in which only names may be used: Kafka refuses all topics otherwise."""
 
 
 class PartitionCache:
@@ -157,6 +159,10 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
             if len(node.image.topics) > SLICE_COUNT:
                 return answer.of_all_in_slices()
             return answer.encode(answer.all_topics())
+        if ctx.api_version in _WITHOUT_IDS and any(
+            topic.topic_id is not None or topic.name is None for topic in requested
+        ):
+            return answer.encode(list(map(_refused, requested)))
         if len(requested) > SLICE_COUNT:
             return answer.in_slices(requested)
         answer.check(requested)
@@ -175,6 +181,11 @@ _Named = tuple[UUID | None, str | None]
 
 def _named(topic: MetadataRequestTopic) -> _Named:
     return topic.topic_id, topic.name
+
+
+def _refused(topic: MetadataRequestTopic) -> EncodedTopic:
+    code = ErrorCode.INVALID_REQUEST
+    return EncodedTopic(MetadataResponseTopic(code, topic.name or "", topic.topic_id), ())
 
 
 def _creatable(

@@ -1,6 +1,8 @@
-"""The table of handlers by API. APIs without a handler are neither announced nor served."""
+"""The table of handlers by API. APIs without a handler are neither announced nor served, and APIs
+without a declaration of their rights have no handler.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.broker.handlers import (
@@ -42,7 +44,9 @@ from penstock.broker.handlers import (
     unregister_broker,
     update_features,
 )
+from penstock.broker.handlers.api_rights import API_RIGHTS, ApiRights
 from penstock.broker.handlers.api_versions import make_handler
+from penstock.broker.handlers.authorizer import UndeclaredRight
 from penstock.broker.handlers.node import Handler, InlineHandler
 from penstock.broker.wire import apis
 
@@ -141,4 +145,15 @@ def make_handlers(*, has_client_metrics: bool = False) -> dict[int, Handler]:
         handlers |= _OF_CLIENT_METRICS
     handlers[apis.METADATA.key] = metadata.make_metadata_handler()
     handlers[apis.API_VERSIONS.key] = make_handler([*handlers, *INLINE])
+    check_declared([*handlers, *INLINE], API_RIGHTS)
     return handlers
+
+
+def check_declared(keys: Iterable[int], declared: Mapping[int, ApiRights]) -> None:
+    """Raise UndeclaredRight if one of the APIs does not declare its rights."""
+    for key in keys:
+        if key not in declared:
+            raise UndeclaredRight(
+                f"{apis.APIS[key].name} has a handler but declares no rights: add them to"
+                " broker/handlers/api_rights.py"
+            )

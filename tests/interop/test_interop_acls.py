@@ -19,6 +19,7 @@ from penstock.broker.wire.gen import (
     find_coordinator,
     metadata,
 )
+from tests.support import acl_matrix
 from tests.support.acl_rights import (
     Creation,
     allow,
@@ -57,6 +58,21 @@ async def test_the_recorded_answers_are_those_of_kafka(authorizing: str) -> None
     """tests/integration/test_acls_as_kafka.py compares them with a cluster."""
     given = await asyncio.to_thread(answers_under_all_rights, authorizing)
     assert not differences(recorded(), given), "\n".join(differences(recorded(), given))
+
+
+@pytest.mark.timeout(900)
+async def test_the_recorded_matrix_is_that_of_kafka(java: JavaHome) -> None:
+    """tests/integration/test_api_rights.py compares it with a cluster."""
+    assert java.class_path
+    with kafka_with_acls() as address:
+        given = await asyncio.to_thread(acl_matrix.matrix, address)
+    expected = acl_matrix.recorded()
+    assert given.keys() == expected.keys()
+    assert [
+        f"{row}\n  recorded {expected[row]}\n  given    {cells}"
+        for row, cells in given.items()
+        if cells != expected[row]
+    ] == []
 
 
 ACLS = "org.apache.kafka.tools.AclCommand"

@@ -15,9 +15,12 @@ from penstock.broker.wire.gen import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
     alter_share_group_offsets,
+    alter_user_scram_credentials,
+    api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
     create_acls,
+    create_delegation_token,
     create_partitions,
     create_topics,
     delete_acls,
@@ -30,6 +33,7 @@ from penstock.broker.wire.gen import (
     describe_client_quotas,
     describe_cluster,
     describe_configs,
+    describe_delegation_token,
     describe_groups,
     describe_log_dirs,
     describe_producers,
@@ -40,8 +44,10 @@ from penstock.broker.wire.gen import (
     describe_user_scram_credentials,
     elect_leaders,
     end_txn,
+    expire_delegation_token,
     fetch,
     find_coordinator,
+    get_telemetry_subscriptions,
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
@@ -59,8 +65,12 @@ from penstock.broker.wire.gen import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    push_telemetry,
     read_share_group_state,
     read_share_group_state_summary,
+    renew_delegation_token,
+    sasl_authenticate,
+    sasl_handshake,
     share_acknowledge,
     share_fetch,
     share_group_describe,
@@ -100,6 +110,82 @@ def questions(ids: dict[str, UUID]) -> Iterator[Question]:
     yield from _transactions()
     yield from _cluster()
     yield from _acls()
+
+
+def all_questions(ids: dict[str, UUID]) -> Iterator[Question]:
+    """Yield requests of every API, with those of brokers and those that need a version of their
+    own.
+    """
+    yield from questions(ids)
+    yield from share_state_questions(ids[HIDDEN])
+    yield from _authentication()
+    yield Question(
+        "delete by old name",
+        apis.DELETE_TOPICS,
+        delete_topics.DeleteTopicsRequest([], [HIDDEN, ABSENT, GONE], 10_000),
+        5,
+    )
+    yield Question(
+        "commit of a transaction",
+        apis.TXN_OFFSET_COMMIT,
+        txn_offset_commit.TxnOffsetCommitRequest(
+            IDS[1],
+            GROUPS[1],
+            5,
+            0,
+            topics=[
+                txn_offset_commit.TxnOffsetCommitRequestTopic(
+                    HIDDEN, [txn_offset_commit.TxnOffsetCommitRequestPartition(0, 1)]
+                )
+            ],
+        ),
+    )
+
+
+def _authentication() -> Iterator[Question]:
+    """Yield requests that clients send whatever they may do, and those about tokens and users."""
+    yield Question("versions", apis.API_VERSIONS, api_versions.ApiVersionsRequest("client", "1.0"))
+    yield Question("handshake", apis.SASL_HANDSHAKE, sasl_handshake.SaslHandshakeRequest("PLAIN"))
+    yield Question(
+        "authenticate", apis.SASL_AUTHENTICATE, sasl_authenticate.SaslAuthenticateRequest(b"x")
+    )
+    yield Question(
+        "create token",
+        apis.CREATE_DELEGATION_TOKEN,
+        create_delegation_token.CreateDelegationTokenRequest(
+            "User", "someone", [create_delegation_token.CreatableRenewers("User", "renewer")], 1_000
+        ),
+    )
+    yield Question(
+        "renew token",
+        apis.RENEW_DELEGATION_TOKEN,
+        renew_delegation_token.RenewDelegationTokenRequest(b"hmac", 1_000),
+    )
+    yield Question(
+        "expire token",
+        apis.EXPIRE_DELEGATION_TOKEN,
+        expire_delegation_token.ExpireDelegationTokenRequest(b"hmac", 1_000),
+    )
+    yield Question(
+        "tokens",
+        apis.DESCRIBE_DELEGATION_TOKEN,
+        describe_delegation_token.DescribeDelegationTokenRequest(
+            [describe_delegation_token.DescribeDelegationTokenOwner("User", "someone")]
+        ),
+    )
+    yield Question(
+        "alter credentials",
+        apis.ALTER_USER_SCRAM_CREDENTIALS,
+        alter_user_scram_credentials.AlterUserScramCredentialsRequest(
+            [alter_user_scram_credentials.ScramCredentialDeletion("x", 1)]
+        ),
+    )
+    yield Question(
+        "telemetry",
+        apis.GET_TELEMETRY_SUBSCRIPTIONS,
+        get_telemetry_subscriptions.GetTelemetrySubscriptionsRequest(),
+    )
+    yield Question("push", apis.PUSH_TELEMETRY, push_telemetry.PushTelemetryRequest(UNKNOWN_ID, 1))
 
 
 def _topics(ids: dict[str, UUID]) -> Iterator[Question]:

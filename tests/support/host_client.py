@@ -23,11 +23,15 @@ class HostClient:
     """One connection from `host`; one request at a time. Use as a context manager."""
 
     def __init__(
-        self, address: str, host: str = CLIENT_HOST, client_id: str = "host-client"
+        self,
+        address: str,
+        host: str = CLIENT_HOST,
+        client_id: str = "host-client",
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         name, _, port = address.rpartition(":")
         self._socket = socket.create_connection(
-            (name, int(port)), timeout=TIMEOUT_S, source_address=(host, 0)
+            (name, int(port)), timeout=timeout_s, source_address=(host, 0)
         )
         self._client_id = client_id
         self._correlation_id = 0

@@ -1,8 +1,11 @@
 """Check that no code of a broker goes around the rights of clients."""
 
 import ast
+import re
 
-from tests.tidy.repository import ROOT, listed, shown, sources, tree
+from penstock.broker.handlers.api_rights import API_RIGHTS
+from penstock.broker.wire.apis import APIS
+from tests.tidy.repository import ROOT, listed, shown, sources, text, tree
 
 CREATORS = {
     "broker/handlers/topic_creation.py": "checks the rights of the client",
@@ -25,4 +28,22 @@ def test_every_creation_of_a_topic_checks_the_rights() -> None:
         for path, line in sorted(calls)
         if path not in CREATORS
     ]
+    assert not offenders, listed(offenders)
+
+
+def test_the_reference_names_the_rights_of_every_api() -> None:
+    """Compare the table of docs/reference/acls.md with the declarations."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text(ROOT / "docs/reference/acls.md").splitlines()
+        if line.startswith("| ") and line.count("|") == 4
+    ]
+    offenders: list[str] = []
+    for key, declared in API_RIGHTS.items():
+        name = APIS[key].name
+        needs = " ".join(need for api, need, _ in rows if re.search(rf"\b{name}\b", api))
+        wanted = {operation.name.title().replace("_", "") for operation, _ in declared.rights}
+        missing = sorted(right for right in wanted if right not in needs)
+        if missing or not needs:
+            offenders.append(f"{name}: {', '.join(missing) or 'no row'}")
     assert not offenders, listed(offenders)

@@ -1,0 +1,98 @@
+"""Every API in every version declares what it needs, and refuses a client without any right; with
+each field null, empty or absent it answers as Apache Kafka 4.2. Over real sockets.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.base.acls import Operation
+from penstock.base.principal import USER, Principal
+from penstock.broker.handlers.api_rights import API_RIGHTS, ApiRights
+from penstock.broker.handlers.authorization import check_cluster
+from penstock.broker.handlers.authorizer import UndeclaredRight
+from penstock.broker.handlers.node import Node
+from penstock.broker.handlers.table import INLINE, check_declared, make_handlers
+from penstock.broker.network.request import RequestContext, Response
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, known_code
+from penstock.broker.wire.gen import heartbeat
+from tests.support.acl_matrix import (
+    AS_IT_IS,
+    Cell,
+    Matrix,
+    cells,
+    codes_of,
+    differences,
+    matrix,
+    recorded,
+)
+from tests.support.acl_requests import HIDDEN, SEEN, UNKNOWN_ID
+from tests.support.acl_rights import cluster_with_acls
+from tests.support.handlers import Fixture
+
+HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST})
+"""Ids are no secrets, as in Kafka."""
+SERVED = frozenset({*make_handlers(has_client_metrics=True), *INLINE})
+
+
+async def test_every_api_in_every_version_answers_as_kafka_under_rights(tmp_path: Path) -> None:
+    """`make interop` compares the recorded answers with Kafka itself."""
+    async with cluster_with_acls(tmp_path) as cluster:
+        given = await asyncio.to_thread(matrix, cluster.bootstrap)
+    found = differences(recorded(), given)
+    assert not found, "\n".join(found)
+    assert not (problems := [text for cell in _asked() if (text := _problem(cell, given))]), (
+        "\n".join(problems)
+    )
+
+
+def _asked() -> list[Cell]:
+    """Return one or more requests for every version of every API that is served."""
+    asked = [
+        cell for cell in cells({SEEN: UNKNOWN_ID, HIDDEN: UNKNOWN_ID}) if cell.variant == AS_IT_IS
+    ]
+    versions = {(cell.api.key, cell.version) for cell in asked}
+    assert versions == {
+        (key, version)
+        for key in SERVED
+        for version in range(apis.APIS[key].served_min, apis.APIS[key].max + 1)
+    }
+    return asked
+
+
+def _problem(cell: Cell, given: Matrix) -> str:
+    """Return how an API gives something to a client without any right; empty if it does not."""
+    declared: ApiRights = API_RIGHTS[cell.api.key]
+    if declared.unchecked:
+        return ""
+    text = given[cell.row]["nothing"]
+    codes = {(part, known_code(code)) for part, code in codes_of(text)}
+    granted = {part for part, code in codes if part and code is ErrorCode.NONE}
+    others = {code for _, code in codes} - declared.refusals - HARMLESS
+    is_refused = not declared.refusals.isdisjoint({code for _, code in codes})
+    if granted or others or not (is_refused or declared.hides):
+        return f"{cell.row}: {text}"
+    return ""
+
+
+def test_an_api_without_a_declaration_has_no_handler() -> None:
+    assert API_RIGHTS.keys() == SERVED
+    check_declared(SERVED, API_RIGHTS)
+    for key in SERVED:
+        with pytest.raises(UndeclaredRight, match=f"{apis.APIS[key].name} has a handler"):
+            check_declared([key], {other: API_RIGHTS[other] for other in SERVED - {key}})
+
+
+async def test_a_handler_that_asks_for_an_undeclared_right_fails() -> None:
+    def handle(node: Node, ctx: RequestContext) -> Response:
+        check_cluster(node, ctx, Operation.ALTER)
+        return None
+
+    fixture = Fixture()
+    fixture.connection.principal = Principal(USER, "alice")
+    fixture.authorize(super_users="User:alice")
+    fixture.use({apis.HEARTBEAT.key: handle})
+    answer = await fixture.ask(apis.HEARTBEAT, 4, heartbeat.HeartbeatRequest("g", 1, "m"))
+    assert known_code(answer.error_code) is ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,376 @@
+"""The matrix of ACLs: every API in every version, each field that can be null, empty or absent in
+these ways, under sets of rights.
+
+`kafka_acl_matrix.json` has what Kafka 4.2 answers; `make interop` compares it with Kafka itself.
+This renews it, or compares it with a cluster of Penstock and prints the whole matrix:
+
+    python -m tests.support.acl_matrix record
+    python -m tests.support.acl_matrix print
+"""
+
+import asyncio
+import json
+import re
+import sys
+import tempfile
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+import msgspec
+
+from penstock.base.acls import Operation
+from penstock.broker.wire import apis
+from penstock.broker.wire.apis import ApiSpec
+from penstock.broker.wire.codecs import CODECS
+from penstock.broker.wire.framing import encode_request_frame
+from penstock.broker.wire.gen import find_coordinator
+from tests.support.acl_requests import (
+    GROUPS,
+    HIDDEN,
+    IDS,
+    TOPICS,
+    Question,
+    all_questions,
+    share_state_questions,
+)
+from tests.support.acl_rights import (
+    RIGHTS,
+    Creation,
+    cluster_with_acls,
+    kafka_with_acls,
+    on_seen,
+    prepare,
+    set_rights,
+)
+from tests.support.host_client import ADMIN_HOST, HostClient
+from tests.support.waiting import wait_until
+
+_RECORDED: Final = Path(__file__).with_name("kafka_acl_matrix.json")
+NAMES: Final = frozenset({*TOPICS, *GROUPS, *IDS})
+AS_IT_IS: Final = "as it is"
+CLOSED: Final = "closed"
+SILENT: Final = "no answer"
+_TIMEOUT_S: Final = 5.0
+"""Far beyond the time in which a broker answers."""
+MATRIX_RIGHTS: Final[Mapping[str, Sequence[Creation]]] = {
+    "nothing": [],
+    **{name: RIGHTS[name] for name in ("describe", "read", "write", "configs", "alter")},
+    "delete": on_seen(Operation.DELETE),
+    "cluster": RIGHTS["cluster"],
+}
+"""No right on what is hidden, so that nothing is deleted, and none to create topics that exist
+later.
+"""
+
+
+class Cell(NamedTuple):
+    """One request of the matrix. variant: what is different from the question."""
+
+    api: ApiSpec
+    version: int
+    question: str
+    variant: str
+    request: Any
+
+    @property
+    def row(self) -> str:
+        return f"{self.api.name} v{self.version} {self.question}: {self.variant}"
+
+
+def cells(ids: dict[str, UUID]) -> Iterator[Cell]:
+    """Yield all requests. ids: of the topics."""
+    asked: dict[int, list[Question]] = {}
+    for question in all_questions(ids):
+        asked.setdefault(question.api.key, []).append(question)
+    for api in apis.APIS.values():
+        for version in range(api.served_min, api.max + 1):
+            for question in _of_version(asked.get(api.key, []), version):
+                yield from _variants(api, version, question)
+
+
+def _of_version(asked: Sequence[Question], version: int) -> list[Question]:
+    """Return the questions whose fields this version has: those for the next version that some
+    question is for, else those for the last one.
+    """
+    versions = [_version(question) for question in asked]
+    later = [number for number in versions if number >= version]
+    wanted = min(later) if later else max(versions)
+    return [question for question in asked if _version(question) == wanted]
+
+
+def _version(question: Question) -> int:
+    return question.api.max if question.version is None else question.version
+
+
+def _variants(api: ApiSpec, version: int, question: Question) -> Iterator[Cell]:
+    sent: set[bytes] = set()
+    changes = [(AS_IT_IS, question.request), *_changed(question.request, "")]
+    for variant, request in changes:
+        try:
+            frame = encode_request_frame(
+                api, version, 0, CODECS[api.key].encode_request, request, client_id=""
+            )
+        except (TypeError, AttributeError):
+            continue  # the field cannot be null in this version
+        if bytes(frame) not in sent:
+            sent.add(bytes(frame))
+            yield Cell(api, version, question.name, variant, request)
+
+
+def _changed(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield copies of a request, each with one field null, empty or absent."""
+    hints = get_type_hints(type(value))
+    for field in msgspec.structs.fields(value):
+        present, name = getattr(value, field.name), f"{path}{field.name}"
+        for variant, other in _others(hints[field.name], _default(field)):
+            if type(other) is not type(present) or other != present:
+                yield f"{name} {variant}", msgspec.structs.replace(value, **{field.name: other})
+        for inner, copy in _inner(present, f"{name}."):
+            yield inner, msgspec.structs.replace(value, **{field.name: copy})
+
+
+def _inner(present: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield copies of a structure, or of a list with another first element."""
+    if isinstance(present, msgspec.Struct):
+        yield from _changed(present, path)
+    elif isinstance(present, list) and present:
+        if isinstance(present[0], msgspec.Struct):
+            for inner, copy in _changed(present[0], path):
+                yield inner, [copy, *present[1:]]
+        elif isinstance(present[0], str) and present[0]:
+            yield f"{path}item empty", ["", *present[1:]]
+
+
+def _others(hint: Any, default: Any) -> Iterator[tuple[str, Any]]:
+    options = set(get_args(hint)) if NoneType in get_args(hint) else {hint}
+    plain = options - {NoneType}
+    if NoneType in options:
+        yield "null", None
+    if str in plain:
+        yield "empty", ""
+    if bytes in plain:
+        yield "empty", b""
+    if any(get_origin(option) in (list, Sequence) or option is Sequence for option in plain):
+        yield "empty", []
+    is_number = plain <= {int, bool, float}
+    if default is not msgspec.NODEFAULT and not is_number:
+        yield "absent", default
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def outcome(answer: Any) -> str:
+    """Return the errors of an answer, by the part that has them, and which names it shows."""
+    codes: set[str] = set()
+    names: set[str] = set()
+
+    def look(value: Any, path: str) -> None:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                if key == "error_code":
+                    codes.add(f"{path}{item}")
+                elif key.endswith("error_code") and item:
+                    codes.add(f"{key.removesuffix('_error_code')}={item}")
+                else:
+                    look(item, path if not isinstance(item, list) else f"{key}=")
+        elif isinstance(value, list):
+            for item in value:
+                look(item, path)
+        elif value in NAMES:
+            names.add(value)
+
+    look(answer, "")
+    return " ".join([*sorted(codes), *(["|", *sorted(names)] if names else [])])
+
+
+def codes_of(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the errors of an outcome, with the part that has them."""
+    for word in text.partition("|")[0].split():
+        part, _, code = word.rpartition("=")
+        if code.lstrip("-").isdigit():
+            yield part, int(code)
+
+
+def outcomes(address: str, ids: dict[str, UUID]) -> dict[str, str]:
+    """Return the outcome of each request, on one connection per API and version."""
+    found: dict[str, str] = {}
+    client: HostClient | None = None
+    last: tuple[int, int] | None = None
+    for cell in cells(ids):
+        if client is None or last != (cell.api.key, cell.version):
+            if client is not None:
+                client.close()
+            client = HostClient(address, timeout_s=_TIMEOUT_S)
+            last = (cell.api.key, cell.version)
+        try:
+            found[cell.row] = outcome(client.ask(cell.api, cell.request, cell.version))
+        except (EOFError, OSError) as error:
+            found[cell.row] = SILENT if isinstance(error, TimeoutError) else CLOSED
+            client.close()
+            client = None
+    if client is not None:
+        client.close()
+    return found
+
+
+Matrix = dict[str, dict[str, str]]
+"""Outcomes by row and rights."""
+
+
+def _coordinates_states(admin: HostClient, ids: dict[str, UUID]) -> bool:
+    """Return whether the coordinator of share partitions has loaded its states."""
+    key = f"{GROUPS[1]}:{urlsafe_b64encode(ids[HIDDEN].bytes).decode().rstrip('=')}:0"
+    wanted = find_coordinator.FindCoordinatorRequest(key, 2, [key])
+    admin.ask(apis.FIND_COORDINATOR, wanted)
+    questions = {item.name: item for item in share_state_questions(ids[HIDDEN])}
+    question = questions["initialize state"]
+    return outcome(admin.ask(question.api, question.request)) == "partitions=0"
+
+
+def matrix(address: str) -> Matrix:
+    ids = prepare(address)
+    with HostClient(address, ADMIN_HOST) as admin:
+        wait_until(lambda: _coordinates_states(admin, ids))
+    rows: Matrix = {}
+    for rights, acls in MATRIX_RIGHTS.items():
+        set_rights(address, acls)
+        for row, found in outcomes(address, ids).items():
+            rows.setdefault(row, {})[rights] = found
+    return rows
+
+
+# --- differences ----------------------------------------------------------------------------------
+
+_PARTS: Final = r"\.(partition_data|partitions|partition_indexes) empty"
+_KAFKA_FAILS: Final = "Kafka fails internally; Penstock refuses the request"
+_BROKERS_READ: Final = "brokers of Penstock ask each other with ClusterAction"
+_LEFT_OUT: Final = "a topic without partitions is in one of the answers only"
+REASONS: Final[Sequence[tuple[str, str, str]]] = (
+    (rf"(Produce|ListOffsets|OffsetCommit) .*{_PARTS}", "", _LEFT_OUT),
+    (rf"(AddPartitionsToTxn|WriteTxnMarkers|AlterReplicaLogDirs) .*{_PARTS}", "", _LEFT_OUT),
+    (r"Fetch .*topic_id null", "", "Kafka fails internally; Penstock does not find the topic"),
+    (r"Metadata v1[23] .*(name|topic_id) null", "", _KAFKA_FAILS),
+    (r"(ListOffsets|OffsetFetch|DescribeProducers|ListGroups) ", "cluster", _BROKERS_READ),
+    (r"AddPartitionsToTxn .*transactions empty", "cluster", "Kafka never answers"),
+    (r"CreateDelegationToken .*owner_principal_type null", "", _KAFKA_FAILS),
+    (r"DescribeUserScramCredentials .*users null", "", "Kafka never answers"),
+    (r"DescribeUserScramCredentials ", "", "Kafka's refusal names a user without a name"),
+    (r"DescribeProducers .*name empty", "", "Kafka checks the name first; both refuse it"),
+    (r"(GetTelemetrySubscriptions|PushTelemetry) ", "", "this cluster takes no client metrics"),
+    (r"ShareGroupHeartbeat .*member_id empty", "read", "Kafka checks the id first; both refuse it"),
+    (r"Share(Fetch|Acknowledge) .*(group|member)_id null", "", _KAFKA_FAILS),
+    (r"Share(Fetch|Acknowledge) .*member_id empty", "read", "both refuse it, with other errors"),
+    (r"\w+ShareGroupState.*group_id empty", "cluster", "Kafka refuses it without an error"),
+    (r"\w+ShareGroupState.*topic_id null", "cluster", "both refuse it, with other errors"),
+    (r"DescribeShareGroupOffsets .*partitions empty", "", "Kafka fails internally"),
+)
+"""Why Penstock differs: rows that begin so, the rights (empty: all of them), and the reason."""
+
+
+def reason_of(row: str, rights: str) -> str:
+    found = (why for start, whose, why in REASONS if _is_about(start, whose, row, rights))
+    return next(found, "")
+
+
+def _is_about(start: str, whose: str, row: str, rights: str) -> bool:
+    return whose in ("", rights) and re.match(start, row) is not None
+
+
+def recorded() -> Matrix:
+    """Return what Kafka 4.2 answers. One outcome stands for all rights."""
+    found = json.loads(_RECORDED.read_text())
+    return {
+        row: dict.fromkeys(MATRIX_RIGHTS, cell) if isinstance(cell, str) else cell
+        for row, cell in found.items()
+    }
+
+
+def differences(expected: Matrix, given: Matrix) -> list[str]:
+    """Return a text for each cell that differs without a reason, and for each reason in vain."""
+    assert expected.keys() == given.keys(), sorted(expected.keys() ^ given.keys())[:20]
+    different = {
+        (row, rights): f"{row} [{rights}]\n  expected {wanted}\n  given    {given[row][rights]}"
+        for row, of_rights in expected.items()
+        for rights, wanted in of_rights.items()
+        if given[row][rights] != wanted
+    }
+    in_vain = [
+        start
+        for start, whose, _ in REASONS
+        if not any(_is_about(start, whose, *cell) for cell in different)
+    ]
+    return [
+        *(text for cell, text in different.items() if not reason_of(*cell)),
+        *(f"nothing differs any more: {start}" for start in in_vain),
+    ]
+
+
+def record() -> None:
+    with kafka_with_acls() as address:
+        found = matrix(address)
+    rows = (
+        f"{json.dumps(row)}: {json.dumps(_shortened(of_rights))}"
+        for row, of_rights in found.items()
+    )
+    _RECORDED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def _shortened(of_rights: dict[str, str]) -> str | dict[str, str]:
+    different = set(of_rights.values())
+    return different.pop() if len(different) == 1 else of_rights
+
+
+def lines(expected: Matrix, given: Matrix) -> Iterator[str]:
+    """Yield the matrix as text: equal cells once, different ones with both outcomes."""
+    for row, of_rights in expected.items():
+        yield row
+        rights_of: dict[tuple[str, str, str], list[str]] = {}
+        for rights, wanted in of_rights.items():
+            found = given[row][rights]
+            reason = "" if wanted == found else reason_of(row, rights) or "NO REASON"
+            rights_of.setdefault((wanted, found, reason), []).append(rights)
+        for (wanted, found, reason), whose in rights_of.items():
+            who = "any rights" if len(whose) == len(of_rights) else ", ".join(whose)
+            yield f"    {who}: " + (
+                f"Kafka {wanted}; Penstock {found} ({reason})" if reason else wanted
+            )
+
+
+async def _given() -> Matrix:
+    with tempfile.TemporaryDirectory() as directory:
+        async with cluster_with_acls(Path(directory)) as cluster:
+            return await asyncio.to_thread(matrix, cluster.bootstrap)
+
+
+def main() -> None:
+    if sys.argv[1:] == ["record"]:
+        record()
+        return
+    expected, given = recorded(), asyncio.run(_given())
+    for line in lines(expected, given):
+        sys.stdout.write(f"{line}\n")
+    cell_count = sum(map(len, expected.values()))
+    different = sum(
+        given[row][rights] != wanted
+        for row, of_rights in expected.items()
+        for rights, wanted in of_rights.items()
+    )
+    unexplained = differences(expected, given)
+    sys.stdout.write(
+        f"{cell_count} cells, {different} differ, {len(unexplained)} without a reason\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
