@@ -154,9 +154,10 @@ test-stores: venv versitygw
 	$(BIN)/pytest -q tests/stores -m "not long" $(ARGS)
 
 .PHONY: interop
-interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs; tests of librdkafka; 10 minutes
+interop: venv ## Java programs on Penstock: Kafka's tools, clients, Streams and Connect, a schema registry; kafkajs; the tests of librdkafka and of franz-go; an hour
 	@deploy/ensure-java.sh --jdk $(IF_POSSIBLE)
 	@deploy/ensure-librdkafka.sh $(IF_POSSIBLE) > /dev/null
+	@deploy/ensure-kgo.sh $(IF_POSSIBLE) > /dev/null
 	$(BIN)/pytest -q tests/interop $(ARGS)
 
 .PHONY: spark-cluster
