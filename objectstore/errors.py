@@ -78,6 +78,17 @@ class AccessDenied(ObjectStoreError):
         self.cause = cause
 
 
+class TlsFailed(ObjectStoreError):
+    """No TLS connection to the store: its certificate is not trusted, for example. Nothing was
+    sent.
+    """
+
+    def __init__(self, endpoint: str, fault: str) -> None:
+        super().__init__(f"cannot connect to the store at {endpoint}: {fault}")
+        self.endpoint = endpoint
+        self.fault = fault
+
+
 class BucketNotFound(ObjectStoreError):
     """404 NoSuchBucket: the bucket does not exist."""
 

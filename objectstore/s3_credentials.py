@@ -7,6 +7,7 @@ Source: AWS SDKs and Tools Reference Guide, "shared config and credentials files
 """
 
 import os
+import ssl
 from collections.abc import Callable, Mapping
 from configparser import ConfigParser
 from configparser import Error as ParserError
@@ -66,18 +67,21 @@ def region(environ: Mapping[str, str] = os.environ) -> str | None:
 def ca_bundle(environ: Mapping[str, str] = os.environ) -> bytes | None:
     """Return the certificates of AWS_CA_BUNDLE (PEM), which are trusted beside those of the system.
 
-    Raises InvalidStoreConfig if the file cannot be read.
+    Raises InvalidStoreConfig if the file cannot be read, or has no certificates.
     """
     path = environ.get("AWS_CA_BUNDLE")
     if not path:
         return None
     try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
         return Path(path).read_bytes()
+    except ssl.SSLError:
+        fault = "has no valid certificates"
     except OSError as error:
-        raise InvalidStoreConfig(
-            f"AWS_CA_BUNDLE names {path!r}, which cannot be read: {error.strerror}. It must be a"
-            " file of certificates (PEM)"
-        ) from None
+        fault = f"cannot be read: {error.strerror}"
+    raise InvalidStoreConfig(
+        f"AWS_CA_BUNDLE names {path!r}, which {fault}. It must be a file of certificates (PEM)"
+    )
 
 
 def _keys(

@@ -9,6 +9,7 @@ Source: S3 API "Error responses"; conditional writes give 412 PreconditionFailed
 ConditionalRequestConflict; object_store's client/retry.rs.
 """
 
+import os
 import re
 from typing import Final
 
@@ -23,9 +24,11 @@ from penstock.objectstore.errors import (
     ObjectStoreError,
     PreconditionFailed,
     Throttled,
+    TlsFailed,
     Unavailable,
     UnexpectedResponse,
 )
+from penstock.objectstore.s3_tls import hint, tls_fault
 
 CLIENT_ERRORS: Final = (BaseError, OSError)
 """All errors that a call of the client may raise and `translate` accepts."""
@@ -82,7 +85,11 @@ def translate(error: Exception, operation: str, store: S3Config, key: str) -> Ob
         )
     if ignores_ranges(error):
         return UnexpectedResponse(operation, key, "200", "the store ignored the Range header")
-    return Unavailable(operation, key, f"{text}: {_cause(error)}")
+    dump = _dump(error)
+    if (fault := tls_fault(dump)) is not None:
+        return TlsFailed(store.endpoint or "Amazon S3", fault)
+    causes = [text, _cause(dump), hint(dump, store.endpoint or "", os.environ)]
+    return Unavailable(operation, key, ": ".join(filter(None, causes)))
 
 
 def is_range_error(error: Exception) -> bool:
@@ -133,11 +140,13 @@ def _of_the_object(status: int, code: str, key: str) -> ObjectStoreError | None:
     return None
 
 
-def _cause(error: Exception) -> str:
-    """Return why there was no answer, which only the dump of the error's structure says: its texts,
-    else the last two names, as in InvalidCertificate UnknownIssuer.
-    """
-    dump = str(error).partition("HttpError {")[2]
+def _dump(error: Exception) -> str:
+    """Return the part of the error's structure that has the cause, where there was no answer."""
+    return str(error).partition("HttpError {")[2]
+
+
+def _cause(dump: str) -> str:
+    """Return the texts in the dump of an error's structure, else its last two names."""
     return ": ".join(_QUOTED.findall(dump)) or " ".join(_NAME.findall(dump)[-2:])
 
 

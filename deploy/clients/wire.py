@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, Self, TypeVar
 
+from penstock.base.tls_faults import explain
 from penstock.broker.wire.apis import SASL_AUTHENTICATE, SASL_HANDSHAKE, ApiSpec
 from penstock.broker.wire.errors import WireError
 from penstock.broker.wire.framing import encode_request_frame, parse_response_header
@@ -150,5 +151,6 @@ class WireClient:
                 return tls.wrap_socket(connection, server_hostname=host)
             except OSError as error:
                 connection.close()
-                raise KafkaFailed(f"TLS with {address} failed: {error}") from None
+                fault = explain(str(error), ca_setting="ssl.ca.location")
+                raise KafkaFailed(f"TLS with {address} failed: {fault or error}") from None
         raise no_broker(self._target)

@@ -32,6 +32,7 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import InvalidSchema, InvalidURL, MissingSchema
 from urllib3 import Retry
 
+from penstock.base.tls_faults import explain
 from penstock.lake.table.errors import CatalogRefused, CatalogUnavailable, InvalidTable, TableError
 
 TIMEOUT: Final = "penstock.timeout-s"
@@ -169,6 +170,8 @@ def catalog_errors(uri: str) -> Generator[None, None, None]:
             f"--catalog-uri {uri!r}: give the address of a REST catalog, such as https://HOST/PATH"
         ) from error
     except RequestException as error:
+        if fault := explain(str(error), ca_setting="REQUESTS_CA_BUNDLE"):
+            raise CatalogUnavailable(f"TLS with {shown} failed: {fault}") from error
         raise CatalogUnavailable(
             f"{shown} does not answer: {_reason(_origin(error))}; check --catalog-uri, and that its"
             " server runs"

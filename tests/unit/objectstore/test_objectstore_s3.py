@@ -25,6 +25,7 @@ from penstock.objectstore.errors import (
     ObjectStoreError,
     PreconditionFailed,
     Throttled,
+    TlsFailed,
     Unavailable,
     UnexpectedResponse,
 )
@@ -32,7 +33,9 @@ from penstock.objectstore.ports import LIST_PAGE_COUNT, ObjectStore
 from penstock.objectstore.retry import RetryingStore, RetryPolicy
 from penstock.objectstore.s3 import S3Store
 from penstock.objectstore.s3_credentials import credentials, region
-from tests.support.certs import Authority
+from penstock.objectstore.url import open_store
+from tests.support.certs import Authority, CertFiles
+from tests.support.ports import free_port
 from tests.support.s3_headers import SSE_HEADERS, told_headers
 from tests.support.stream_server import StreamServer
 
@@ -410,26 +413,90 @@ async def test_keys_of_the_url_are_not_mixed_with_those_of_the_environment(
         assert b"environment" not in raw.requests[0]
 
 
-async def test_certificates_of_the_environment_are_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = Authority(tmp_path).make("store")
-    raw = RawServer([OK])
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(made.certificate, made.key)
-    async with await asyncio.start_server(raw.serve, "127.0.0.1", 0, ssl=tls) as server:
-        config = S3Config(
+@asynccontextmanager
+async def tls_store(made: CertFiles | None, scheme: str = "https") -> AsyncIterator[S3Config]:
+    """A server with this certificate; None: without TLS."""
+    tls = None
+    if made is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(made.certificate, made.key)
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Respond as HTTP servers do to the begin of a TLS handshake."""
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    serve = refuse if tls is None else RawServer([OK]).serve
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as server:
+        yield S3Config(
             bucket="bucket",
-            endpoint=f"https://localhost:{server.sockets[0].getsockname()[1]}",
+            endpoint=f"{scheme}://localhost:{server.sockets[0].getsockname()[1]}",
             region="r",
             path_style=True,
             access_key="a",
             secret_key="b",
         )
-        with pytest.raises(Unavailable, match="InvalidCertificate UnknownIssuer"):
+
+
+async def test_certificates_of_the_environment_are_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Authority(tmp_path).make("store")
+    async with tls_store(made) as config:
+        with pytest.raises(TlsFailed, match=r"no trusted CA signed .* AWS_CA_BUNDLE"):
             await S3Store(config).put("k", b"")
         monkeypatch.setenv("AWS_CA_BUNDLE", str(made.ca))
         await S3Store(config).put("k", b"")
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "absent"))
-    with pytest.raises(InvalidStoreConfig, match=r"AWS_CA_BUNDLE names .*absent"):
-        S3Store(config)
+    empty = tmp_path / "empty"
+    empty.write_text("no certificates")
+    for path, fault in (
+        (tmp_path / "absent", "cannot be read"),
+        (empty, "has no valid certificates"),
+        (made.key, "has no valid certificates"),
+    ):
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(path))
+        message = rf"AWS_CA_BUNDLE names .*{path.name}.*{fault}"
+        with pytest.raises(InvalidStoreConfig, match=message):
+            S3Store(config)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "fault"),
+    [
+        ({"days": (-10, -5)}, "certificate has expired"),
+        ({"days": (5, 10)}, "is not valid yet. Compare the clocks"),
+        ({"hosts": ("other.example",)}, "does not name the host .* It names other.example"),
+        ({"hosts": ("10.0.0.1",)}, "does not name the host"),
+        (None, "the port does not use TLS. Write `http://`"),
+    ],
+    ids=["expired", "not yet valid", "host", "address", "plain"],
+)
+async def test_a_fault_of_tls_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificate: dict[str, Any] | None, fault: str
+) -> None:
+    """Also through the retries of `open_store`, which take 30 s."""
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(authority.file))
+    made = None if certificate is None else authority.make("store", **certificate)
+    async with tls_store(made) as config:
+        store = open_store(config)
+        with pytest.raises(TlsFailed, match=fault) as caught:
+            await store.put_if_absent("k", b"")
+        assert config.endpoint is not None
+        assert config.endpoint in str(caught.value)
+        assert not caught.value.retriable
+        await store.close()
+
+
+async def test_connections_without_an_answer_come_with_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Authority(tmp_path).make("store")
+    async with tls_store(made, scheme="http") as config:
+        with pytest.raises(Unavailable, match="if the store uses TLS, write https://"):
+            await S3Store(config).put("k", b"")
+    async with tls_store(None, scheme="http") as config:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+        with pytest.raises(Unavailable, match=r"HTTP_PROXY is set: add .* NO_PROXY"):
+            await S3Store(config).put("k", b"")

@@ -1,0 +1,44 @@
+"""Explain why OpenSSL could not complete a TLS handshake: what is wrong, and what to do. Pure.
+
+Source: the texts of OpenSSL and of Python's `ssl`, also inside of the errors of other libraries.
+"""
+
+from typing import Final
+
+_FAULTS: Final = (
+    (("certificate has expired",), "its certificate has expired: renew it"),
+    (
+        ("certificate is not yet valid",),
+        "its certificate is not valid yet: compare the clocks of both machines",
+    ),
+    (
+        ("Hostname mismatch", "IP address mismatch", "doesn't match"),
+        (
+            "its certificate does not name the host of this address: use an address that it names,"
+            " or add the host to its subject alternative names"
+        ),
+    ),
+    (
+        ("CERTIFICATE_VERIFY_FAILED", "certificate verify failed"),
+        "no trusted CA signed its certificate: name a PEM file with the certificate of its CA in",
+    ),
+    (
+        ("UNSUPPORTED_PROTOCOL", "PROTOCOL_VERSION", "HANDSHAKE_FAILURE", "NO_PROTOCOLS"),
+        "both sides have no version or cipher of TLS in common: enable TLS 1.2 or 1.3 there",
+    ),
+    (
+        ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "record layer failure"),
+        "its port does not use TLS: use the port that does, or connect without TLS",
+    ),
+)
+
+
+def explain(error_text: str, *, ca_setting: str) -> str:
+    """Return what is wrong and what to do; empty: it is not known.
+
+    ca_setting: the name of the setting that names the file of trusted CAs.
+    """
+    for signs, text in _FAULTS:
+        if any(sign in error_text for sign in signs):
+            return f"{text} {ca_setting}" if text.endswith(" in") else text
+    return ""
