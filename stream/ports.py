@@ -27,6 +27,7 @@ OWN_STREAM = StreamId(-1)
 
 
 NO_OBJECT = ObjectId(-1)
+NOTHING_CLEANED = Offset(0)
 
 
 class ObjectRole(IntEnum):
@@ -145,12 +146,15 @@ class CommitObjects:
     """One atomic transaction. Repeating it after a lost reply succeeds.
 
     wal_committed: recovery needs no slot below it. It never moves back; None does not change it.
+    cleaned_end: log compaction removed records from the replaced ranges in favor of others below
+    this offset; 0: nothing was removed.
     """
 
     objects: tuple[NewObject, ...] = ()
     replaced: tuple[ReplacedRange, ...] = ()
     closes: tuple[CloseStream, ...] = ()
     wal_committed: WalSequence | None = None
+    cleaned_end: Offset = NOTHING_CLEANED
 
 
 class BrokerIncarnation(NamedTuple):

@@ -2,8 +2,10 @@
 the log of another one, in the same objects.
 
 The broker that gets the request asks the leaders of the source where their partitions can be left.
-They answer when everything below that is committed. Then one request to the controller creates the
+They respond when everything below that is committed. Then one request to the controller creates the
 fork, with all its partitions or not at all. Partitions are left one by one, not at one moment.
+The controller refuses points that log compaction has passed meanwhile, and the leaders are asked
+again.
 
 Invariants: a fork holds every record that was acknowledged before the request (or before the wanted
 offset or time), and none that was not acknowledged. Nothing is copied: no object is read but for
@@ -33,6 +35,7 @@ from penstock.broker.wire.error_codes import known_code
 from penstock.broker.wire.errors import WireError
 from penstock.broker.wire.gen import list_offsets
 from penstock.controller.api.messages import ForkedPartition, TopicFork
+from penstock.controller.metadata.streams import is_cleaned_beyond
 from penstock.controller.metadata.topic_configs import FORK_SOURCE
 from penstock.stream.errors import StreamError
 
@@ -66,6 +69,7 @@ class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 _NO_ANSWER: Final = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, "no leader answered")
+_COMPACTED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its log is being compacted")
 _LEADER_CHANGED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader changed")
 
 Points: TypeAlias = dict[int, ForkedPartition | PointRefusal]
@@ -392,13 +396,16 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
     """Return the fork points of partitions that this broker leads, by topic in this order, once
     everything below them is committed. Costs one upload for all of them, and the reads of
     `find_fork_point` for each.
+
+    A fork at the end is left at the committed end, which no log compaction has passed: the high
+    watermark of the request may lie below what was compacted during the upload.
     """
     now = asyncio.get_running_loop().time()
     led = [
         {number: await wait_led(node, topic, number, now) for number in points}
         for topic, points in wanted
     ]
-    ends = [
+    acked_ends = [
         {at: found.high_watermark for at, found in topic.items() if isinstance(found, Partition)}
         for topic in led
     ]
@@ -414,13 +421,16 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
         if not isinstance(found, Partition):
             return PointRefusal(found, found.message)
         async with limit:
-            if not _has_committed(node, found, ends[at][number]):
+            end = _committed_end(node, found)
+            if end < acked_ends[at][number]:
                 return _LEADER_CHANGED
             try:
-                fork_point = await find_fork_point(node.storage, found, point, ends[at][number])
+                fork_point = await find_fork_point(node.storage, found, point, end)
             except Exception as error:  # noqa: BLE001 - refuse one partition, answer the others
                 return PointRefusal(code_of(error), str(error))
-            return fork_point if still_leads(node, found) else _LEADER_CHANGED
+            if not still_leads(node, found):
+                return _LEADER_CHANGED
+            return _compacted(node, found, point, fork_point) or fork_point
 
     keys = [
         (at, number, point)
@@ -434,18 +444,36 @@ async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[P
     return answers
 
 
-def _has_committed(node: Node, partition: Partition, end_offset: Offset) -> bool:
-    """Return whether the metadata have everything below `end_offset`, and its events."""
+def _committed_end(node: Node, partition: Partition) -> Offset:
+    """Return the end of what is acknowledged and committed; 0 if the topic is gone."""
+    data = node.image.streams.get(partition.log.data.stream_id)
+    return Offset(0) if data is None else min(data.end_offset, partition.high_watermark)
+
+
+def _compacted(
+    node: Node, partition: Partition, wanted: WantedPoint, found: ForkedPartition
+) -> PointRefusal | None:
+    """Return why a fork at this point would lack records. At the end, ask again; elsewhere they are
+    gone for good.
+    """
     data, txn = (
         node.image.streams.get(handle.stream_id)
         for handle in (partition.log.data, partition.log.txn)
     )
-    return (
-        data is not None
-        and txn is not None
-        and data.end_offset >= end_offset
-        and txn.end_offset >= min(end_offset, partition.log.txn.confirmed_offset)
+    if data is None or txn is None or txn.end_offset < found.txn_end_offset:
+        return _LEADER_CHANGED
+    # Log compaction may have left one batch without records around the wanted offset.
+    end = Offset(max(found.end_offset, wanted.offset))
+    if not is_cleaned_beyond(data, end):
+        return None
+    if wanted == WantedPoint():
+        return _COMPACTED
+    message = (
+        f"a fork at offset {end} may lack keys: log compaction went on to offset"
+        f" {data.cleaned_end}, and removed values that were replaced before it; fork the topic as"
+        " it is now, or a snapshot of that time"
     )
+    return PointRefusal(ErrorCode.OFFSET_OUT_OF_RANGE, message)
 
 
 def asks_for_fork_points(topics: Sequence[list_offsets.ListOffsetsTopic]) -> bool:

@@ -306,13 +306,14 @@ class ReplacedItem(Message, frozen=True, kw_only=True):
 
 class Commit(Message, frozen=True, kw_only=True):
     """Carry `stream.ports.CommitObjects`: one transaction of at most 20,000 ranges and 2,000
-    closes.
+    closes. cleaned_end: see `CommitObjects`; 0: the commit removes no records.
     """
 
     node_id: NodeId
     node_epoch: NodeEpoch
     objects: list[CommitObject] = []
     replaced: list[ReplacedItem] = []
+    cleaned_end: Offset = Offset(0)
     closes: list[CloseItem] = []
     wal_committed: WalSequence | None = None
 

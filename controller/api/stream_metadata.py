@@ -132,6 +132,7 @@ class ControllerStreamMetadata:
                 for c in commit.closes
             ],
             wal_committed=commit.wal_committed,
+            cleaned_end=commit.cleaned_end,
         )
         try:
             await self._client.commit(message, timeout_s=self._timeout_s)

@@ -97,7 +97,10 @@ class _Commit:
             if stream is not None:
                 check_owner(stream, self._me)
                 self._changes.records += replace_ranges(
-                    stream, sources, self._replacing.get(stream_id, [])
+                    stream,
+                    sources,
+                    self._replacing.get(stream_id, []),
+                    self._request.cleaned_end,
                 )
         for close in self._request.closes:
             self._close(close)

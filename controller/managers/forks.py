@@ -18,6 +18,7 @@ from penstock.controller.managers.result import Refused
 from penstock.controller.metadata.image import MetadataImage
 from penstock.controller.metadata.internal_topics import INTERNAL_TOPICS
 from penstock.controller.metadata.records import ForkPoint, PartitionRecord, StreamForked
+from penstock.controller.metadata.streams import is_cleaned_beyond
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_FINISHED, MIRROR_SOURCE
 
 
@@ -83,7 +84,7 @@ def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
 def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
     """Return the partitions of a fork, or None if the topic is none. Refuse with UNKNOWN_TOPIC (the
     source was deleted), INVALID_PARTITIONS (it has other partitions now) and OFFSET_NOT_MATCHED (a
-    log ends before its fork, or begins behind it).
+    log ends before its fork, or begins behind it, or was compacted past it).
     """
     wanted = topic.fork
     named = topic.configs.get(FORK_SOURCE)
@@ -135,6 +136,12 @@ def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork
             detail = (
                 f"{name}: a fork at offset {item.end_offset}, but its log begins at"
                 f" {data.start_offset}"
+            )
+            raise Refused(Status.OFFSET_NOT_MATCHED, detail)
+        if is_cleaned_beyond(data, item.end_offset):
+            detail = (
+                f"{name}: log compaction went on to offset {data.cleaned_end}, past the fork at"
+                f" offset {item.end_offset}, and may have removed records that the fork needs"
             )
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
         # Nothing below the log start is read, so a fork there may lie inside of a batch.

@@ -22,10 +22,16 @@ class NewRange(NamedTuple):
 
 
 def replace_ranges(
-    stream: StreamState, sources: Sequence[ReplacedItem], new: Sequence[NewRange]
+    stream: StreamState,
+    sources: Sequence[ReplacedItem],
+    new: Sequence[NewRange],
+    cleaned_end: Offset,
 ) -> list[RangesReplaced]:
     """Return records that exchange `sources` for `new`, all of this stream; none if all are
     trimmed. The caller checks permissions before.
+
+    cleaned_end: `new` lacks records that were replaced by others below this offset; 0: it lacks
+    none.
     """
     living = [source for source in sources if source.end_offset > stream.start_offset]
     for source in living:
@@ -42,8 +48,15 @@ def replace_ranges(
         )
         raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)
     removed = tuple(source.object_id for source in living)
+    cleaned_end = min(cleaned_end, stream.end_offset)
     return [
-        RangesReplaced(stream.stream_id, removed if index == 0 else (), item.object_id, item.part)
+        RangesReplaced(
+            stream.stream_id,
+            removed if index == 0 else (),
+            item.object_id,
+            item.part,
+            cleaned_end,
+        )
         for index, item in enumerate(replacing)
     ]
 

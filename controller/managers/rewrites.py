@@ -12,7 +12,7 @@ deleted), the refusal says so. Objects are not destroyed here. Source: ADR 0023;
 
 from collections.abc import Sequence
 
-from penstock.base.ids import Millis, ObjectId
+from penstock.base.ids import Millis, ObjectId, Offset
 from penstock.controller.api.messages import (
     ItemResult,
     ItemResults,
@@ -76,6 +76,8 @@ def commit_rewrite(
             )
     except Refused as refused:
         return refused.result()
+    # Only log compaction orders its exchanges. The job does not say where its pass ended.
+    cleaned_end = stream.end_offset if request.is_ordered else Offset(0)
     records: list[Record] = []
     results: list[ItemResult] = []
     for item in request.items:
@@ -83,7 +85,7 @@ def commit_rewrite(
             results.append(ItemResult(status=results[-1].status, detail=results[-1].detail))
             continue
         try:
-            records += _exchange(image, stream, item, now_ms)
+            records += _exchange(image, stream, item, cleaned_end, now_ms)
             results.append(ItemResult())
         except Refused as refused:
             results.append(ItemResult(status=refused.status, detail=refused.detail))
@@ -114,7 +116,11 @@ def _check_limits(request: CommitRewrite) -> None:
 
 
 def _exchange(
-    image: MetadataImage, stream: StreamState, item: RewriteItem, now_ms: Millis
+    image: MetadataImage,
+    stream: StreamState,
+    item: RewriteItem,
+    cleaned_end: Offset,
+    now_ms: Millis,
 ) -> Sequence[Record]:
     assert item.new.object_id is not None
     if prepared(image, item.new, item.new.object_id).was_committed:
@@ -133,7 +139,10 @@ def _exchange(
     return [
         *changes.records,
         *replace_ranges(
-            stream, sources, [NewRange(item.new.object_id, part) for part in item.new.ranges]
+            stream,
+            sources,
+            [NewRange(item.new.object_id, part) for part in item.new.ranges],
+            cleaned_end,
         ),
     ]
 

@@ -340,6 +340,8 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
     """The partition that it belongs to."""
     kind: str
     """What it holds: `meta`, `data` or `txn`."""
+    cleaned_end: Offset = Offset(0)
+    """See `ranges-replaced`. Only snapshots set it."""
 
 
 class StreamForked(_Record, tag="stream-forked", frozen=True, gc=False):
@@ -498,6 +500,8 @@ class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
     """The object that holds it from now on."""
     replacement: RangeEntry
     """The range in the new object."""
+    cleaned_end: Offset = Offset(0)
+    """Set by log compaction, which has removed records in favor of others below this offset."""
 
 
 class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):

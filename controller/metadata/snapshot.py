@@ -133,7 +133,9 @@ def _stream(stream: StreamState) -> Iterator[Record]:
     They precede the objects, whose ranges then fill the index. A range below the start would not be
     indexed.
     """
-    yield StreamCreated(stream.stream_id, stream.topic_id, stream.partition, stream.kind)
+    yield StreamCreated(
+        stream.stream_id, stream.topic_id, stream.partition, stream.kind, stream.cleaned_end
+    )
     opened = StreamOpened(stream.stream_id, stream.epoch, stream.node_id, stream.node_epoch)
     if stream.epoch >= 0:
         yield opened

@@ -63,6 +63,13 @@ def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntr
     )
 
 
+def is_cleaned_beyond(stream: "StreamState", offset: Offset) -> bool:
+    """Return whether log compaction may have removed records below `offset` in favor of others
+    above it. A fork there would have neither.
+    """
+    return stream.start_offset < offset < stream.cleaned_end
+
+
 def _released(before: Sequence[LogEntry], after: Sequence[LogEntry]) -> list[LogEntry]:
     """Return the entries of `before` that `after` does not have."""
     left = {(entry.object_id, entry.start_offset) for entry in after}
@@ -89,6 +96,8 @@ class StreamState(msgspec.Struct, gc=False):
     entries: list[LogEntry] = msgspec.field(default_factory=list[LogEntry])
     kept: KeptLog | None = None
     """What DeleteRecords cut off, while it can come back."""
+    cleaned_end: Offset = _ORIGIN
+    """Log compaction has removed records in favor of others below this offset."""
 
     @property
     def owner(self) -> BrokerIncarnation:
@@ -177,6 +186,7 @@ class StreamsImage:
         self._streams[record.stream_id] = StreamState(
             record.stream_id, record.topic_id, record.partition, record.kind
         )
+        self._streams[record.stream_id].cleaned_end = record.cleaned_end
 
     def fork(self, record: StreamForked) -> list[LogEntry]:
         """Copy the log of the source below the fork's end, and return the entries of the copy.
@@ -198,6 +208,7 @@ class StreamsImage:
             entries = [*kept, *entries]
         state.start_offset = min(start, record.end_offset)
         state.end_offset = record.end_offset
+        state.cleaned_end = min(source.cleaned_end, record.end_offset)
         state.entries = [_forked(entry, source.stream_id, record.end_offset) for entry in entries]
         self._forks.add(record.stream_id)
         return state.entries
@@ -294,6 +305,10 @@ class StreamsImage:
         else:
             insort(state.entries, entry, key=_start)
         return True
+
+    def note_cleaned(self, stream_id: StreamId, cleaned_end: Offset) -> None:
+        state = self.known(stream_id)
+        state.cleaned_end = max(state.cleaned_end, cleaned_end)
 
     def drop(self, stream_id: StreamId, object_ids: frozenset[ObjectId]) -> list[LogEntry]:
         """Remove the entries of these objects from one stream's index and return them."""

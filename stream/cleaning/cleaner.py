@@ -199,7 +199,7 @@ class LogCleaner:
         at = task.start
         while at < report.clean_end:
             async with self._turn:
-                at = await self._exchange(task.stream_id, at, rewriter, report)
+                at = await self._exchange(task, at, rewriter, report)
         report.took_s = asyncio.get_running_loop().time() - began
         return report
 
@@ -310,9 +310,10 @@ class LogCleaner:
     # --- writing ----------------------------------------------------------------------------------
 
     async def _exchange(
-        self, stream_id: StreamId, at: Offset, rewriter: "_Rewriter", report: CleaningReport
+        self, task: CleaningTask, at: Offset, rewriter: "_Rewriter", report: CleaningReport
     ) -> Offset:
         """Clean the next ranges. Return their end."""
+        stream_id = task.stream_id
         group = self._group(stream_id, at, report.clean_end)
         end = group[-1].range.end_offset
         reads = await self._reads(group, report, rewriter.is_needed)
@@ -338,7 +339,7 @@ class LogCleaner:
         new = NewObject(target.object_id, target.key, output.role, built.size_bytes, built.ranges)
         try:
             await self._metadata.commit(
-                CommitObjects(objects=(new,), replaced=replaced_by([output]))
+                CommitObjects(objects=(new,), replaced=replaced_by([output]), cleaned_end=task.end)
             )
         finally:  # without an answer, it may be done
             self._forget(stream_id, end)

@@ -2,7 +2,9 @@
 
 Not planted: a fork that keeps the sequences of its source's producers. They are known only if a
 transaction was open at the fork, and the same producer has to write to it.
-tests/unit/broker/test_forks.py finds it.
+tests/unit/broker/test_forks.py finds it. Nor log compaction that goes past a fork before the fork
+is created: the keys of the simulator are seldom written in that window.
+tests/system/test_system_forks.py and tests/unit/controller/test_controller_forks.py find it.
 """
 
 from collections.abc import Callable

@@ -74,12 +74,12 @@ DELETED_PARTITIONS_MAX = 8
 """More at once than the tests delete, except where the limit is what they are about."""
 
 
-def part(stream_id: int, start: int, end: int) -> RangeEntry:
+def part(stream_id: int, start: int, end: int, records: int | None = None) -> RangeEntry:
     return RangeEntry(
         StreamId(stream_id),
         Offset(start),
         Offset(end),
-        end - start,
+        end - start if records is None else records,
         10 * (end - start),
         Millis(end),
     )
@@ -335,6 +335,7 @@ class ManagersCluster:
         node: BrokerIncarnation,
         *items: CommitObject,
         replaced: Sequence[ReplacedItem] = (),
+        cleaned_end: int = 0,
         closes: Sequence[CloseItem] = (),
         wal: int | None = None,
         status: Status = Status.OK,
@@ -345,6 +346,7 @@ class ManagersCluster:
             node_epoch=node.node_epoch,
             objects=list(items),
             replaced=list(replaced),
+            cleaned_end=Offset(cleaned_end),
             closes=list(closes),
             wal_committed=None if wal is None else WalSequence(wal),
         )

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from penstock.base.ids import Millis
 from penstock.broker import cleaner_duty
 from penstock.broker.cleaner_duty import CleanerDuty
-from penstock.broker.handlers.forks import find_fork_points
+from penstock.broker.handlers.forks import PointRefusal, find_fork_points
 from penstock.broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
 from penstock.broker.partition.fork_point import WantedPoint
 from penstock.broker.wire.error_codes import ErrorCode
@@ -680,27 +680,72 @@ async def test_any_history_keeps_the_newest_record_of_each_key(log, world, seed)
     assert await log.leader.committed("t") == values
 
 
-async def test_a_fork_in_a_cleaned_part_ends_at_a_border_that_is_left(log, world):
+async def test_a_fork_is_not_left_where_log_compaction_has_removed_its_keys(log, world):
     """The leader has the old batches in memory; in the objects they are one gap."""
-    await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
+    times = [NOW + number for number in range(10)]
+    await log.produce(
+        *[keyed((b"k", b"%d" % at), timestamp=times[at]) for at in range(9)],
+        keyed((b"x", b"y"), timestamp=times[9]),
+    )
     await log.upload()
     duty = cleaner_of(log.leader)
     await duty.check()
     assert duty.removed_records == 8
+    await log.produce(keyed((b"k", b"9"), timestamp=NOW + 20))
     topic_id = world.image.topics.by_name("t").topic_id
-    for number, (offset, end) in enumerate({5: 0, 8: 8, 9: 9, 10: 10}.items()):
-        wanted = WantedPoint(offset=offset)
-        point = (await find_fork_points(log.leader, [("t", {0: wanted})]))[0][0]
+
+    async def point_at(**wanted):
+        return (await find_fork_points(log.leader, [("t", {0: WantedPoint(**wanted)})]))[0][0]
+
+    for wanted in ({"offset": 9}, {"offset": 1}, {"timestamp_ms": times[9]}):
+        refused = await point_at(**wanted)
+        assert isinstance(refused, PointRefusal)
+        assert refused.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert "may lack keys" in refused.message
+    whole = [b"8", b"y", b"9"]
+    wanted = {
+        "f0": ({"offset": 10}, whole[:2]),
+        "f1": ({"timestamp_ms": NOW + 11}, whole[:2]),
+        "f2": ({}, whole),
+        "f3": ({"offset": 0}, []),
+    }
+    for name, (at, values) in wanted.items():
+        point = await point_at(**at)
         assert isinstance(point, m.ForkedPartition)
-        assert point.end_offset == end
-        name = f"f{number}"
         world.topic(name, fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
         world.lead(name, log.brokers[1])
-        assert (await log.brokers[1].opened(name)).high_watermark == end
-        answer = await log.brokers[1].produce(name, keyed((b"own", b"z")))
-        assert answer.error_code == 0
-        found = await log.brokers[1].values_from(name, 0)
-        assert found == [*[b"8", b"y"][: max(0, end - 8)], b"z"]
+        await log.brokers[1].opened(name)
+        assert (await log.brokers[1].produce(name, keyed((b"own", b"z")))).error_code == 0
+        assert await log.brokers[1].values_from(name, 0) == [*values, b"z"]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_fork_has_what_log_compaction_removes_while_it_is_asked_for(
+    log, world, monkeypatch, is_open
+):
+    """A newer value is written and cleaned while the leader uploads the older one."""
+    await log.produce(keyed((b"k", b"old")))
+    leader = log.leader
+    upload = leader.storage.upload
+
+    async def slow_upload():
+        await upload()
+        await log.produce(keyed((b"k", b"new")))
+        if is_open:
+            assert (await leader.produce("t", transactional(7, 0, (b"k", b"open")))).error_code == 0
+        await upload()
+        duty = cleaner_of(leader, group_bytes_max=1)
+        await duty.check()
+        assert duty.removed_records == 1
+
+    monkeypatch.setattr(leader.storage, "upload", slow_upload)
+    point = (await find_fork_points(leader, [("t", {0: WantedPoint()})]))[0][0]
+    assert isinstance(point, m.ForkedPartition)
+    topic_id = world.image.topics.by_name("t").topic_id
+    world.topic("f", fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
+    world.lead("f", log.brokers[1])
+    await log.brokers[1].opened("f")
+    assert await log.brokers[1].committed("f") == [b"new"]
 
 
 async def test_a_fork_of_what_was_cleaned_meanwhile_is_asked_for_again(log, world):
@@ -713,5 +758,5 @@ async def test_a_fork_of_what_was_cleaned_meanwhile_is_asked_for_again(log, worl
     await cleaner_of(log.leader).check()
     topic_id = world.image.topics.by_name("t").topic_id
     fork = m.TopicFork(source_topic_id=topic_id, partitions=[before])
-    with pytest.raises(AssertionError, match="compacted meanwhile"):
+    with pytest.raises(AssertionError, match="past the fork at"):
         world.topic("f", fork=fork)

@@ -13,14 +13,16 @@ from penstock.controller.api.messages import (
     TopicFork,
     TrimStream,
 )
+from penstock.controller.api.rewrite_messages import CommitRewrite, RewriteItem, RewriteSource
 from penstock.controller.managers import configs, streams
 from penstock.controller.managers.log_changes import clipped
+from penstock.controller.managers.rewrites import commit_rewrite
 from penstock.controller.metadata.configs import TOPIC_RESOURCE
 from penstock.controller.metadata.objects import ObjectPhase
 from penstock.controller.metadata.records import PartitionRecord, RangeEntry
 from penstock.controller.metadata.shared_ranges import SharedRanges
 from penstock.controller.metadata.topic_configs import FORK_SOURCE, MIRROR_SOURCE, open_mirror
-from penstock.stream.ports import NO_OBJECT, OWN_STREAM, BrokerIncarnation
+from penstock.stream.ports import NO_OBJECT, OWN_STREAM, BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import (
     ManagersCluster,
     part,
@@ -277,6 +279,69 @@ def test_a_border_that_log_compaction_may_have_moved_is_refused(cluster: Forking
     cluster.commit(cluster.node, uploaded(item, ranges), replaced=[source])
     cluster.create(request, Status.OFFSET_NOT_MATCHED)
     cluster.create(cluster.request(25))
+
+
+def clean(cluster: Forking, start: int, cleaned_end: int) -> None:
+    """Exchange the range of ten records at `start`."""
+    (item,) = cluster.prepare(cluster.node)
+    (entry,) = cluster.image.streams.find(cluster.data, Offset(start), Offset(start + 1), 1)
+    source = replaced(cluster.data, entry.object_id, start, start + 10)
+    new = uploaded(item, part(cluster.data, start, start + 10, records=3))
+    cluster.commit(cluster.node, new, replaced=[source], cleaned_end=cleaned_end)
+
+
+def clean_by_a_job(cluster: Forking, start: int) -> None:
+    (item,) = cluster.prepare(cluster.node)
+    (entry,) = cluster.image.streams.find(cluster.data, Offset(start), Offset(start + 1), 1)
+    state = cluster.image.objects.get(entry.object_id)
+    assert state is not None
+    source = RewriteSource(key=state.key, start_offset=Offset(start), end_offset=Offset(start + 10))
+    ranges = part(cluster.data, start, start + 10, records=3)
+    new = msgspec.structs.replace(uploaded(item, ranges), role=ObjectRole.STREAM)
+    request = CommitRewrite(
+        stream_id=cluster.data, items=[RewriteItem(new=new, sources=[source])], is_ordered=True
+    )
+    cluster.run(commit_rewrite(cluster.image, request, cluster.now_ms))
+
+
+@pytest.mark.parametrize(
+    ("end", "cleaned_end", "status"),
+    [
+        (20, 30, Status.OFFSET_NOT_MATCHED),
+        (20, 21, Status.OFFSET_NOT_MATCHED),
+        (20, 20, Status.OK),
+        (30, 30, Status.OK),
+        (30, 99, Status.OK),  # nothing lies above the end of the log
+        (20, 0, Status.OK),  # object compaction
+        (0, 30, Status.OK),  # a fork without records
+    ],
+)
+def test_a_fork_that_log_compaction_has_passed_is_refused(
+    cluster: Forking, end: int, cleaned_end: int, status: Status
+) -> None:
+    """A record below it may be gone because of one above it."""
+    request = cluster.request(end)
+    clean(cluster, 0, cleaned_end)
+    cluster.image = snapshot_of(cluster.image)  # another controller is active
+    clean(cluster, 10, 0)
+    cluster.create(request, status)
+    frozen = msgspec.structs.replace(request, name="t@s", configs={FORK_SOURCE: "t"}, partitions=-1)
+    cluster.create(frozen, status)
+
+
+def test_a_fork_that_a_job_has_passed_is_refused(cluster: Forking) -> None:
+    request = cluster.request(20)
+    clean_by_a_job(cluster, 0)
+    cluster.create(request, Status.OFFSET_NOT_MATCHED)
+    cluster.create(cluster.request(30))
+
+
+def test_a_fork_of_a_fork_remembers_what_log_compaction_has_passed(cluster: Forking) -> None:
+    clean(cluster, 0, 30)
+    forked = cluster.fork(30)
+    (point,) = cluster.request(20).fork.partitions
+    fork = TopicFork(source_topic_id=forked.topic_id, partitions=[point])
+    cluster.create(NewTopic(name="g", partitions=1, fork=fork), Status.OFFSET_NOT_MATCHED)
 
 
 def test_own_ranges_name_no_other_stream(cluster: Forking) -> None:

@@ -1,0 +1,141 @@
+"""Snapshots and forks of compacted topics while a leader hangs: no key is missing."""
+
+import asyncio
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from penstock import scan
+from penstock.broker.wire.apis import CREATE_TOPICS
+from penstock.broker.wire.gen import create_topics
+from penstock.deploy.clients.wire import WireClient
+from penstock.deploy.local.handle import LocalCluster
+from penstock.lake.manifest.errors import UnknownPartition
+from penstock.lake.manifest.view import ClusterView
+from penstock.lake.rewrite.plan import ranges_of
+from penstock.objectstore.url import open_store
+from tests.support.waiting import until, wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+
+SETTINGS = {
+    "broker.session.timeout.ms": "10min",
+    "broker.session.grace.ms": "10min",
+    "log.cleaner.backoff.ms": "100ms",
+    # Only requests for fork points upload what was written.
+    "upload.block.max.age.ms": "1h",
+}
+OTHERS = {f"other{number}": bytes(900_000) for number in range(10)}
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+def write(bootstrap: str, **records: bytes) -> None:
+    """Write records, by key."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for key, value in records.items():
+        producer.produce("t0", value, key.encode(), partition=0)
+    assert producer.flush(30) == 0
+
+
+def create(port: int, **forks: dict[str, str]) -> dict[str, tuple[int, str | None]]:
+    """Let the broker at this port create topics. Return the error of each."""
+    topics = [
+        create_topics.CreatableTopic(
+            name,
+            -1,
+            -1,
+            [],
+            [create_topics.CreatableTopicConfig(*config) for config in configs.items()],
+        )
+        for name, configs in forks.items()
+    ]
+    request = create_topics.CreateTopicsRequest(topics, timeout_ms=60_000)
+    codec = create_topics.encode_request, create_topics.decode_response
+    with WireClient(f"127.0.0.1:{port}") as client:
+        answer = client.ask(CREATE_TOPICS, request, *codec, timeout_s=90)
+    return {topic.name: (topic.error_code, topic.error_message) for topic in answer.topics}
+
+
+def values(store: str, topic: str, snapshot: str | None = None) -> list[bytes]:
+    """Return all values of the key."""
+    rows = scan(store, topic, snapshot=snapshot).to_table().to_pylist()
+    return [row["value"] for row in rows if row["key"] == b"k"]
+
+
+def in_time(store: str, topic: str, snapshot: str) -> list[bytes]:
+    """Return the values of a snapshot once readers see it."""
+    found: list[list[bytes]] = []
+
+    def is_found() -> bool:
+        with suppress(UnknownPartition):
+            found.append(values(store, topic, snapshot))
+        return bool(found)
+
+    wait_until(is_found)
+    return found[0]
+
+
+async def committed_end(store_url: str, topic: str) -> int:
+    store = open_store(store_url)
+    try:
+        view = ClusterView(store, "")
+        await view.refresh()
+        (log,) = await view.committed(topic)
+        return max((item.range.end_offset for item in ranges_of(log)), default=0)
+    finally:
+        await store.close()
+
+
+async def test_a_key_that_was_acknowledged_is_in_a_snapshot_that_a_hung_leader_delays(
+    tmp_path: Path,
+) -> None:
+    settings = [part for item in SETTINGS.items() for part in ("--set", "=".join(item))]
+    with LocalCluster(
+        ["--log-level", "error", "--store", f"file:{tmp_path}", *settings]
+    ) as cluster:
+        store = cluster.state().store_url
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        topics = [
+            NewTopic(f"t{number}", 1, replica_assignment=[[number]], config=COMPACTED)
+            for number in (0, 1)
+        ]
+        for future in admin.create_topics(topics).values():
+            await asyncio.to_thread(future.result, 30)
+        # More than log compaction exchanges at once, so no exchange lies across the fork point.
+        await asyncio.to_thread(write, cluster.bootstrap, k=b"old", **OTHERS)
+
+        async def is_only_in_the_wal() -> bool:
+            with suppress(UnknownPartition):
+                return await committed_end(store, "t0") == 0
+            return False
+
+        await until(is_only_in_the_wal)
+        living, hung = cluster.brokers()
+        source = {"penstock.fork.source": "t0"}
+        wanted = {"t0@s": source, "t1@s": {"penstock.fork.source": "t1"}}
+        cluster.kill([hung], signal.SIGSTOP)
+        try:
+            request = asyncio.create_task(asyncio.to_thread(create, living.port, **wanted))
+
+            async def has_fork_point() -> bool:
+                return await committed_end(store, "t0") == 1 + len(OTHERS)
+
+            await until(has_fork_point)
+            await asyncio.to_thread(write, f"127.0.0.1:{living.port}", k=b"new")
+            uploaded = await asyncio.to_thread(create, living.port, copy=source)
+            assert uploaded["copy"][0] == 0, uploaded
+            await until(lambda: asyncio.to_thread(lambda: values(store, "t0") == [b"new"]))
+            assert not request.done()
+        finally:
+            cluster.kill([hung], signal.SIGCONT)
+        assert await request == {"t0@s": (0, None), "t1@s": (0, None)}
+        frozen = await asyncio.to_thread(in_time, store, "t0", "s")
+        assert frozen == [b"new"]
+        # An earlier state is gone, and is not passed off as complete.
+        before = {**source, "penstock.fork.offsets": "0:11"}
+        code, message = (await asyncio.to_thread(create, living.port, before=before))["before"]
+        assert (code, "may lack keys" in (message or "")) == (1, True), message
