@@ -8,7 +8,7 @@ accept is left out and reported; it cannot stop a broker.
 Source: Kafka `DynamicBrokerConfig`; KIP-226.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -18,7 +18,12 @@ from penstock.broker.config import BrokerConfig
 from penstock.broker.listener_settings import listener_field
 from penstock.broker.security.config import SecurityConfig
 from penstock.controller.metadata.kafka_config import KafkaConfig
-from penstock.controller.metadata.topic_configs import ConfigType
+from penstock.controller.metadata.topic_configs import (
+    BROKER_SYNONYMS,
+    NO_EFFECT,
+    TOPIC_CONFIGS,
+    ConfigType,
+)
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
 
@@ -64,10 +69,30 @@ _NO_BUFFERS: Final = (
 )
 
 
+_NO_TIERS: Final = "No effect, accepted for Kafka tools: all data are in the object store."
+
+
 def _unused(
     name: str, kind: ConfigType, default: str, doc: str, low: int | None = None
 ) -> KafkaConfig:
     return KafkaConfig(name, kind, default, doc, low)
+
+
+def _unused_of_topics() -> Iterator[KafkaConfig]:
+    """Yield the defaults of topic configs that have no effect, with the limits of those."""
+    for name, config in TOPIC_CONFIGS.items():
+        has_effect = not config.doc.startswith(NO_EFFECT) and name != "compression.type"
+        if name in BROKER_SYNONYMS and not has_effect:
+            low = int(config.low) if config.type in {ConfigType.INT, ConfigType.LONG} else None
+            low = low if config.also is None else min(low or 0, config.also)
+            yield KafkaConfig(
+                BROKER_SYNONYMS[name],
+                config.type,
+                config.default,
+                config.doc,
+                low,
+                choices=config.choices,
+            )
 
 
 _THROTTLES: Final = tuple(
@@ -78,6 +103,18 @@ _THROTTLES: Final = tuple(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     )
 )
+_NO_REPORTERS: Final = "No effect, accepted for Kafka tools: Prometheus reads the metrics."
+_REMOTE_SIZES: Final = (
+    ("remote.log.index.file.cache.total.size.bytes", "1073741824"),
+    ("remote.log.manager.copy.max.bytes.per.second", "9223372036854775807"),
+    ("remote.log.manager.fetch.max.bytes.per.second", "9223372036854775807"),
+)
+_REMOTE_POOLS: Final = (
+    ("remote.log.manager.copier.thread.pool.size", "10"),
+    ("remote.log.manager.expiration.thread.pool.size", "10"),
+    ("remote.log.manager.follower.thread.pool.size", "2"),
+    ("remote.log.reader.threads", "10"),
+)
 THROTTLES: Final = frozenset(config.name for config in _THROTTLES)
 """Kafka shows them as read-only, and only where they are set."""
 
@@ -85,6 +122,12 @@ UNUSED: Final[Mapping[str, KafkaConfig]] = {
     config.name: config
     for config in (
         *_THROTTLES,
+        *_unused_of_topics(),
+        _unused("metric.reporters", ConfigType.LIST, "", _NO_REPORTERS),
+        _unused("remote.fetch.max.wait.ms", ConfigType.INT, "500", _NO_TIERS, 1),
+        _unused("remote.list.offsets.request.timeout.ms", ConfigType.LONG, "30000", _NO_TIERS, 1),
+        *(_unused(name, ConfigType.LONG, default, _NO_TIERS, 1) for name, default in _REMOTE_SIZES),
+        *(_unused(name, ConfigType.INT, default, _NO_TIERS, 1) for name, default in _REMOTE_POOLS),
         _unused("background.threads", ConfigType.INT, "10", _NO_THREADS, 1),
         _unused("num.io.threads", ConfigType.INT, "8", _NO_THREADS, 1),
         _unused("num.network.threads", ConfigType.INT, "3", _NO_THREADS, 1),

@@ -8,6 +8,7 @@ Source: Kafka `ConfigHelper`, `DynamicBrokerConfig`, `ConfigAdminManager`.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from penstock.base.listeners import PLAINTEXT
 from penstock.base.settings import Field, Kind, text_of
 from penstock.broker.dynamic_settings import (
     THROTTLES,
@@ -30,7 +31,7 @@ from penstock.broker.handlers.config_entry import (
 )
 from penstock.broker.handlers.node import Node
 from penstock.broker.listener_settings import listener_field
-from penstock.controller.metadata.topic_configs import ConfigType
+from penstock.controller.metadata.topic_configs import BROKER_SYNONYMS, ConfigType
 
 _TYPES: Final = {
     Kind.BOOL: ConfigType.BOOLEAN,
@@ -41,6 +42,9 @@ _TYPES: Final = {
     Kind.LISTENERS: ConfigType.LIST,
     Kind.SECRET: ConfigType.PASSWORD,
 }
+_NULLABLE: Final = frozenset({Kind.TEXT, Kind.PATH})
+"""Settings that are null in Kafka while they have no value. One is not."""
+_AUTHORIZER: Final = "authorizer.class.name"
 ALL_BROKERS: Final = ""
 
 
@@ -66,7 +70,7 @@ def described_name_problem(node: Node, name: str) -> str:
 
 def broker_entries(node: Node) -> list[ConfigEntry]:
     """Return all settings of this broker, and those without effect that are set."""
-    own, common = _layers(node)
+    own, common = broker_layers(node)
     return [
         *(_entry(node, field, own, common) for field in all_settings().values()),
         *(_listener_entry(node, name, own, common) for name in _of_listeners(node, own, common)),
@@ -86,7 +90,8 @@ def common_entries(node: Node) -> list[ConfigEntry]:
     ]
 
 
-def _layers(node: Node) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def broker_layers(node: Node) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return the configs of this broker, and those of all brokers."""
     configs = node.image.configs
     return configs.broker(str(node.node_id)), configs.broker(ALL_BROKERS)
 
@@ -100,8 +105,8 @@ def _entry(
     has_static: bool = True,
 ) -> ConfigEntry:
     setting, name = field.setting, field.name
-    static = text_of(setting, node.static_settings.value(field))
-    default = text_of(setting, field.default)
+    static = _shown(field, node.static_settings.value(field))
+    default = _shown(field, field.default)
     shown = str(node.node_id) if name == "node.id" else static
     dynamic = [
         (layer[name] if name in layer and not problem(name, layer[name]) else None, source)
@@ -118,6 +123,22 @@ def _entry(
         is_read_only=not setting.is_dynamic,
         is_sensitive=setting.kind is Kind.SECRET,
     )
+
+
+def _shown(field: Field, value: object) -> str | None:
+    """Return a value as Kafka shows it: null for a text that is not set, and listeners with their
+    names.
+    """
+    setting = field.setting
+    if setting.kind is Kind.LISTENERS:
+        named = [
+            text if "://" in text else f"{PLAINTEXT}://{text}"
+            for text in text_of(setting, value).split(",")
+            if text
+        ]
+        return ",".join(named) or None
+    is_nullable = setting.kind in _NULLABLE and field.name != _AUTHORIZER
+    return text_of(setting, value) or (None if is_nullable else "")
 
 
 def _of_listeners(node: Node, own: Mapping[str, str], common: Mapping[str, str]) -> list[str]:
@@ -182,18 +203,26 @@ def checked_values(
     if fixed:
         shown = ", ".join(name[:100] for name in fixed)
         unknown = [name[:100] for name in fixed if setting_of(name) is None]
-        hint = f"; there is no setting {unknown[0]}" if unknown else ""
+        hint = f"; {_hint(unknown[0])}" if unknown else ""
         raise BrokerConfigRefused(f"Cannot update these configs dynamically: Set({shown}){hint}")
     stored = [
         (name, None if value is None else _checked_value(name, value)) for name, value in values
     ]
     changed = {**present, **dict(stored)}
     kept = {name: value for name, value in changed.items() if value is not None}
-    own, common = _layers(node)
+    own, common = broker_layers(node)
     layers = (kept, own) if broker == ALL_BROKERS else (common, kept)
     if found := conflict(node.static_settings, *layers):
         raise BrokerConfigRefused(found)
     return stored
+
+
+def _hint(unknown: str) -> str:
+    """Return what to do instead of setting a config that brokers do not have."""
+    of_topics = [name for name, synonym in BROKER_SYNONYMS.items() if synonym == unknown]
+    if of_topics:
+        return f"there are no defaults for all topics: set {of_topics[0]} of each topic"
+    return f"there is no setting {unknown}"
 
 
 def _checked_value(name: str, value: str) -> str:

@@ -21,8 +21,8 @@ DYNAMIC_GROUP: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """synonyms: all values of the config, as (name, value, source), the one that is used first.
-    has_synonyms: whether DescribeConfigs lists them.
+    """synonyms: all values of the config, as (name, value, source), the one that is used first;
+    none for null, the default. has_synonyms: whether DescribeConfigs lists them.
     """
 
     name: str
@@ -34,12 +34,12 @@ class ConfigEntry:
     has_synonyms: bool = True
 
     @property
-    def value(self) -> str:
-        return self.synonyms[0][1]
+    def value(self) -> str | None:
+        return self.synonyms[0][1] if self.synonyms else None
 
     @property
     def source(self) -> int:
-        return self.synonyms[0][2]
+        return self.synonyms[0][2] if self.synonyms else DEFAULT
 
 
 def synonyms_of(name: str, *values: tuple[str | None, int]) -> tuple[tuple[str, str, int], ...]:

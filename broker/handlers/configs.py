@@ -18,12 +18,15 @@ from penstock.broker.groups.configs import group_defaults
 from penstock.broker.handlers.authorization import allows_cluster, allows_group, allows_topic
 from penstock.broker.handlers.broker_configs import (
     broker_entries,
+    broker_layers,
     common_entries,
     described_name_problem,
 )
 from penstock.broker.handlers.config_entry import (
     DEFAULT,
+    DYNAMIC_BROKER,
     DYNAMIC_CLIENT_METRICS,
+    DYNAMIC_DEFAULT_BROKER,
     DYNAMIC_GROUP,
     DYNAMIC_TOPIC,
     ConfigEntry,
@@ -56,7 +59,12 @@ from penstock.controller.metadata.configs import (
 )
 from penstock.controller.metadata.group_configs import GROUP_CONFIGS
 from penstock.controller.metadata.kafka_config import KafkaConfig
-from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
+from penstock.controller.metadata.topic_configs import (
+    BROKER_SYNONYMS,
+    BROKER_SYNONYMS_WITHOUT_DEFAULT,
+    TOPIC_CONFIGS,
+    TopicConfig,
+)
 from penstock.controller.metadata.topic_names import is_topic_name
 
 CONFIGS_MAX: Final = 50_000
@@ -73,22 +81,40 @@ _UNNAMED: Final = {
 """Why these resources need a name."""
 
 
-def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return all configs of a topic with the given overrides; internal ones only if they are
-    set.
+def topic_entries(node: Node, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return all configs of a topic with the given overrides; internal ones only if they are set.
+    As in Kafka, configs of brokers are defaults of those of topics. Only those without effect can
+    be set here. A cluster of Kafka 4.2 has `min.insync.replicas` among them from the start, which
+    belongs to its eligible leader replicas.
     """
+    layers = broker_layers(node)
     return [
-        ConfigEntry(
-            config.name,
-            synonyms_of(
-                config.name, (overrides.get(config.name), DYNAMIC_TOPIC), (config.default, DEFAULT)
-            ),
-            config.type,
-            config.doc,
-        )
+        _topic_entry(config, overrides, layers)
         for config in TOPIC_CONFIGS.values()
         if not config.is_internal or config.name in overrides
     ]
+
+
+def _topic_entry(
+    config: TopicConfig, overrides: Mapping[str, str], layers: tuple[Mapping[str, str], ...]
+) -> ConfigEntry:
+    own, common = layers
+    in_broker = BROKER_SYNONYMS.get(config.name, config.name)
+    synonyms = (
+        *synonyms_of(config.name, (overrides.get(config.name), DYNAMIC_TOPIC)),
+        *synonyms_of(
+            in_broker,
+            (own.get(in_broker), DYNAMIC_BROKER),
+            (common.get(in_broker), DYNAMIC_DEFAULT_BROKER),
+        ),
+    )
+    lists_default = config.is_internal or (
+        config.name in BROKER_SYNONYMS and config.name not in BROKER_SYNONYMS_WITHOUT_DEFAULT
+    )
+    if lists_default or not synonyms:
+        synonyms = (*synonyms, (in_broker, config.default, DEFAULT))
+    has_synonyms = lists_default or synonyms[0][2] != DEFAULT
+    return ConfigEntry(config.name, synonyms, config.type, config.doc, has_synonyms=has_synonyms)
 
 
 def group_entries(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> list[ConfigEntry]:
@@ -260,7 +286,7 @@ def _entries_of_topic(node: Node, name: str) -> list[ConfigEntry] | tuple[ErrorC
         return ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION.message
     if node.image.topics.by_name(name) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
-    return topic_entries(node.image.configs.topic(name))
+    return topic_entries(node, node.image.configs.topic(name))
 
 
 def _config_result(

@@ -159,7 +159,7 @@ def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTo
             CreatableTopicConfigs(
                 entry.name, entry.value, entry.is_read_only, entry.source, entry.is_sensitive
             )
-            for entry in configs.topic_entries(overrides)
+            for entry in configs.topic_entries(node, overrides)
         ],
     )
 

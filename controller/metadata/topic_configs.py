@@ -164,7 +164,7 @@ def _string(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
 
 
 def _throttled(name: str) -> TopicConfig:
-    doc = f"{_KEPT}no data move between brokers."
+    doc = f"{NO_EFFECT}no data move between brokers."
     return TopicConfig(name, ConfigType.LIST, "", doc, item=_THROTTLED)
 
 
@@ -175,7 +175,8 @@ MIRROR_FINISHED = "penstock.mirror.finished"
 UNDELETE = "penstock.undelete"
 """Not a config of a topic: in CreateTopics it names the deleted topic that comes back."""
 
-_KEPT = "No effect, accepted for Kafka tools: "
+NO_EFFECT = "No effect, accepted for Kafka tools: "
+"""Begins the doc of such a config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,16 +286,22 @@ _ALL = (
         "compression.gzip.level",
         ConfigType.INT,
         "-1",
-        f"{_KEPT}batches are never compressed again.",
+        f"{NO_EFFECT}batches are never compressed again.",
         low=1,
         high=9,
         also=-1,
     ),
-    _int("compression.lz4.level", 9, f"{_KEPT}batches are never compressed again.", low=1, high=17),
+    _int(
+        "compression.lz4.level",
+        9,
+        f"{NO_EFFECT}batches are never compressed again.",
+        low=1,
+        high=17,
+    ),
     _int(
         "compression.zstd.level",
         3,
-        f"{_KEPT}batches are never compressed again.",
+        f"{NO_EFFECT}batches are never compressed again.",
         low=-131_072,
         high=22,
     ),
@@ -304,29 +311,33 @@ _ALL = (
         "How long log compaction keeps tombstones after the first pass over them.",
     ),
     _long(
-        "file.delete.delay.ms", 60_000, f"{_KEPT}objects have one read grace for the whole cluster."
+        "file.delete.delay.ms",
+        60_000,
+        f"{NO_EFFECT}objects have one read grace for the whole cluster.",
     ),
     _long(
         "flush.messages",
         INT64_MAX,
-        f"{_KEPT}every acknowledged record is in the object store.",
+        f"{NO_EFFECT}every acknowledged record is in the object store.",
         low=1,
     ),
-    _long("flush.ms", INT64_MAX, f"{_KEPT}every acknowledged record is in the object store."),
+    _long("flush.ms", INT64_MAX, f"{NO_EFFECT}every acknowledged record is in the object store."),
     _throttled("follower.replication.throttled.replicas"),
-    _int("index.interval.bytes", 4_096, f"{_KEPT}objects carry one index entry for each block."),
+    _int(
+        "index.interval.bytes", 4_096, f"{NO_EFFECT}objects carry one index entry for each block."
+    ),
     TopicConfig(
         "internal.segment.bytes",
         ConfigType.INT,
         "1048576",
-        f"{_KEPT}there are no segments.",
+        f"{NO_EFFECT}there are no segments.",
         low=INT32_MIN,
         high=INT32_MAX,
         is_internal=True,
     ),
     _throttled("leader.replication.throttled.replicas"),
-    _long("local.retention.bytes", -2, f"{_KEPT}brokers keep no local data.", low=-2),
-    _long("local.retention.ms", -2, f"{_KEPT}brokers keep no local data.", low=-2),
+    _long("local.retention.bytes", -2, f"{NO_EFFECT}brokers keep no local data.", low=-2),
+    _long("local.retention.ms", -2, f"{NO_EFFECT}brokers keep no local data.", low=-2),
     _long(
         "max.compaction.lag.ms",
         INT64_MAX,
@@ -366,7 +377,7 @@ _ALL = (
     _int(
         "min.insync.replicas",
         1,
-        f"{_KEPT}durability comes from the object store, not from replicas.",
+        f"{NO_EFFECT}durability comes from the object store, not from replicas.",
         low=1,
     ),
     TopicConfig(
@@ -407,7 +418,7 @@ _ALL = (
         choices=("true", "false"),
         is_internal=True,
     ),
-    _bool("preallocate", f"{_KEPT}there are no files."),
+    _bool("preallocate", f"{NO_EFFECT}there are no files."),
     TopicConfig(
         RECORD_VALIDATION,
         ConfigType.STRING,
@@ -419,8 +430,8 @@ _ALL = (
         choices=(VALIDATES_ALL, VALIDATES_SAMPLES, VALIDATES_HEADERS),
         is_internal=True,
     ),
-    _bool("remote.log.copy.disable", f"{_KEPT}all data are remote."),
-    _bool("remote.log.delete.on.disable", f"{_KEPT}all data are remote."),
+    _bool("remote.log.copy.disable", f"{NO_EFFECT}all data are remote."),
+    _bool("remote.log.delete.on.disable", f"{NO_EFFECT}all data are remote."),
     _bool(
         "remote.storage.enable",
         "Kafka's tiered storage, which there is none of: all data are in the object store.",
@@ -442,21 +453,59 @@ _ALL = (
     _int(
         "segment.bytes",
         1_073_741_824,
-        f"{_KEPT}retention deletes whole ranges, and uploads and compaction set their size.",
+        f"{NO_EFFECT}retention deletes whole ranges, and uploads and compaction set their size.",
         low=1_048_576,
     ),
-    _int("segment.index.bytes", 10_485_760, f"{_KEPT}there are no index files.", low=4),
-    _long("segment.jitter.ms", 0, f"{_KEPT}there are no segments."),
+    _int("segment.index.bytes", 10_485_760, f"{NO_EFFECT}there are no index files.", low=4),
+    _long("segment.jitter.ms", 0, f"{NO_EFFECT}there are no segments."),
     _long(
         "segment.ms",
         604_800_000,
-        f"{_KEPT}a range is committed within upload.block.max.age.ms.",
+        f"{NO_EFFECT}a range is committed within upload.block.max.age.ms.",
         low=1,
     ),
-    _bool("unclean.leader.election.enable", f"{_KEPT}a new leader has every acknowledged record."),
+    _bool(
+        "unclean.leader.election.enable", f"{NO_EFFECT}a new leader has every acknowledged record."
+    ),
 )
 
 TOPIC_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _ALL}
+
+BROKER_SYNONYMS: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.type": "compression.type",
+    "compression.zstd.level": "compression.zstd.level",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "local.retention.bytes": "log.local.retention.bytes",
+    "local.retention.ms": "log.local.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""The configs of Kafka's brokers that are the defaults of those of topics."""
+BROKER_SYNONYMS_WITHOUT_DEFAULT = frozenset(
+    {"flush.ms", "retention.ms", "segment.jitter.ms", "segment.ms"}
+)
+"""Kafka has these defaults in other units, and does not list them among the synonyms."""
 CONFIG_DEFAULTS = {config.name: config.default for config in _ALL}
 
 

@@ -77,8 +77,9 @@ Streams groups (KIP-1071, `group.protocol=streams`) have the assignor `sticky`, 
 
 Brokers have configs of their own and configs for all of them (`kafka-configs.sh --entity-type brokers`), with Kafka's sources and synonyms.
 Live settings of Penstock change at once, also some that Kafka refuses, such as `num.partitions`.
-The rates of `kafka-reassign-partitions.sh --throttle` and a few sizes of thread pools are stored and have no effect.
-Unlike Kafka, brokers refuse names that they do not know, and there are no defaults for all topics.
+Those of Kafka that mean nothing here are stored and have no effect: the rates of `kafka-reassign-partitions.sh --throttle`, sizes of thread pools and segments, tiered storage, `min.insync.replicas`.
+Unlike Kafka, brokers refuse names that they do not know, the settings of TLS and SASL, which come from files, and defaults for all topics that would have an effect, such as `log.retention.ms`: set them on each topic.
+A topic without `min.insync.replicas` has it from the defaults, source 5; a new cluster of Kafka 4.2 stores it for all brokers, source 3, because of its eligible leader replicas.
 
 A Fetch with a rack (version 11 and later) may be answered with a preferred read replica: any broker in that rack, because all of them can read what is in the store ([Read in the own zone](../how-to/tune-latency-and-cost.md#read-in-the-own-zone)).
 A Fetch with the replica id and epoch of a live broker asks where the records are: in its answer, MessagePack that names WAL slots takes their place ([ADR 0107](../adr/0107-tails-in-the-rack.md)). From anyone else it gets NOT_LEADER_OR_FOLLOWER.

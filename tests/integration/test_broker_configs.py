@@ -17,10 +17,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.controller.metadata.configs import BROKER_RESOURCE
+from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode
+from penstock.broker.wire.gen import create_topics
+from penstock.controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from tests.support.clients import TIMEOUT_S
 from tests.support.cluster import Cluster
-from tests.support.conversation import alter_configs, describe_configs_of
+from tests.support.conversation import alter_configs, ask, describe_configs_of
 from tests.support.waiting import until
 
 ALL = (BROKER_RESOURCE, "")
@@ -142,3 +145,79 @@ async def test_an_admin_client_changes_and_describes_its_broker(cluster: Cluster
         assert configs["node.id"].is_read_only
 
     await asyncio.to_thread(run)
+
+
+async def test_what_is_not_set_is_null_and_listeners_have_names(cluster: Cluster) -> None:
+    found = await asyncio.to_thread(
+        describe_configs_of, address(cluster, 0), (BROKER_RESOURCE, "0")
+    )
+    values = {name: (item["value"], item["config_source"]) for name, item in found.items()}
+    listeners, _ = values["listeners"]
+    assert all(part.startswith("PLAINTEXT://") for part in listeners.split(","))
+    for name in ("advertised.listeners", "broker.rack", "ssl.keystore.location"):
+        assert values[name] == (None, 5), name
+        assert found[name]["synonyms"] == []
+    for name in ("authorizer.class.name", "max.connections.per.ip.overrides"):
+        assert values[name] == ("", 5), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("min.insync.replicas", "2", None),
+        ("log.segment.bytes", "1073741824", None),
+        ("log.preallocate", "true", None),
+        ("log.flush.interval.ms", "1000", None),
+        ("compression.type", "zstd", None),
+        ("compression.gzip.level", "-1", None),
+        ("unclean.leader.election.enable", "true", None),
+        ("metric.reporters", "a.B", None),
+        ("remote.log.reader.threads", "10", None),
+        ("min.insync.replicas", "0", "Value must be at least 1"),
+        ("compression.type", "best", "must be one of"),
+        ("log.retention.ms", "1", "set retention.ms of each topic"),
+        ("message.max.bytes", "1", "set max.message.bytes of each topic"),
+        ("no.such", "1", "there is no setting no.such"),
+    ],
+)
+async def test_configs_of_kafka_are_accepted_where_they_mean_nothing_here(
+    cluster: Cluster, name: str, value: str, reason: str | None
+) -> None:
+    at = address(cluster, 0)
+    code, message = await asyncio.to_thread(alter_configs, at, ALL, {name: value})
+    if reason is None:
+        assert (code, message) == (0, None)
+        found = await asyncio.to_thread(describe_configs_of, at, ALL, name)
+        assert (found[name]["value"], found[name]["config_source"]) == (value, 3)
+    else:
+        assert code == ErrorCode.INVALID_REQUEST
+        assert reason in (message or "")
+
+
+async def test_configs_of_topics_come_from_those_of_brokers(cluster: Cluster) -> None:
+    """CreateTopics and DescribeConfigs tell the same source."""
+    at, name = address(cluster, 1), "min.insync.replicas"
+    request = create_topics.CreateTopicsRequest(timeout_ms=10_000, validate_only=True)
+    admin = AdminClient({"bootstrap.servers": at})
+    await asyncio.to_thread(admin.create_topics([NewTopic("sourced")])["sourced"].result, TIMEOUT_S)
+    for common, own, expected in (
+        (None, None, [("1", 5)]),
+        ("2", None, [("2", 3), ("1", 5)]),
+        ("2", "3", [("3", 2), ("2", 3), ("1", 5)]),
+    ):
+        await set_configs(cluster, None, min_insync_replicas=common)
+        await set_configs(cluster, 1, min_insync_replicas=own)
+        await until(lambda own=own: cluster.brokers[1].image.configs.broker("1").get(name) == own)
+        request.topics = [create_topics.CreatableTopic(f"sourced-{common}-{own}", 1, 1)]
+        created = await asyncio.to_thread(ask, at, apis.CREATE_TOPICS, request)
+        configs = {item["name"]: item for item in created["topics"][0]["configs"]}
+        assert (configs[name]["value"], configs[name]["config_source"]) == expected[0]
+        found = await asyncio.to_thread(
+            describe_configs_of, at, (TOPIC_RESOURCE, "sourced"), name, "retention.ms"
+        )
+        synonyms = [(item["value"], item["source"]) for item in found[name]["synonyms"]]
+        assert synonyms == expected
+        assert (found["retention.ms"]["config_source"], found["retention.ms"]["synonyms"]) == (
+            5,
+            [],
+        )

@@ -185,11 +185,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     Command("kafka-log-dirs --describe --topic-list tools-none"),
     Command("kafka-log-dirs --describe --broker-list 9"),
     # Configs.
-    Command(
-        f"kafka-configs --describe {_CONFIGS}",
-        "the default is listed under the name of the topic config",
-        "DEFAULT_CONFIG:retention.ms=604800000",
-    ),
+    Command(f"kafka-configs --describe {_CONFIGS}"),
     Command("kafka-configs --describe --entity-type topics --entity-name tools-none"),
     Command(f"kafka-configs --alter {_CONFIGS} --add-config retention.bytes=100000000"),
     Command(f"kafka-configs --alter {_CONFIGS} --delete-config retention.bytes"),

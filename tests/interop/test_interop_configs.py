@@ -5,12 +5,13 @@ requests and tools go to both.
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
+from penstock.broker.dynamic_settings import is_dynamic
 from penstock.broker.wire import apis
 from penstock.broker.wire.gen import (
     alter_configs,
@@ -74,12 +75,19 @@ def _comparable(results: Any) -> Any:
     return results
 
 
-async def same_configs(both: Both, kind: int, name: str, *keys: str) -> None:
-    """Check that both sides describe the same. Kafka takes a moment to show a change."""
+async def same_configs(
+    both: Both, kind: int, name: str, *keys: str, without: Sequence[str] = ()
+) -> None:
+    """Check that both sides describe the same, but for some configs. Kafka takes a moment to show a
+    change.
+    """
 
     async def are_same() -> bool:
         expected, found = await describe(both, kind, name, *keys)
         pairs[:] = [_comparable(found), _comparable(expected)]
+        for results in pairs:
+            for config in without:
+                results[0]["configs"].pop(config)
         return pairs[0] == pairs[1]
 
     pairs: list[Any] = []
@@ -466,3 +474,47 @@ async def test_a_resource_that_is_altered_twice_is_refused_as_by_kafka(both: Bot
         asked = incremental_alter_configs.IncrementalAlterConfigsRequest([resource, resource])
         expected, found = await both.ask(apis.INCREMENTAL_ALTER_CONFIGS, asked)
         assert found == expected
+
+
+EXPLAINED = {
+    **dict.fromkeys(
+        (
+            *("log.cleaner.delete.retention.ms", "log.cleaner.max.compaction.lag.ms"),
+            *("log.cleaner.min.cleanable.ratio", "log.cleaner.min.compaction.lag.ms"),
+            *("log.cleanup.policy", "log.message.timestamp.after.max.ms", "message.max.bytes"),
+            *("log.message.timestamp.before.max.ms", "log.message.timestamp.type"),
+            *("log.retention.bytes", "log.retention.ms"),
+        ),
+        "there are no defaults for all topics",
+    ),
+    "config.providers": "brokers have none",
+    "log.cleaner.io.max.bytes.per.second": "has a limit",
+    "max.connections": "has a limit",
+    "producer.id.expiration.ms": "a day, for all",
+    "transaction.partition.verification.enable": "is read when a broker starts",
+}
+"""Configs that Kafka changes while it runs and that are refused here."""
+
+
+async def test_configs_of_brokers_change_as_in_kafka(both: Both) -> None:
+    """Each config of Kafka is set to its value. Penstock changes some that Kafka does not."""
+    (described,), _ = await describe(both, BROKER, "1")
+    refused: set[str] = set()
+    for name, config in described["configs"].items():
+        change = incremental_alter_configs.AlterableConfig(name, SET, config["value"] or "")
+        resource = incremental_alter_configs.AlterConfigsResource(BROKER, "", [change])
+        asked = incremental_alter_configs.IncrementalAlterConfigsRequest([resource], True)
+        expected, found = await both.ask(apis.INCREMENTAL_ALTER_CONFIGS, asked)
+        codes = [answer["responses"][0]["error_code"] for answer in (expected, found)]
+        if codes[0] == 0 and codes[1] != 0:
+            refused.add(name)
+        elif codes[0] != 0 and codes[1] == 0:
+            assert is_dynamic(name)
+    assert refused <= EXPLAINED.keys()
+
+
+async def test_configs_of_topics_have_the_sources_and_synonyms_of_kafka(both: Both) -> None:
+    """Kafka stores `min.insync.replicas` for all brokers of a new cluster."""
+    topic = "sourced"
+    await both.create(topic, **{"retention.ms": "1000", "cleanup.policy": "compact"})
+    await same_configs(both, TOPIC, topic, without=("min.insync.replicas",))

@@ -530,9 +530,12 @@ async def test_describe_configs(fixture: Fixture) -> None:
     ]
     (retention,) = response.results[1].configs
     assert (retention.value, retention.config_source, retention.config_type) == ("7", 1, 5)
-    assert [(synonym.value, synonym.source) for synonym in retention.synonyms] == [
-        ("7", 1),
-        ("604800000", 5),
+    assert [(found.name, found.value, found.source) for found in retention.synonyms] == [
+        ("retention.ms", "7", 1)
+    ]
+    policy = next(item for item in response.results[0].configs if item.name == "cleanup.policy")
+    assert [(found.name, found.value, found.source) for found in policy.synonyms] == [
+        ("log.cleanup.policy", "delete", 5)
     ]
     assert "broker.rack" in {entry.name for entry in response.results[3].configs}
 

@@ -1,0 +1,136 @@
+"""The defaults of configs that DescribeConfigs and the docs list are the values in use."""
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+import pytest
+
+from penstock.base.settings import text_of
+from penstock.broker.client_metrics.subscriptions import ClientIdentity, wanted_of
+from penstock.broker.config import BrokerConfig
+from penstock.broker.dynamic_settings import BrokerSettings, all_settings, settle
+from penstock.broker.groups.configs import group_configs, group_defaults
+from penstock.broker.partition.cleaning import CleaningPolicy
+from penstock.broker.partition.retention import Retention
+from penstock.broker.partition.validation import TopicRules
+from penstock.broker.schemas.rules import is_schema_config, schema_rules
+from penstock.broker.security.config import SecurityConfig
+from penstock.controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS, INTERVAL, METRICS
+from penstock.controller.metadata.configs import GROUP_RESOURCE
+from penstock.controller.metadata.group_configs import GROUP_CONFIGS
+from penstock.controller.metadata.image import MetadataImage
+from penstock.controller.metadata.records import ConfigRecord
+from penstock.controller.metadata.topic_configs import (
+    DELETE_GRACE,
+    FORK_SOURCE,
+    KEY_SCHEMA,
+    MIRROR_FINISHED,
+    MIRROR_SOURCE,
+    NO_EFFECT,
+    RECORD_VALIDATION,
+    TOPIC_CONFIGS,
+    VALIDATES_HEADERS,
+    VALUE_SCHEMA,
+    SchemaConfigs,
+    cleanup_policies,
+    open_mirror,
+)
+from penstock.stream.compaction.plan import CompactionConfig
+from penstock.stream.config import StreamConfig
+
+Configs = Mapping[str, str]
+
+
+def _rules(configs: Configs) -> TopicRules:
+    return TopicRules.from_configs(configs)
+
+
+def _cleaning(configs: Configs) -> CleaningPolicy | None:
+    return CleaningPolicy.from_configs({"cleanup.policy": "compact"} | configs)
+
+
+OF_TOPICS: dict[str, tuple[Callable[[Configs], object], str]] = {
+    "cleanup.policy": (cleanup_policies, "compact"),
+    "delete.retention.ms": (_cleaning, "1"),
+    "max.compaction.lag.ms": (_cleaning, "1"),
+    "max.message.bytes": (lambda configs: _rules(configs).message_bytes_max, "1"),
+    "message.timestamp.after.max.ms": (lambda it: _rules(it).timestamp_after_max_ms, "1"),
+    "message.timestamp.before.max.ms": (lambda it: _rules(it).timestamp_before_max_ms, "1"),
+    "message.timestamp.type": (lambda it: _rules(it).is_log_append_time, "LogAppendTime"),
+    "min.cleanable.dirty.ratio": (_cleaning, "0.1"),
+    "min.compaction.lag.ms": (_cleaning, "1"),
+    "retention.bytes": (Retention.from_configs, "1"),
+    "retention.ms": (Retention.from_configs, "1"),
+    RECORD_VALIDATION: (lambda it: _rules(it).validation, VALIDATES_HEADERS),
+    MIRROR_SOURCE: (open_mirror, "cluster/topic"),
+    MIRROR_FINISHED: (lambda it: open_mirror({MIRROR_SOURCE: "s"} | it), "true"),
+}
+"""By name: what reads the config, and another value than the default."""
+ELSEWHERE = {
+    "compression.type": "only 'producer' has an effect",
+    "remote.storage.enable": "has one value",
+    FORK_SOURCE: "is read where it is set",
+    DELETE_GRACE: "tests/unit/controller/test_controller_deleted_topics.py",
+}
+
+
+def test_every_config_of_topics_is_in_the_table_or_has_a_reason() -> None:
+    effective = {
+        name
+        for name, config in TOPIC_CONFIGS.items()
+        if not config.doc.startswith(NO_EFFECT) and not is_schema_config(name)
+    }
+    assert effective == OF_TOPICS.keys() | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", OF_TOPICS)
+def test_a_topic_without_a_config_has_its_default(name: str) -> None:
+    read, other = OF_TOPICS[name]
+    default = TOPIC_CONFIGS[name].default
+    assert read({}) == read({name: default})
+    assert read({}) != read({name: other})
+
+
+@pytest.mark.parametrize("schema", [KEY_SCHEMA, VALUE_SCHEMA])
+def test_a_topic_without_a_config_of_schemas_has_its_default(schema: SchemaConfigs) -> None:
+    needed = {schema.schema: '{"type": "object"}'}
+    registered = {schema.is_registered: "true"}
+    for name in schema.names:
+        default = {name: TOPIC_CONFIGS[name].default}
+        for others in ({}, needed, registered):
+            assert schema_rules(others) == schema_rules(default | others)
+
+
+@pytest.mark.parametrize("name", GROUP_CONFIGS)
+def test_a_group_without_a_config_has_its_default(name: str) -> None:
+    """The docs list the defaults of groups; brokers take them from settings of their own."""
+    default, config = GROUP_CONFIGS[name].default, BrokerConfig()
+    assert group_defaults(config)[name] == default
+    image = MetadataImage()
+    image.apply_all([ConfigRecord(GROUP_RESOURCE, "set", name, default)])
+    configs = group_configs(image, config)
+    assert configs.of("set") == configs.of("unset")
+
+
+def test_a_subscription_without_an_interval_has_its_default() -> None:
+    instance = UUID(int=1)
+    identity = ClientIdentity("c", str(instance), "software", "1", "127.0.0.1", "9")
+    default = CLIENT_METRICS_CONFIGS[INTERVAL].default
+    found = [
+        wanted_of([{METRICS: "*", **interval}], identity, instance)
+        for interval in ({}, {INTERVAL: default})
+    ]
+    assert found[0] == found[1]
+
+
+STATIC = BrokerSettings(BrokerConfig(), StreamConfig(), CompactionConfig(), SecurityConfig())
+
+
+@pytest.mark.parametrize("name", all_settings())
+def test_a_broker_without_a_setting_has_its_default(name: str) -> None:
+    """Also one that is told the default by a config that can change."""
+    field = all_settings()[name]
+    assert STATIC.value(field) == field.default
+    if field.setting.is_dynamic:
+        settled, problems = settle(STATIC, {name: text_of(field.setting, field.default)})
+        assert (settled, problems) == (STATIC, {})
