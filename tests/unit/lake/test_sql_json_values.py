@@ -1,6 +1,11 @@
 """JSON values become arrays of the types that the columns of a topic are said to have."""
 
+import json
 from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
 
 from penstock.lake.arrow.pyarrow_untyped import pa
 from penstock.lake.sql.inference import JsonType, ListOf, StructOf
@@ -37,3 +42,40 @@ def test_rows_of_a_slice_of_views_that_do_not_fit_are_found() -> None:
         found = decoder.parse(sliced)
     assert found.arrays[0].to_pylist() == [1, None, None, None, None, None, 2]
     assert {item.column: list(item.rows) for item in found.misfits} == {"a": [2, 4], "_value": [5]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "others"),
+    [
+        ("DOUBLE", {"1.5": 1.5, "3": 3.0, " -2e3": -2000.0}, ["true", "false", '"2"', '"yes"']),
+        ("BIGINT", {"1": 1, "0": 0, "9007199254740993": 9007199254740993}, ["true", '"2"', "1.5"]),
+        ("BOOLEAN", {"true": True, " false": False}, ["1", "0", '"yes"', '"true"', "-1.5"]),
+        (
+            "TIMESTAMP",
+            {'"2026-01-02T03:04:05"': datetime.fromisoformat("2026-01-02T03:04:05")},
+            ["5", "true"],
+        ),
+        (
+            "TIMESTAMPTZ",
+            {'"2026-01-02T03:04:05Z"': datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)},
+            ["1767323045", "false", '"soon"'],
+        ),
+    ],
+)
+def test_values_of_another_type_do_not_fit(
+    kind: str, fits: dict[str, Any], others: list[str]
+) -> None:
+    """DuckDB casts most of them."""
+    for name in ("a", 'odd ".*name[', "\u00e9"):
+        key = json.dumps(name, ensure_ascii=False)
+        rows = {f"{{{key}: {text}}}": value for text, value in fits.items()}
+        rows |= dict.fromkeys(f'{{"z":[],{key}:{text} }}' for text in (*others, "[]", "{}"))
+        rows |= {f'{{"n": {{{key}: {others[0]}}}}}': None, f"{{{key}: null}}": None}
+        escaped = "".join(f"\\u{ord(char):04x}" for char in name)
+        rows |= {f'{{"{escaped}": {text}}}': None for text in others}
+        with closing(JsonDecoder([JsonColumn("column", name, kind)])) as decoder:
+            found = decoder.parse(pa.array(list(rows), pa.string_view()))
+        assert found.arrays[0].to_pylist() == list(rows.values())
+        (misfits,) = found.misfits
+        assert misfits.column == "column"
+        assert len(misfits.rows) == 2 * len(others) + 2
