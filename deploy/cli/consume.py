@@ -7,7 +7,14 @@ import typer
 
 from penstock.deploy.cli.completing import complete_groups, complete_snapshots
 from penstock.deploy.cli.option_groups import with_option_groups
-from penstock.deploy.cli.options import BOOTSTRAP, Bootstrap, TopicName
+from penstock.deploy.cli.options import (
+    BOOTSTRAP,
+    ON_ERROR,
+    Bootstrap,
+    OnError,
+    TopicName,
+    on_error_of,
+)
 from penstock.deploy.cli.record_options import RecordOptions
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import counted, remark
@@ -102,13 +109,21 @@ class _Ends:
         float, typer.Option(min=0.0, help="Records in a second; 0: as fast as possible.")
     ] = 0.0
 
+    on_error: OnError = ON_ERROR
+
     def limits(self) -> "Limits":
         """Return the limits. Raises UsageError."""
         from penstock.deploy.records.reading import Limits
 
         if self.max_messages is not None and self.max_messages < 1:
             raise UsageError(f"--max-messages {self.max_messages} is not allowed: 1 or more")
-        return Limits(self.max_messages, self.timeout, self.until_end, self.rate)
+        return Limits(
+            self.max_messages,
+            self.timeout,
+            self.until_end,
+            self.rate,
+            on_error_of(self.on_error),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +217,7 @@ def consume(
             raise UsageError("--rate and --snapshot exclude each other")
         from penstock.deploy.cli.consume_snapshot import print_snapshot
 
-        print_snapshot(topic, snapshot, store, limits.records_max, writer)
+        print_snapshot(topic, snapshot, store, limits.records_max, writer, on_error=limits.on_error)
         return
     from penstock.deploy.records.reading import Source, read_records
 

@@ -4,19 +4,28 @@ them.
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from penstock.base.extras import install_hint
 from penstock.deploy.errors import DeployError
 from penstock.deploy.output import counted, remark
 from penstock.deploy.records.writer import RecordWriter
 
+if TYPE_CHECKING:
+    from penstock.lake.arrow.topic_scan import Scan
+
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 def print_snapshot(
-    topic: str, snapshot: str, store: str, max_messages: int | None, writer: RecordWriter
+    topic: str,
+    snapshot: str,
+    store: str,
+    max_messages: int | None,
+    writer: RecordWriter,
+    *,
+    on_error: Literal["raise", "skip"],
 ) -> None:
     """Print records, one value or JSON object per line, partition by partition. store: empty for
     that of the local cluster.
@@ -31,7 +40,10 @@ def print_snapshot(
         raise _missing(error) from None
     printed = 0
     try:
-        for row in _rows(address, topic, snapshot):
+        from penstock.lake.arrow.topic_scan import scan
+
+        records = scan(address, topic, snapshot=snapshot, columns=_COLUMNS, on_error=on_error)
+        for row in _rows(records):
             if printed == max_messages:
                 break
             printed += _write(writer, row)
@@ -40,14 +52,16 @@ def print_snapshot(
     except (StreamError, ObjectStoreError, ValueError) as error:
         raise DeployError(str(error)) from None
     writer.flush()
+    if records.unreadable:
+        remark(str(records.unreadable))
     remark(counted(printed, "record"))
 
 
-def _rows(store: str, topic: str, snapshot: str) -> Iterator[dict[str, object]]:
-    from penstock.lake.arrow.topic_scan import scan
+def _rows(records: "Scan") -> Iterator[dict[str, object]]:
+    from penstock.lake.arrow.row_times import for_python
 
-    for batch in scan(store, topic, snapshot=snapshot, columns=_COLUMNS):
-        yield from batch.to_pylist()
+    for batch in records:
+        yield from for_python(batch).to_pylist()
 
 
 def _write(writer: RecordWriter, row: dict[str, object]) -> bool:

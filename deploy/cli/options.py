@@ -1,11 +1,12 @@
 """Define the options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import typer
 
 from penstock.deploy.cli.completing import complete_groups, complete_topics
+from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
 Bootstrap = Annotated[
@@ -55,3 +56,20 @@ TopicName = Annotated[
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_groups)
 ]
+OnError = Annotated[
+    str,
+    typer.Option(
+        metavar="raise|skip",
+        help="What to do with records that cannot be read: fail, or leave them out with a warning.",
+    ),
+]
+ON_ERROR: Final = "raise"
+
+
+def on_error_of(text: str) -> Literal["raise", "skip"]:
+    """Raises UsageError."""
+    if text == "skip":
+        return "skip"
+    if text == "raise":
+        return "raise"
+    raise UsageError(f"--on-error {text!r} is not allowed: raise or skip")

@@ -15,7 +15,7 @@ from penstock.deploy.cli.completing import (
 )
 from penstock.deploy.cli.lake_errors import one_line_errors
 from penstock.deploy.cli.option_groups import with_option_groups
-from penstock.deploy.cli.options import Output
+from penstock.deploy.cli.options import ON_ERROR, OnError, Output, on_error_of
 from penstock.deploy.errors import UsageError
 from penstock.deploy.output import Format
 
@@ -85,6 +85,8 @@ class TopicOptions:
             "--strict", help="Fail if a value does not fit its column, which else is NULL."
         ),
     ] = False
+
+    on_error: OnError = ON_ERROR
 
     def formats(self) -> "dict[str, ValueFormat]":
         """Return the formats of topics. Raise UsageError."""
@@ -211,6 +213,7 @@ def _session_options(cluster: str, topics: TopicOptions, limits: LimitOptions) -
         snapshot=topics.snapshot,
         formats=topics.formats(),
         strict=topics.strict,
+        on_error=on_error_of(topics.on_error),
         memory_limit=limits.memory_limit,
         temp_directory=limits.temp_directory,
     )

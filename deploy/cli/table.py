@@ -159,6 +159,14 @@ class BatchOptions:
             "--skip-lost", help="Continue if retention deleted records before their export."
         ),
     ] = False
+    on_error: Annotated[
+        str,
+        typer.Option(
+            metavar="raise|skip|dead-letter",
+            help="What to do with records that cannot be read: fail, leave them out, or write their"
+            " offsets to the table <table>__dlq.",
+        ),
+    ] = "raise"
     once: Annotated[
         bool,
         typer.Option(
@@ -247,6 +255,7 @@ def _sync_options(rows: RowOptions, batches: BatchOptions) -> "SyncOptions":
         headers=rows.headers,
         from_latest=_choice("--from", batches.start, "earliest", "latest") == "latest",
         skip_lost=batches.skip_lost,
+        on_error=_choice("--on-error", batches.on_error, "raise", "skip", "dead-letter"),
         batch_bytes=batches.batch_mib * _MIB,
         file_bytes=batches.file_mib * _MIB,
     )
@@ -286,8 +295,9 @@ def _print_report(report: "BatchReport", *, output: Format) -> None:
         print_json_line(report)
         return
     replaced = f", {report.files_replaced} replaced" if report.files_replaced else ""
+    skipped = f" {report.skipped:,} offsets skipped," if report.skipped else ""
     say(
-        f"batch {report.batch_id}: {report.rows:,} rows, {report.rejected:,} dead letters,"
+        f"batch {report.batch_id}: {report.rows:,} rows, {report.rejected:,} dead letters,{skipped}"
         f" {report.files} files{replaced}, {size(report.log_bytes)} of log as"
         f" {size(report.parquet_bytes)} in {report.duration_ms:,} ms, {report.remaining:,}"
         " records left"
@@ -347,7 +357,9 @@ def query(
         from penstock.lake.table.query import query as ask
 
         found: Any = ask(place.open(), sql)
-    rows: list[dict[str, Any]] = found.slice(0, max_rows).to_pylist()
+    from penstock.lake.arrow.row_times import for_python
+
+    rows: list[dict[str, Any]] = for_python(found.slice(0, max_rows)).to_pylist()
     if output is not Format.TABLE:
         print_document(output, rows)
         return

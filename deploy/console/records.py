@@ -74,6 +74,8 @@ class RecordsFound:
     is_complete: bool
     windows: Windows
     bounds: Windows
+    problem: str = ""
+    """Which records were left out because they cannot be read."""
 
 
 def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound:
@@ -111,9 +113,12 @@ def find_records(store: str, query: RecordSelection, show: Show) -> RecordsFound
         start={index: low for index, (low, _) in wanted.items()},
         end={index: high for index, (_, high) in wanted.items()},
         columns=_COLUMNS,
+        on_error="skip",
     )
     rows, searched, is_complete = _search(query, iter(batches))
-    return RecordsFound([_view(row, show) for row in rows], searched, is_complete, windows, bounds)
+    problem = str(batches.unreadable) if batches.unreadable else ""
+    views = [_view(row, show) for row in rows]
+    return RecordsFound(views, searched, is_complete, windows, bounds, problem)
 
 
 def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) -> Windows:
@@ -132,6 +137,8 @@ def windows_of(query: RecordSelection, bounds: Mapping[int, tuple[int, int]]) ->
 
 def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], int, bool]:
     """Return the rows of the records, how many were read, and whether that was all."""
+    from penstock.lake.arrow.row_times import for_python
+
     deadline = time.monotonic() + SEARCH_S_MAX
     newest = query.start == "newest"
     found: list[Row] = []
@@ -141,7 +148,7 @@ def _search(query: RecordSelection, batches: Iterator[Any]) -> tuple[list[Row], 
         searched += batch.num_rows
         size_bytes += batch.nbytes
         if chosen := _matching(query, batch):  # Arrow knows no type for indexes without any
-            found += batch.take(chosen).to_pylist()
+            found += for_python(batch.take(chosen)).to_pylist()
         found.sort(key=lambda row: (row["timestamp"], row["offset"]), reverse=newest)
         del found[query.limit :]
         if size_bytes > SEARCHED_BYTES_MAX or time.monotonic() > deadline:

@@ -45,6 +45,7 @@ def run_statement(store: str, query: str) -> StatementResult:
             max_rows=ROWS_MAX,
             max_seconds=SECONDS_MAX,
             memory_limit=MEMORY_LIMIT,
+            on_error="skip",
         ) as result:
             rows, columns = result.rows(), result.columns
             truncated, warnings = result.is_truncated, result.warnings

@@ -1,7 +1,8 @@
 """Turn what a Fetch of committed records returned into what a mirror appends.
 
-Invariant: markers and records of aborted transactions are left out, and every other record is kept
-with key, value, headers and timestamp. Batches stay as they are, compression included, except where
+Invariant: markers and records of aborted transactions are left out, and every other record that can
+be read is kept with key, value, headers and timestamp. Batches stay as they are, compression
+included, except where
 the target cannot take them. Pure.
 Source: Kafka `CompletedFetch`, `LogValidator`; KIP-98.
 """
@@ -29,7 +30,8 @@ from penstock.stream.batch.header import (
     BatchHeader,
     parse_header,
 )
-from penstock.stream.batch.records import Record, decode_records, encode_batch
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.batch.sound_records import decode_sound
 from penstock.stream.cleaning.batches import fillers
 
 _LENGTH: Final = struct.Struct(">8xi4xb")
@@ -69,7 +71,8 @@ class OldFormat(Exception):
 
 def committed_batches(records: Buffer | None, offset: int, aborted: Iterable[Aborted]) -> Fetched:
     """Return the batches with records at `offset` or later. A partial batch at the end is left for
-    the next fetch. A batch that begins below `offset` is cut, which decodes it.
+    the next fetch. A batch that begins below `offset` is cut, which decodes it and leaves out what
+    cannot be read.
 
     aborted: those of the answer. Raises OldFormat and BatchCorrupt.
     """
@@ -112,7 +115,8 @@ def _whole_batches(records: Buffer | None) -> Iterator[tuple[BatchHeader, memory
 
 def _cut(batch: SourceBatch, offset: int) -> list[SourceBatch]:
     header = batch.header
-    kept = [record for record in decode_records(batch.data) if record.offset >= offset]
+    records, _ = decode_sound(batch.data)
+    kept = [record for record in records if record.offset >= offset]
     if not kept:
         return []
     data = encode_batch(
@@ -188,20 +192,23 @@ class NewBatch(NamedTuple):
         return sum(run.count for run in self.runs)
 
 
-def for_producer(batches: Sequence[SourceBatch]) -> Iterator[NewBatch]:
+def for_producer(batches: Sequence[SourceBatch], *, checks_all: bool = False) -> Iterator[NewBatch]:
     """Yield batches that any Kafka broker takes from a producer: offsets without gaps, and
-    timestamps of records. Small ones are joined.
+    timestamps of records. Small ones are joined. Records that cannot be read are left out.
+
+    checks_all: also of large batches, which else are passed on as they are.
     """
     joined: list[Record] = []
     size_bytes = 0
     compression = Compression.NONE
     for batch in batches:
-        if _is_taken(batch.header) and batch.header.size_bytes >= _WHOLE_BYTES_MIN:
+        is_large = batch.header.size_bytes >= _WHOLE_BYTES_MIN
+        if is_large and not checks_all and _is_taken(batch.header):
             yield from _encoded(joined, compression)
             joined, size_bytes = [], 0
             yield NewBatch(batch.data, (Run(batch.header.base_offset, batch.header.record_count),))
             continue
-        for record in decode_records(batch.data):
+        for record in decode_sound(batch.data)[0]:
             record_bytes = _size_of(record)
             if joined and size_bytes + record_bytes > JOINED_BYTES_MAX:
                 yield from _encoded(joined, compression)

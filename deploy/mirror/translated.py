@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.broker.wire import apis
+from penstock.broker.wire.error_codes import ErrorCode, known_code
 from penstock.broker.wire.gen import fetch
 from penstock.deploy.clients.brokers import Partition
 from penstock.deploy.errors import KafkaFailed
 from penstock.deploy.mirror.batches import Aborted, NewBatch, committed_batches, for_producer
-from penstock.deploy.mirror.cluster import EARLIEST, LATEST, Cluster
+from penstock.deploy.mirror.cluster import EARLIEST, LATEST, Cluster, Refused
 from penstock.deploy.mirror.progress import (
     Progress,
     begun_record,
@@ -30,6 +31,9 @@ from penstock.stream.batch.records import Record, decode_records, encode_batch
 
 _RECORDS_MAX: Final = 2_000
 """Segments in one batch of a progress topic, 200 bytes each."""
+
+_UNSOUND: Final = (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+"""How Kafka refuses batches whose records it cannot read."""
 
 
 class TranslatedOffsets:
@@ -51,6 +55,8 @@ class TranslatedOffsets:
         self._producer = TransactionalProducer(target, progress_topic)
         self.progress = progress or Progress()
         self._read_to = 0
+        self._is_refused = False
+        """Whether the target has refused records of the last append. They are checked then."""
 
     def start(self) -> None:
         """Fence other mirrors of this name, and read what they did."""
@@ -85,11 +91,19 @@ class TranslatedOffsets:
         """Append what was fetched in one transaction. Raises KafkaFailed and Ended; then nothing of
         it is visible, or all, and `start` tells which.
         """
-        batches = {copy.state.key: list(for_producer(copy.batches)) for copy in copies}
+        batches = {
+            copy.state.key: list(for_producer(copy.batches, checks_all=self._is_refused))
+            for copy in copies
+        }
         batches = {key: items for key, items in batches.items() if items}
         segments: dict[Partition, list[Segment]] = {}
         if batches:
-            segments = self._append(batches, {copy.state.key: copy for copy in copies})
+            try:
+                segments = self._append(batches, {copy.state.key: copy for copy in copies})
+            except Refused as error:
+                self._is_refused = known_code(error.code) in _UNSOUND
+                raise
+        self._is_refused = False
         for copy in copies:
             state = copy.state
             self.progress.map_of(state.key).extend(segments.get(state.key, ()))

@@ -3,18 +3,29 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from confluent_kafka import KafkaError
 
+from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import KafkaFailed, UsageError
+from penstock.deploy.output import remark
+from penstock.deploy.records.stored_batch import stored_batch
 from penstock.deploy.records.writer import RecordWriter
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer, Message, TopicPartition
 
 _POLL_S: Final = 0.2
+_STALLED_S: Final = 1.0
+"""Without a record below the end of a partition, for so long, its next batch is looked at."""
+_COMMITTED_S: Final = 10.0
+_UNDECODED: Final = (
+    KafkaError._BAD_MSG,
+    KafkaError._BAD_COMPRESSION,
+    KafkaError.INVALID_MSG,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +42,15 @@ class Begin:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When to stop, and how fast to read; None for no limit. until_end: at what is the end of the
-    log at the start. rate: records in a second, 0 for no limit.
+    log at the start. rate: records in a second, 0 for no limit. on_error: what to do with records
+    that cannot be read.
     """
 
     records_max: int | None
     timeout_s: float | None
     until_end: bool
     rate: float = 0.0
+    on_error: Literal["raise", "skip"] = "raise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,7 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
     try:
         bounds = kafka.offsets(source.topic, partitions) if _needs_bounds(source, limits) else {}
         ends = {at: latest for at, (_, latest) in bounds.items()} if limits.until_end else {}
+        starts: dict[int, int] = {}
         if source.group is None:
             starts = _starts(kafka, source, bounds, partitions)
             ends = {at: end for at, end in ends.items() if starts.get(at, 0) < end}
@@ -94,26 +108,49 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
             consumer.subscribe([source.topic])
         if limits.until_end and not ends:
             return 0
-        return _Reading(consumer, limits, writer, ends).run()
+        with Brokers(bootstrap) as brokers:
+            reading = _Reading(consumer, brokers, source.topic, limits, writer, ends)
+            reading.begin = starts, is_earliest
+            return reading.run()
     finally:
         consumer.close()
 
 
 class _Reading:
-    """Reads until a limit. ends: the partitions that are not read to their end yet."""
+    """Reads until a limit. ends: the partitions that are not read to their end yet.
 
-    def __init__(
-        self, consumer: "Consumer", limits: Limits, writer: RecordWriter, ends: Mapping[int, int]
+    Where librdkafka stops at a batch that it cannot decode, the batch is fetched and decoded here.
+    """
+
+    def __init__(  # noqa: PLR0917 - it has one caller
+        self,
+        consumer: "Consumer",
+        brokers: Brokers,
+        topic: str,
+        limits: Limits,
+        writer: RecordWriter,
+        ends: Mapping[int, int],
     ) -> None:
-        self._consumer, self._limits, self._writer = consumer, limits, writer
+        self._consumer, self._brokers, self._topic = consumer, brokers, topic
+        self._limits, self._writer = limits, writer
         self._ends = dict(ends)
         self._printed = 0
+        self._skipped = 0
+        self.begin: tuple[Mapping[int, int], bool] = {}, False
+        """Where the partitions begin, and whether those without an offset begin at the earliest."""
+        self._passed: dict[int, int] = {}
+        """The offsets behind batches that were passed."""
+        self._stalled: dict[tuple[int, int], float] = {}
+        """Since when partitions stand at an offset below their end."""
 
     def run(self) -> int:
         began_at = heard_at = time.monotonic()
         while not self._is_over():
             message = self._consumer.poll(_POLL_S)
             if message is None:
+                if self._pass_stalled():
+                    heard_at = time.monotonic()
+                    continue
                 timeout_s = self._limits.timeout_s
                 if timeout_s is not None and time.monotonic() - heard_at >= timeout_s:
                     break
@@ -128,8 +165,79 @@ class _Reading:
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ends.pop(cast("int", message.partition()), None)
             elif not error.retriable():
-                raise KafkaFailed(f"{error.str()} ({error.name()})")
+                self._pass_error(message, error)
+                heard_at = time.monotonic()
+        if self._skipped:
+            remark(f"{self._skipped:,} offsets cannot be read and were left out")
         return self._printed
+
+    def _pass_error(self, message: "Message[bytes, bytes]", error: KafkaError) -> None:
+        """Continue behind a batch that librdkafka cannot decode. Raises KafkaFailed."""
+        place = cast("int", message.partition()), cast("int", message.offset())
+        if error.code() in _UNDECODED and (
+            place[1] < self._passed.get(place[0], 0) or self._pass_batch(*place)
+        ):
+            return
+        raise KafkaFailed(f"{error.str()} ({error.name()})")
+
+    def _pass_stalled(self) -> bool:
+        """Return whether a partition stood still before a batch that librdkafka cannot decode, and
+        goes on behind it.
+        """
+        now = time.monotonic()
+        passed = False
+        for part in self._consumer.position(self._consumer.assignment()):
+            low, high = self._consumer.get_watermark_offsets(part, cached=True)
+            at = max(self._position_of(part, low), self._passed.get(part.partition, 0))
+            place = (part.partition, at)
+            if not 0 <= at < high:
+                continue
+            since = self._stalled.setdefault(place, now)
+            if now - since >= _STALLED_S:
+                self._stalled[place] = now
+                passed = self._pass_batch(*place) or passed
+        return passed
+
+    def _position_of(self, part: "TopicPartition", low: int) -> int:
+        """Return the next offset of a partition, or -1 if it is not known."""
+        if part.offset >= 0:
+            return part.offset
+        starts, is_earliest = self.begin
+        start = starts.get(part.partition, -1)
+        if start < 0 and not starts:
+            start = self._consumer.committed([part], timeout=_COMMITTED_S)[0].offset
+        return low if start < 0 and is_earliest else start
+
+    def _pass_batch(self, partition: int, offset: int) -> bool:
+        """Print what can be read of the batch at this offset, and continue behind it. Return False
+        if nothing is wrong with the batch. Raises KafkaFailed unless records may be left out.
+        """
+        found = stored_batch(self._brokers, self._topic, partition, offset)
+        if found is None or found.is_control:
+            return False
+        for record in found.records:
+            if record.offset >= offset and not self._is_over():
+                headers = _shown(record.headers)
+                place = (self._topic, partition, record.offset)
+                self._print(place, record.timestamp_ms, record.key, record.value, headers)
+        for start, end, what in found.lost:
+            first = found.base_offset + start
+            if found.base_offset + end <= offset:
+                continue
+            if self._limits.on_error == "raise":
+                self._writer.flush()
+                raise KafkaFailed(
+                    f"{self._topic}-{partition} at offset {first}: {what};"
+                    " --on-error skip leaves such records out"
+                )
+            self._skipped += end - start
+        from confluent_kafka import TopicPartition
+
+        self._consumer.seek(TopicPartition(self._topic, partition, found.next_offset))
+        self._passed[partition] = found.next_offset
+        if found.next_offset >= self._ends.get(partition, found.next_offset + 1):
+            self._ends.pop(partition, None)
+        return True
 
     def _is_over(self) -> bool:
         if self._limits.until_end and not self._ends:
@@ -144,11 +252,29 @@ class _Reading:
         _kind, timestamp_ms = message.timestamp()
         headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
         place = (message.topic() or "", partition, offset)
-        if self._writer.write(place, timestamp_ms, message.key(), message.value(), headers):
-            self._writer.flush()
-            self._printed += 1
+        self._print(place, timestamp_ms, message.key(), message.value(), headers)
         if offset + 1 >= self._ends.get(partition, offset + 2):
             del self._ends[partition]
+
+    def _print(
+        self,
+        place: tuple[str, int, int],
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None:
+        if self._writer.write(place, timestamp_ms, key, value, headers):
+            self._writer.flush()
+            self._printed += 1
+
+
+def _shown(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Return the headers with U+FFFD for bytes of keys that are not UTF-8."""
+    return [
+        (name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), value)
+        for name, value in headers
+    ]
 
 
 def _needs_bounds(source: Source, limits: Limits) -> bool:

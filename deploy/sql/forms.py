@@ -31,7 +31,7 @@ def print_rows(table: Any) -> None:  # noqa: ANN401 - an Arrow table
         remark("done")
         return
     shown = Table(header_style="bold", caption=None if table.num_rows else "(no rows)")
-    columns: list[list[object]] = [column.to_pylist() for column in table.columns]
+    columns: list[list[object]] = [column.to_pylist() for column in _times(table).columns]
     for name, values in zip(table.column_names, columns, strict=True):
         is_number = any(_is_number(value) for value in values) and all(
             value is None or _is_number(value) for value in values
@@ -47,7 +47,7 @@ def print_csv(result: "SqlResult") -> None:
     writer = CsvWriter(sys.stdout, escaped=sys.stdout.isatty())
     writer.add(result.columns)
     for batch in result.batches():
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [column.to_pylist() for column in _times(batch).columns]
         for row in zip(*columns, strict=True):
             writer.add("" if value is None else _text(value) for value in row)
     sys.stdout.flush()
@@ -57,7 +57,7 @@ def print_json_rows(result: "SqlResult") -> None:
     """Print one JSON array, an object per line."""
     separator = "[\n"
     for batch in result.batches():
-        for row in batch.to_pylist():
+        for row in _times(batch).to_pylist():
             document = json_text(json.dumps(_plain(row), ensure_ascii=False))
             sys.stdout.write(separator + document)
             separator = ",\n"
@@ -71,7 +71,7 @@ def print_yaml_rows(result: "SqlResult") -> None:
 
     is_empty = True
     for batch in result.batches():
-        rows = [_plain(row) for row in batch.to_pylist()]
+        rows = [_plain(row) for row in _times(batch).to_pylist()]
         if rows:
             sys.stdout.write(encode_yaml(rows))
             is_empty = False
@@ -97,6 +97,12 @@ def write_parquet(result: "SqlResult", path: Path) -> int:
         with suppress(OSError):
             beside.unlink()
     return rows
+
+
+def _times(rows: Any) -> Any:  # noqa: ANN401 - an Arrow table or batch
+    from penstock.lake.arrow.row_times import for_python
+
+    return for_python(rows)
 
 
 def _is_number(value: object) -> bool:

@@ -4,7 +4,8 @@ entry does not tell is read. Of that, headers of batches are enough unless the r
 of time cut a batch.
 
 Invariant: the count is the number of rows that reading gives. Counts of the metadata include
-markers and aborted records, so they are used only where no producer used a transaction.
+markers and aborted records, so they are used only where no producer used a transaction. They
+include records that cannot be read: only readers of records find those.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.parts import Piece
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 
 
 def count_records(
@@ -33,11 +35,13 @@ def count_records(
     times: TimeBounds = ALL_TIMES,
     bodies: Mapping[str, bytes] | None = None,
     pause_ms: int = PAUSE_MS,
+    on_unreadable: OnUnreadable = raise_unreadable,
 ) -> int:
     """Return the number of wanted records. `plain` are the streams whose slices no transaction
     concerns. Raise as `read_renewed` does.
     """
     counter = _Counter(cluster, plain, config or ReadConfig(), times, bodies or {})
+    counter.on_unreadable = on_unreadable
     if committed:
         mixed = [part for part in slices if part.stream_id not in plain]
         _, counter.aborted = look_up_aborted(cluster.aborted, mixed)
@@ -66,6 +70,7 @@ class _Counter:
         bodies: Mapping[str, bytes],
     ) -> None:
         self.aborted: AbortedByStream = {}
+        self.on_unreadable: OnUnreadable = raise_unreadable
         self._cluster = cluster
         self._plain = plain
         self._config = config
@@ -111,7 +116,7 @@ class _Counter:
 
         shared = background()
         column = "timestamp" if self._times.is_bounded else "offset"
-        decoder = Decoder((column,), self._config, size_bytes=0)
+        decoder = Decoder((column,), self._config, size_bytes=0, on_unreadable=self.on_unreadable)
         work = PartDecoder(decoder, self.aborted, self._times)
         fetch = shared.run(open_fetch())
         try:
@@ -124,11 +129,9 @@ class _Counter:
     def _known(self, piece: Piece) -> int | None:
         """Return the count of a block of a slice, or None if it has to be read."""
         part, block, times = piece.slice, piece.block, self._times
-        if times.excludes(block.min_timestamp_ms, block.max_timestamp_ms):
+        if times.excludes_block(block):
             return 0
-        if part.stream_id not in self._plain or not times.includes(
-            block.min_timestamp_ms, block.max_timestamp_ms
-        ):
+        if part.stream_id not in self._plain or not times.includes_block(block):
             return None
         low = max(part.start_offset, block.start_offset)
         high = min(part.end_offset, block.end_offset)

@@ -1,9 +1,10 @@
 """Decode blocks of Kafka record batches to Arrow: walk the headers, check every CRC, skip unwanted
 batches, decompress, decode.
 
-Invariant: rows depend on the offset range alone and come in offset order; a batch's records are
-returned only after its CRC matched. Any bytes give either rows or a ReadError that names object,
-partition and offset. Control batches and those of aborted transactions are never returned. Memory:
+Invariant: rows depend on the offset range alone and come in offset order, each offset once; a
+batch's records are returned only after its CRC matched. Any bytes give either rows or a ReadError
+that names object, partition and offsets, which is raised or passed to a callback; then those
+offsets are left out. Control batches and those of aborted transactions are never returned. Memory:
 one Arrow batch under construction, and decompressed batches of about `_GROUP_BYTES`.
 Must not do I/O. Source: Kafka `Fetcher`, `CompletedFetch`.
 """
@@ -26,15 +27,19 @@ from penstock.lake.arrow.row_times import count_within
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 from penstock.stream.batch.compression import Inflater
 from penstock.stream.batch.header import (
     COMPRESSION_MASK,
     CONTROL_MASK,
     CRC_START,
+    DELETE_HORIZON_MASK,
+    NEWEST_UNKNOWN,
     OLDEST_UNKNOWN,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
 )
+from penstock.stream.batch.sound_records import BAD_CHECKSUM, sound_records
 from penstock.stream.errors import BatchCorrupt
 from penstock.stream.format.transaction_log import AbortedTransaction
 
@@ -127,10 +132,12 @@ class Decoder:
         *,
         compiled: bool | None = None,
         size_bytes: int | None = None,
+        on_unreadable: OnUnreadable = raise_unreadable,
     ) -> None:
         """`open_rows` explains `compiled` and `size_bytes`. Raise ValueError for columns that do
         not exist.
         """
+        self._on_unreadable = on_unreadable
         config = config or ReadConfig()
         self.schema = arrow_schema(columns, views=config.views)
         self._views = config.views
@@ -148,8 +155,8 @@ class Decoder:
         """Yield Arrow batches as they fill up; rows may remain until the next call or `flush`.
         Exhaust the iterator before calling anything else.
 
-        Batches that hold no record of `times` may be left out. Raise ReadError; the decoder is then
-        unusable.
+        Batches that hold no record of `times` may be left out. Raise what `on_unreadable` raises;
+        the decoder is then unusable.
         """
         block = np.frombuffer(data, np.uint8)
         for wanted, attributes in self._wanted(block, place, aborted, times):
@@ -159,7 +166,7 @@ class Decoder:
         """Return how many records are wanted, and decode only batches whose headers do not tell.
 
         A decoder that counts does nothing else, and has the column `timestamp` if `times` has
-        bounds. Raise ReadError as `decode` does.
+        bounds. Raise as `decode` does.
         """
         block, total = np.frombuffer(data, np.uint8), 0
         for wanted, attributes in self._wanted(block, place, aborted, times):
@@ -182,20 +189,79 @@ class Decoder:
             count, at, expected, code = self._rows.walk(
                 block, at, expected, place.end_offset, self._table
             )
+            if count:
+                yield self._choose(self._table[:count], block.data, place, aborted, times)
             if code != t.DONE:
-                raise _error(place, expected, f"{t.WHAT[code]} (byte {at} of the block)")
-            yield _choose(self._table[:count], block.data, place, aborted, times)
+                what = f"{t.WHAT[code]} (byte {at} of the block)"
+                self._leave_out(place, expected, place.end_offset, what)
+                return
+
+    def _choose(
+        self, table: t.Table, view: memoryview, place: Place, aborted: Aborted, times: TimeBounds
+    ) -> tuple[t.Table, int]:
+        """Return the batches with wanted records, and all attributes found. CRCs are checked first:
+        attributes must be correct before a batch is left out because of them.
+        """
+        if table[0, t.BASE_OFFSET] < place.low or table[-1, t.LAST_OFFSET] >= place.high:
+            table = table[
+                (table[:, t.LAST_OFFSET] >= place.low) & (table[:, t.BASE_OFFSET] < place.high)
+            ]
+        met, damaged = 0, list[int]()
+        for row, (at, end, crc, attributes) in enumerate(table[:, t.CHECKED].tolist()):
+            met |= attributes
+            if crc32c(view[at + CRC_START : end]) != crc:
+                start, last_offset = table[row, t.BASE_OFFSET : t.LAST_OFFSET + 1].tolist()
+                what = f"{BAD_CHECKSUM} (byte {at} of the block)"
+                self._leave_out(place, start, last_offset + 1, what)
+                damaged.append(row)
+        if damaged:
+            table = np.delete(table, damaged, axis=0)
+        return _visible(table, met, aborted, times), met
 
     def _add(
         self, block: t.Bytes, table: t.Table, attributes: int, place: Place
     ) -> Iterator[RecordBatch]:
         for group in self._groups(block, table, attributes, place):
+            yield from self._add_group(group, place)
+
+    def _add_group(self, group: t.Group, place: Place) -> Iterator[RecordBatch]:
+        first = 0
+        while first < len(group.table):
+            rest = group._replace(table=group.table[first:])
             try:
-                yield from self._rows.add(group)
+                yield from self._rows.add(rest)
             except t.BatchRefused as error:
-                raise _error(
-                    place, int(group.table[error.row, t.BASE_OFFSET]), str(error)
-                ) from None
+                yield from self._add_sound(rest, error, place)
+                first += error.row + 1
+            else:
+                return
+
+    def _add_sound(
+        self, group: t.Group, refused: t.BatchRefused, place: Place
+    ) -> Iterator[RecordBatch]:
+        """Add the records of a refused batch that can be read."""
+        row = group.table[refused.row : refused.row + 1].copy()
+        base_offset = int(row[0, t.BASE_OFFSET])
+        source = group.source[int(row[0, t.DATA_START]) : int(row[0, t.DATA_END])].tobytes()
+        found = sound_records(
+            source,
+            int(row[0, t.RECORD_COUNT]),
+            int(row[0, t.LAST_OFFSET]) - base_offset,
+            refused.taken,
+        )
+        for start, end, what in found.lost:
+            self._leave_out(place, base_offset + start, base_offset + end, what)
+        if found.record_count:
+            row[0, t.DATA_START], row[0, t.DATA_END] = 0, len(found.data)
+            row[0, t.RECORD_COUNT] = found.record_count
+            yield from self._rows.add(
+                group._replace(source=np.frombuffer(found.data, np.uint8), table=row)
+            )
+
+    def _leave_out(self, place: Place, start: int, end: int, what: str) -> None:
+        """Report offsets that cannot be read if they are wanted."""
+        if start < place.high and end > place.low:
+            self._on_unreadable(_error(place, start, what, end))
 
     def _groups(
         self, block: t.Bytes, table: t.Table, attributes: int, place: Place
@@ -214,22 +280,21 @@ class Decoder:
         first = 0
         while first < len(codecs):
             if codecs[first]:
-                last, source = self._inflate(block, table, codecs, first, place)
+                last, following, source = self._inflate(block, table, codecs, first, place)
             else:
-                last, source = (
-                    next((row for row in range(first, len(codecs)) if codecs[row]), len(codecs)),
-                    block,
+                last = next((row for row in range(first, len(codecs)) if codecs[row]), len(codecs))
+                following, source = last, block
+            if first < last:
+                yield t.Group(
+                    source, table[first:last], place.topic, place.partition, place.low, place.high
                 )
-            yield t.Group(
-                source, table[first:last], place.topic, place.partition, place.low, place.high
-            )
-            first = last
+            first = following
 
     def _inflate(
         self, block: t.Bytes, table: t.Table, codecs: Sequence[int], first: int, place: Place
-    ) -> tuple[int, t.Bytes]:
-        """Decompress from row `first` on until a group is full. Return the row behind the last one,
-        and the buffer.
+    ) -> tuple[int, int, t.Bytes]:
+        """Decompress from row `first` on until a group is full or a batch cannot be decompressed.
+        Return the row behind the group, the row to continue with, and the buffer.
         """
         used, row = 0, first
         if self._views:
@@ -239,32 +304,16 @@ class Decoder:
             try:
                 inflated = self._inflater.append(codecs[row], block.data[start:end], used)
             except BatchCorrupt as error:
-                raise _error(place, int(table[row, t.BASE_OFFSET]), str(error)) from None
+                start, end = int(table[row, t.BASE_OFFSET]), int(table[row, t.LAST_OFFSET]) + 1
+                self._leave_out(place, start, end, str(error))
+                return row, row + 1, np.frombuffer(self._inflater.output, np.uint8)
             table[row, t.DATA_START], table[row, t.DATA_END] = used, inflated
             used, row = inflated, row + 1
-        return row, np.frombuffer(self._inflater.output, np.uint8)
+        return row, row, np.frombuffer(self._inflater.output, np.uint8)
 
 
-def _choose(
-    table: t.Table, view: memoryview, place: Place, aborted: Aborted, times: TimeBounds
-) -> tuple[t.Table, int]:
-    """Return the batches with wanted records, and all attributes found. CRCs are checked first:
-    attributes must be correct before a batch is left out because of them.
-    """
-    if table[0, t.BASE_OFFSET] < place.low or table[-1, t.LAST_OFFSET] >= place.high:
-        table = table[
-            (table[:, t.LAST_OFFSET] >= place.low) & (table[:, t.BASE_OFFSET] < place.high)
-        ]
-    met = 0
-    for at, end, crc, attributes in table[:, t.CHECKED].tolist():
-        met |= attributes
-        if crc32c(view[at + CRC_START : end]) != crc:
-            base_offset = int.from_bytes(view[at : at + 8], "big")
-            raise _error(
-                place,
-                base_offset,
-                f"the batch does not match its checksum (byte {at} of the block)",
-            )
+def _visible(table: t.Table, met: int, aborted: Aborted, times: TimeBounds) -> t.Table:
+    """Return the batches that are no markers, not aborted, and may have records of `times`."""
     if met & (CONTROL_MASK | TRANSACTIONAL_MASK):
         attributes = table[:, t.ATTRIBUTES]
         keep = attributes & CONTROL_MASK == 0
@@ -275,9 +324,8 @@ def _choose(
                 )
         table = table[keep]
     if times.is_bounded and len(table):
-        newest_ms = table[:, t.MAX_TIMESTAMP]
-        table = table[(newest_ms >= times.from_ms) & (_oldest_ms(table) <= times.to_ms)]
-    return table, met
+        table = table[(_newest_ms(table) >= times.from_ms) & (_oldest_ms(table) <= times.to_ms)]
+    return table
 
 
 def _counts(table: t.Table, place: Place, times: TimeBounds) -> tuple[t.Numbers, t.Mask]:
@@ -288,15 +336,33 @@ def _counts(table: t.Table, place: Place, times: TimeBounds) -> tuple[t.Numbers,
     low, high = np.maximum(table[:, t.BASE_OFFSET], place.low), np.minimum(ends, place.high)
     is_whole = (low == table[:, t.BASE_OFFSET]) & (high == ends)
     is_dense = records == ends - table[:, t.BASE_OFFSET]
-    is_in_time = (_oldest_ms(table) >= times.from_ms) & (table[:, t.MAX_TIMESTAMP] <= times.to_ms)
-    return np.where(is_whole, records, high - low), (is_whole | is_dense) & is_in_time
+    is_in_time = (_oldest_ms(table) >= times.from_ms) & (_newest_ms(table) <= times.to_ms)
+    return np.where(is_whole, records, high - low), (is_whole | is_dense) & is_in_time & (
+        records >= 0
+    )
 
 
 def _oldest_ms(table: t.Table) -> t.Numbers:
     """Return, for each batch, what `BatchHeader.min_timestamp_ms` returns."""
-    is_known = (table[:, t.ATTRIBUTES] & TIMESTAMP_TYPE_MASK != 0) | (table[:, t.RECORD_COUNT] <= 1)
+    attributes, count = table[:, t.ATTRIBUTES], table[:, t.RECORD_COUNT]
+    is_one = (count == 1) & (
+        (table[:, t.MAX_TIMESTAMP] == table[:, t.BASE_TIMESTAMP])
+        | (attributes & DELETE_HORIZON_MASK != 0)
+    )
+    is_known = (attributes & TIMESTAMP_TYPE_MASK != 0) | (count == 0) | is_one
     return np.where(is_known, table[:, t.MAX_TIMESTAMP], OLDEST_UNKNOWN)
 
 
-def _error(place: Place, offset: int, what: str) -> ReadError:
-    return ReadError(place.key, place.topic, place.partition, offset, what)
+def _newest_ms(table: t.Table) -> t.Numbers:
+    """Return, for each batch, what `BatchHeader.newest_timestamp_ms` returns."""
+    newest: t.Numbers = table[:, t.MAX_TIMESTAMP]
+    attributes = table[:, t.ATTRIBUTES]
+    is_wrong = (attributes & TIMESTAMP_TYPE_MASK == 0) & (
+        (newest < 0)
+        | ((newest < table[:, t.BASE_TIMESTAMP]) & (attributes & DELETE_HORIZON_MASK == 0))
+    )
+    return np.where(is_wrong, NEWEST_UNKNOWN, newest)
+
+
+def _error(place: Place, offset: int, what: str, end_offset: int) -> ReadError:
+    return ReadError(place.key, place.topic, place.partition, offset, what, end_offset=end_offset)

@@ -124,7 +124,8 @@ class CompiledRows:
                 self._grow()
                 continue
             if code not in (t.DONE, t.FULL):
-                raise t.BatchRefused(code, int(job[j.ROW]))
+                taken = int(job[j.ROW_RECORD]) if job[j.ROW_AT] >= 0 else 0
+                raise t.BatchRefused(code, int(job[j.ROW]), taken)
             if code == t.DONE:
                 return
             yield self._take()

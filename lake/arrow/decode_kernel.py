@@ -4,8 +4,8 @@ half a second.
 
 Invariants: no byte outside [DATA_START, DATA_END) of a row is read, and nothing behind the end of
 an output is written, for any input: every length is compared with what is left before it is used,
-every output with its capacity before it is written. Everything that `stream.batch.records` refuses
-is refused. Same results as `decode_numpy`, which runs where numba is not installed.
+every output with its capacity before it is written. Same results as `decode_numpy`, which runs
+where numba is not installed.
 
 Memory is addressed by number (`decode_memory`). Only `decode` and `walk` are called from outside,
 with the addresses of arrays that their caller holds; all they take and return is int64. Nothing
@@ -302,18 +302,15 @@ def _headers_of(source: int, record: _Record, wanted: int) -> tuple[int, _Header
 
 
 @_hot_part
-def _put_timestamp(timestamps: int, row: int, base_ms: int, delta_ms: int) -> int:
-    """Write a timestamp. Comparing before adding avoids an overflow."""
-    if delta_ms >= 0:
-        if base_ms > t.TIMESTAMP_MS_MAX - delta_ms:
-            return t.BAD_TIMESTAMP
-    elif base_ms < -t.TIMESTAMP_MS_MAX - delta_ms:
-        return t.BAD_TIMESTAMP
-    timestamp_ms = base_ms + delta_ms
-    if timestamp_ms > t.TIMESTAMP_MS_MAX or timestamp_ms < -t.TIMESTAMP_MS_MAX:
-        return t.BAD_TIMESTAMP
+def _put_timestamp(timestamps: int, row: int, timestamp_ms: int) -> None:
+    """Write a timestamp, or a far one instead of what Arrow cannot hold. Sums wrap around, as in
+    Java.
+    """
+    if timestamp_ms > t.TIMESTAMP_MS_MAX:
+        timestamp_ms = t.FAR_FUTURE_MS
+    elif timestamp_ms < -t.TIMESTAMP_MS_MAX:
+        timestamp_ms = t.FAR_PAST_MS
     set64(timestamps, row, timestamp_ms * 1000)
-    return t.DONE
 
 
 @_part
@@ -537,9 +534,7 @@ def _append(
         if code:
             return code, used
     if wanted & j.WANT_TIMESTAMP:
-        code = _put_timestamp(outputs.timestamps, row, base_ms, record.delta_ms)
-        if code:
-            return code, used
+        _put_timestamp(outputs.timestamps, row, base_ms + record.delta_ms)
     key_used, value_used = used.key_bytes, used.value_bytes
     if wanted & j.WANT_KEY:
         offsets, data = outputs.key_offsets, outputs.key_data
@@ -594,15 +589,16 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
         if record.end < 0:
             record = _parse(source, at, data_end, is_append_time)
         code, delta, headers = record.code, record.offset_delta, _Headers(0, 0, 0)
-        if code == t.DONE and (delta <= previous or delta > last_delta):
+        if code == t.DONE and delta > last_delta:
             code = t.BAD_DELTA
         if code == t.DONE and record.header_count:
             code, headers = _headers_of(source, record, outputs.wanted)
-        if code == t.DONE and low <= base_offset + delta < high:
+        # Of records with the same offset, Kafka's consumers return the first.
+        if code == t.DONE and delta > previous and low <= base_offset + delta < high:
             code, used = _append(source, record, headers, base_offset, base_ms, used, outputs, job)
         if code:
             break
-        at, previous = record.end, delta
+        at, previous = record.end, max(previous, delta)
         number += 1
     _note_used(job, used)
     _put_types(job, rows_before, used.row_count, is_append_time)

@@ -36,6 +36,8 @@ from penstock.stream.errors import BatchCorrupt
 _Numbers = NDArray[np.int64]
 _INT64_MAX: Final = (1 << 63) - 1
 _OFFSET_BYTES: Final = 8
+_DELTA_BITS: Final = 31
+"""Of the deltas that are not negative."""
 _TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), strict=True))
 
 
@@ -62,6 +64,8 @@ class _Records(NamedTuple):
 
     row: _Numbers
     offset: _Numbers
+    is_new: NDArray[np.bool_]
+    """Whether the offset is larger than all before it in its batch."""
     timestamp_delta_ms: _Numbers
     key: _Fields
     value: _Fields
@@ -115,8 +119,16 @@ class NumpyRows:
         return row, at, expected, t.DONE
 
     def add(self, group: t.Group) -> Iterator[RecordBatch]:
-        records = _parse(group)
-        chosen = np.flatnonzero((records.offset >= group.low) & (records.offset < group.high))
+        try:
+            records = _parse(group)
+        except t.BatchRefused:
+            if len(group.table) == 1:
+                raise
+            yield from self._add_each(group)
+            return
+        chosen = np.flatnonzero(
+            records.is_new & (records.offset >= group.low) & (records.offset < group.high)
+        )
         if not len(chosen):
             return
         batch = self._to_arrow(group, records, chosen)
@@ -137,6 +149,14 @@ class NumpyRows:
             self._rows += fit
             self._bytes += int(weights[at + fit - 1]) - before
             at += fit
+
+    def _add_each(self, group: t.Group) -> Iterator[RecordBatch]:
+        """Add one batch after the other, up to the first that is refused."""
+        for row in range(len(group.table)):
+            try:
+                yield from self.add(group._replace(table=group.table[row : row + 1]))
+            except t.BatchRefused as error:
+                raise t.BatchRefused(error.code, row) from None
 
     def flush(self) -> Iterator[RecordBatch]:
         if self._pending:
@@ -200,14 +220,23 @@ def _parse(group: t.Group) -> _Records:
     headers, at = _parse_headers(source, at, end, row, count)
     _refuse(t.BAD_RECORD_END, at != end, row)
     table = group.table
-    is_first = np.concatenate(([True], row[1:] != row[:-1])) if len(row) else np.zeros(0, np.bool_)
-    before = np.where(is_first, -1, np.concatenate(([-1], delta[:-1]))) if len(row) else delta
-    _refuse(
-        t.BAD_DELTA,
-        (delta <= before) | (delta > (table[:, t.LAST_OFFSET] - table[:, t.BASE_OFFSET])[row]),
+    _refuse(t.BAD_DELTA, delta > (table[:, t.LAST_OFFSET] - table[:, t.BASE_OFFSET])[row], row)
+    return _Records(
         row,
+        table[row, t.BASE_OFFSET] + delta,
+        _is_new(row, delta),
+        timestamp_delta_ms,
+        key,
+        value,
+        headers,
     )
-    return _Records(row, table[row, t.BASE_OFFSET] + delta, timestamp_delta_ms, key, value, headers)
+
+
+def _is_new(row: _Numbers, delta: _Numbers) -> NDArray[np.bool_]:
+    """Return which deltas are larger than all before them in their batch."""
+    place = (row << _DELTA_BITS) + delta
+    newest = np.maximum.accumulate(np.concatenate((np.full(1, -1, np.int64), place)))
+    return (delta >= 0) & (place > newest[:-1])
 
 
 def _frames(group: t.Group) -> tuple[_Numbers, _Numbers, _Numbers]:
@@ -341,16 +370,9 @@ def _timestamps(
     base[is_append_time] = group.table[row, t.MAX_TIMESTAMP][is_append_time]
     delta: _Numbers = records.timestamp_delta_ms[chosen]
     delta[is_append_time] = 0
-    limit = t.TIMESTAMP_MS_MAX
-    # Comparing before adding avoids an overflow.
-    is_bad: NDArray[np.bool_] = np.where(
-        delta >= 0, base > limit - np.maximum(delta, 0), base < -limit - np.minimum(delta, 0)
-    )
-    _refuse(t.BAD_TIMESTAMP, is_bad, row)
-    timestamp_ms: _Numbers = base + delta
-    # Not by np.abs: the smallest integer has no positive counterpart.
-    is_too_far = (timestamp_ms > limit) | (timestamp_ms < -limit)
-    _refuse(t.BAD_TIMESTAMP, is_too_far, row)
+    timestamp_ms: _Numbers = base + delta  # sums wrap around, as in Java
+    timestamp_ms[timestamp_ms > t.TIMESTAMP_MS_MAX] = t.FAR_FUTURE_MS
+    timestamp_ms[timestamp_ms < -t.TIMESTAMP_MS_MAX] = t.FAR_PAST_MS
     return pa.array(timestamp_ms * 1000).cast(_TYPES["timestamp"])
 
 

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.stream.batch import sound_records as sound
+
 Bytes = NDArray[np.uint8]
 Table = NDArray[np.int64]
 Numbers = NDArray[np.int64]
@@ -43,6 +45,12 @@ RECORD_BYTES_MIN: Final = 7
 TIMESTAMP_MS_MAX: Final = ((1 << 63) - 1) // 1_000
 """Arrow and Spark count microseconds in 64 bits."""
 
+FAR_FUTURE_MS: Final = 253_402_300_799_999
+FAR_PAST_MS: Final = -62_135_596_800_000
+"""What timestamps beyond that become: the end of the year 9999 and the begin of the year 1, which
+all readers of Arrow can show.
+"""
+
 # What a decoder or walk ends with.
 DONE: Final = 0
 FULL: Final = 1
@@ -61,38 +69,34 @@ BAD_HEADER_COUNT: Final = 24
 BAD_HEADER_NAME: Final = 25
 BAD_RECORD_END: Final = 26
 BAD_DELTA: Final = 27
-BAD_TIMESTAMP: Final = 28
-BAD_END: Final = 29
+BAD_END: Final = 28
 
 WHAT: Final = {
     BAD_HEADER: "expected a batch header of format 2",
     BAD_LENGTH: "the batch's length is less than its header or runs over the end of its block",
     BAD_OFFSETS: "the batch's offsets overlap the batch before, or lie outside its block",
-    BAD_COUNT: "the batch declares more records than its bytes can hold, or a negative count",
-    BAD_VARINT: "a number in a record has too many bits or runs over its end",
-    BAD_RECORD_LENGTH: "a record's length runs over the end of its batch",
-    BAD_FIELD: "a key, value or header runs over the end of its record",
-    BAD_HEADER_COUNT: "a record declares more headers than its bytes can hold",
-    BAD_HEADER_NAME: "the key of a record header is null",
-    BAD_RECORD_END: "a record does not end where its length says",
-    BAD_DELTA: "the offsets of the records do not grow, or go beyond the batch's last offset",
-    BAD_TIMESTAMP: (
-        "a timestamp does not fit into microseconds of 64 bits; leave out the column `timestamp` to"
-        " read the rest"
-    ),
-    BAD_END: "bytes are left behind the batch's last record",
+    BAD_COUNT: sound.BAD_COUNT,
+    BAD_VARINT: sound.BAD_NUMBER,
+    BAD_RECORD_LENGTH: sound.BAD_RECORD_LENGTH,
+    BAD_FIELD: sound.BAD_FIELD,
+    BAD_HEADER_COUNT: sound.BAD_HEADER_COUNT,
+    BAD_HEADER_NAME: sound.BAD_HEADER_NAME,
+    BAD_RECORD_END: sound.BAD_RECORD_END,
+    BAD_DELTA: sound.BAD_DELTA,
+    BAD_END: sound.BAD_END,
 }
 
 
 class BatchRefused(Exception):
-    """A row of the table is invalid; `code` is a BAD code. It becomes a ReadError where object and
-    partition are known.
+    """A row of the table is invalid; `code` is a BAD code. The rows before it have been added, and
+    the first `taken` records of this one.
     """
 
-    def __init__(self, code: int, row: int) -> None:
+    def __init__(self, code: int, row: int, taken: int = 0) -> None:
         super().__init__(WHAT[code])
         self.code = code
         self.row = row
+        self.taken = taken
 
 
 class Group(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.lake.arrow.pyarrow_untyped import Array, pa, pc
 from penstock.lake.arrow.read import read_slices
+from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import TimeBounds
 from penstock.objectstore.ports import ObjectStore
@@ -19,16 +20,29 @@ async def first_as_young(
     store: ObjectStore, slices: Sequence[Slice], timestamp_ms: int
 ) -> int | None:
     """Return the offset of the first record that is not older than the timestamp, or None if all
-    are older. Raise as `read_slices` does.
+    are older. A record that cannot be read counts as young, so that readers from there on miss
+    nothing. Raise as `read_slices` does.
     """
     for part in slices:
+        unreadable: list[ReadError] = []
+        found: int | None = None
         async with aclosing(
-            read_slices(store, [part], ("offset", "timestamp"), times=TimeBounds(timestamp_ms))
+            read_slices(
+                store,
+                [part],
+                ("offset", "timestamp"),
+                times=TimeBounds(timestamp_ms),
+                on_unreadable=unreadable.append,
+            )
         ) as batches:
             async for batch in batches:
                 index = first_not_before(batch.column("timestamp"), timestamp_ms)
                 if index is not None:
-                    return int(batch.column("offset")[index].as_py())
+                    found = int(batch.column("offset")[index].as_py())
+                    break
+        offsets = [max(error.offset, part.start_offset) for error in unreadable]
+        if found is not None or offsets:
+            return min(offsets if found is None else [found, *offsets])
     return None
 
 

@@ -19,6 +19,7 @@ from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.parts import Piece, blocks_within
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.errors import ObjectCorrupt
 from penstock.stream.format.decoder import check_block
@@ -48,17 +49,20 @@ async def read_slices(
     config: ReadConfig | None = None,
     *,
     times: TimeBounds = ALL_TIMES,
+    on_unreadable: OnUnreadable = raise_unreadable,
 ) -> AsyncGenerator[RecordBatch, None]:
     """Yield the records of all slices. `aclose` the iterator if it is not exhausted.
 
     Blocks and batches that hold no record of `times` may be left out; records of other blocks and
     batches are not filtered.
-    Raises ObjectGone (plan again), ReadError (damage) or the store's errors, and ValueError for
-    unknown columns.
+    Raises ObjectGone (plan again), ReadError (damage), what `on_unreadable` raises, the store's
+    errors, and ValueError for unknown columns.
     """
     config = config or ReadConfig()
     size_bytes = sum(part.size_bytes for part in slices)
-    decoder = await asyncio.to_thread(Decoder, columns, config, size_bytes=size_bytes)
+    decoder = await asyncio.to_thread(
+        Decoder, columns, config, size_bytes=size_bytes, on_unreadable=on_unreadable
+    )
     work = PartDecoder(decoder, aborted, times)
     fetch = Fetch(store, slices, config, index_cache(store, config), wanted=blocks_within(times))
     gone: ObjectGone | None = None

@@ -17,6 +17,7 @@ from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.parts import blocks_within
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 
 CLOSE_S = 10.0
 
@@ -30,6 +31,7 @@ def read_slices_sync(
     *,
     times: TimeBounds = ALL_TIMES,
     bodies: Mapping[str, bytes] | None = None,
+    on_unreadable: OnUnreadable = raise_unreadable,
 ) -> Generator[RecordBatch, None, None]:
     """Read slices as `read.read_slices` does. Close the iterator if it is not exhausted.
 
@@ -37,7 +39,12 @@ def read_slices_sync(
     """
     config = config or ReadConfig()
     shared = background()
-    decoder = Decoder(columns, config, size_bytes=sum(part.size_bytes for part in slices))
+    decoder = Decoder(
+        columns,
+        config,
+        size_bytes=sum(part.size_bytes for part in slices),
+        on_unreadable=on_unreadable,
+    )
     work = PartDecoder(decoder, aborted, times)
 
     async def open_fetch() -> Fetch:

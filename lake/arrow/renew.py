@@ -23,6 +23,7 @@ from penstock.lake.fetch.errors import ObjectGone, ObjectStaysGone
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 from penstock.lake.manifest.errors import OffsetsLost, TopicReplaced, UnknownPartition
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.stream.errors import StreamError
@@ -58,11 +59,13 @@ def read_renewed(
     pause_ms: int = PAUSE_MS,
     on_loss: OnLoss = raise_loss,
     bodies: Mapping[str, bytes] | None = None,
+    on_unreadable: OnUnreadable = raise_unreadable,
 ) -> Generator[RecordBatch, None, None]:
     """Read slices as `read_slices_sync` does, and plan again when objects are deleted.
 
     With `committed`, leave out aborted transactions; slices must end at or below last stable
-    offsets. Raise ObjectStaysGone if new plans do not help, OffsetsMissing, or ReadError (damage).
+    offsets. Raise ObjectStaysGone if new plans do not help, OffsetsMissing,
+    ReadError (damage), or what `on_unreadable` raises.
     """
     aborted: AbortedByStream | None = None
     if committed:
@@ -78,6 +81,7 @@ def read_renewed(
                 config,
                 times=times,
                 bodies=bodies,
+                on_unreadable=on_unreadable,
             )
             with closing(batches):
                 yield from batches

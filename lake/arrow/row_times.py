@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from penstock.lake.arrow.decode_table import FAR_FUTURE_MS, FAR_PAST_MS
 from penstock.lake.arrow.pyarrow_untyped import Array, RecordBatch, pa, pc
 from penstock.lake.fetch.times import TimeBounds
 
@@ -39,3 +40,22 @@ def _mask(batch: RecordBatch, times: TimeBounds) -> Array:
 def _us(timestamp_ms: int) -> int:
     """Return microseconds. What does not fit into 64 bits is beyond any timestamp of a row."""
     return min(max(timestamp_ms * 1_000, -(1 << 63)), (1 << 63) - 1)
+
+
+def for_python(rows: Any) -> Any:  # noqa: ANN401 - a batch or a table
+    """Return the rows with timestamps that Python's `datetime` can hold. Those of producers that
+    write microseconds lie far beyond the year 9999.
+    """
+    for at, field in enumerate(rows.schema):
+        kind = field.type
+        if not pa.types.is_timestamp(kind) or kind.unit != "us":
+            continue
+        counts = rows.column(at).cast(pa.int64())
+        low, high = FAR_PAST_MS * 1_000, FAR_FUTURE_MS * 1_000
+        bounds = pc.min_max(counts).as_py()
+        if bounds["min"] is None or (bounds["min"] >= low and bounds["max"] <= high):
+            continue
+        clipped = pc.min_element_wise(pc.max_element_wise(counts, low), high, skip_nulls=False)
+        clipped = pc.if_else(pc.is_null(counts), None, clipped)
+        rows = rows.set_column(at, field, clipped.cast(kind))
+    return rows

@@ -35,6 +35,13 @@ from penstock.lake.arrow.row_times import rows_within
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.times import ALL_TIMES, TimeBounds
+from penstock.lake.fetch.unreadable import (
+    SKIP,
+    OnUnreadable,
+    UnreadableRecords,
+    check_on_error,
+    raise_unreadable,
+)
 from penstock.lake.manifest.errors import (
     OffsetsLost,
     OffsetsMissing,
@@ -77,14 +84,14 @@ def scan(
     until: datetime | None = None,
     snapshot: str = "",
     views: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
     cluster_id: str = "",
     config: ReadConfig | None = None,
 ) -> "Scan":
     """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is
     contacted.
 
-    This call fixes the offsets: records that are acknowledged later are not in the scan. Data is
-    read when the scan is iterated.
+    This call fixes the offsets: later records are not in the scan, whose iteration reads the data.
     Cost: one or two GETs for the manifest, one for each live WAL, and more only for timestamps.
 
     Args:
@@ -102,6 +109,7 @@ def scan(
         until: Leave out records with this timestamp or a newer one, in the same way.
         snapshot: A snapshot to read the topic from, instead of the topic as it is now.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
+        on_error: For records that cannot be read: `raise`, or `skip` and list in `Scan.unreadable`.
         cluster_id: The cluster, needed only if the store holds several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
 
@@ -127,11 +135,8 @@ def scan(
     chosen = DEFAULT if columns is None else tuple(columns)
     config = config or ReadConfig()
     config = replace(config, views=views or config.views)
-    schema = arrow_schema(chosen, views=config.views)
-    cluster = StoreCluster(store_url, cluster_id)
-    if isolation_level not in _ISOLATION_LEVELS:
-        raise ValueError(f"isolation_level {isolation_level!r}: {' or '.join(_ISOLATION_LEVELS)}")
-    committed = isolation_level == "read_committed"
+    schema, cluster = arrow_schema(chosen, views=config.views), StoreCluster(store_url, cluster_id)
+    committed, skips = _is_committed(isolation_level), check_on_error(on_error) == SKIP
     times = _times(since, until)
     states = _chosen(
         topic, cluster.partitions(topic, committed=committed), _numbers(partitions, start, end)
@@ -143,7 +148,9 @@ def scan(
         for state, low, high in zip(states, starts, ends, strict=True)
     ]
     streams = {(topic, state.partition): int(state.stream_id) for state in states}
-    return Scan(cluster, ranges, streams, schema, config, committed=committed, times=times)
+    return Scan(
+        cluster, ranges, streams, schema, config, committed=committed, times=times, skips=skips
+    )
 
 
 class Scan:
@@ -155,6 +162,8 @@ class Scan:
 
     Attributes:
         schema: The `pyarrow.Schema` of the batches.
+        unreadable: What the last pass left out with `on_error="skip"`: `count` offsets, and the
+            first `errors`.
     """
 
     def __init__(
@@ -167,9 +176,11 @@ class Scan:
         *,
         committed: bool = False,
         times: TimeBounds = ALL_TIMES,
+        skips: bool = False,
+        on_unreadable: OnUnreadable | None = None,
     ) -> None:
-        """Programs call `scan` instead. `streams` are the stream ids that the partitions had
-        then.
+        """Programs call `scan` instead. `streams` are the stream ids that the partitions had then.
+        With `skips`, records that cannot be read are left out.
         """
         self._cluster = cluster
         self._ranges = tuple(ranges)
@@ -177,7 +188,10 @@ class Scan:
         self._config = config
         self._committed = committed
         self._times = times
+        self._skips = skips
+        self._on_unreadable = on_unreadable
         self.schema = schema
+        self.unreadable = UnreadableRecords()
 
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
@@ -200,6 +214,7 @@ class Scan:
 
     def batches(self) -> Generator[RecordBatch, None, None]:
         """Yield what iteration yields, as a generator that can be closed."""
+        on_unreadable = self._new_pass()
         slices = self._plan()
         if not slices:
             return
@@ -213,6 +228,7 @@ class Scan:
             committed=self._committed,
             times=self._times,
             bodies=self._cluster.bodies(slices),
+            on_unreadable=on_unreadable,
         )
         with closing(batches), closing(ScanLease(self._cluster)) as lease:
             for batch in batches:
@@ -242,6 +258,7 @@ class Scan:
             committed=self._committed,
             times=self._times,
             bodies=self._cluster.bodies(slices),
+            on_unreadable=self._new_pass(),
         )
 
     def counts(self) -> dict[int, int]:
@@ -250,6 +267,7 @@ class Scan:
         """
         slices = self._plan()
         plain, bodies = self._cluster.plain(ranges_of(slices)), self._cluster.bodies(slices)
+        on_unreadable = self._new_pass()
         return {
             partition: count_records(
                 self._cluster,
@@ -259,6 +277,7 @@ class Scan:
                 committed=self._committed,
                 times=self._times,
                 bodies=bodies,
+                on_unreadable=on_unreadable,
             )
             for partition in sorted({part.partition for part in slices})
         }
@@ -269,9 +288,11 @@ class Scan:
         columns: Sequence[str],
         times: TimeBounds = ALL_TIMES,
         config: ReadConfig | None = None,
+        on_unreadable: OnUnreadable | None = None,
     ) -> "Scan":
         """Return a scan of other columns of a part of this one: a range of offsets of each
-        partition, and of those the records within `times`.
+        partition, and of those the records within `times`. It calls `on_unreadable` for what
+        cannot be read, or else does what this one does.
         """
         config = config or self._config or ReadConfig()
         ranges: list[OffsetRange] = []
@@ -288,7 +309,15 @@ class Scan:
             config,
             committed=self._committed,
             times=times,
+            skips=self._skips,
+            on_unreadable=on_unreadable or self._on_unreadable,
         )
+
+    def _new_pass(self) -> OnUnreadable:
+        """Forget what the last pass left out. Return what to do with unreadable records."""
+        self.unreadable = UnreadableRecords()
+        skip = self.unreadable.add if self._skips else raise_unreadable
+        return self._on_unreadable or skip
 
     def _plan(self) -> list[Slice]:
         ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
@@ -352,6 +381,12 @@ class ScanLease:
                 _log.warning(
                     "scan_lease_not_released", error=str(error), hint="it expires by itself"
                 )
+
+
+def _is_committed(isolation_level: str) -> bool:
+    if isolation_level not in _ISOLATION_LEVELS:
+        raise ValueError(f"isolation_level {isolation_level!r}: {' or '.join(_ISOLATION_LEVELS)}")
+    return isolation_level == "read_committed"
 
 
 def _times(since: datetime | None, until: datetime | None) -> TimeBounds:

@@ -10,20 +10,43 @@ from penstock.stream.errors import StreamError
 
 
 class ReadError(StreamError):
-    """An object has invalid bytes. Nothing is guessed or skipped, and reading again gives the same
-    error.
+    """Records, or an object, have invalid bytes. Reading again gives the same error.
+
+    Records in [offset, end_offset) of the partition cannot be read; end_offset is None for damage
+    of an object, which no option leaves out.
     """
 
-    def __init__(self, key: str, topic: str, partition: int, offset: int, what: str) -> None:
-        super().__init__(f"object {key}, {topic}-{partition} at offset {offset}: {what}")
+    def __init__(
+        self,
+        key: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        what: str,
+        *,
+        end_offset: int | None = None,
+    ) -> None:
+        last = offset if end_offset is None else end_offset - 1
+        offsets = f"offsets {offset} to {last}" if last > offset else f"offset {offset}"
+        hint = "" if end_offset is None else '; on_error="skip" leaves such records out'
+        super().__init__(f"object {key}, {topic}-{partition} at {offsets}: {what}{hint}")
         self.key = key
         self.topic = topic
         self.partition = partition
         self.offset = offset
         self.what = what
+        self.end_offset = end_offset
 
-    def __reduce__(self) -> tuple[type["ReadError"], tuple[str, str, int, int, str]]:
-        return ReadError, (self.key, self.topic, self.partition, self.offset, self.what)
+    @property
+    def reason(self) -> str:
+        """Return what is wrong, with the offsets if there are several."""
+        if self.end_offset is None or self.end_offset <= self.offset + 1:
+            return self.what
+        return f"offsets {self.offset} to {self.end_offset - 1}: {self.what}"
+
+    def __reduce__(self) -> tuple[object, tuple[str, str, int, int, str]]:
+        values = (self.key, self.topic, self.partition, self.offset, self.what)
+        return partial(ReadError, end_offset=self.end_offset), values
 
 
 class ObjectGone(StreamError):

@@ -48,8 +48,7 @@ def blocks_within(times: TimeBounds) -> Wanted:
     """Want the blocks that may hold a record with such a timestamp."""
 
     def is_wanted(piece: Piece) -> bool:
-        block = piece.block
-        return not times.excludes(block.min_timestamp_ms, block.max_timestamp_ms)
+        return not times.excludes_block(piece.block)
 
     return is_wanted if times.is_bounded else all_blocks
 

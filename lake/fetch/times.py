@@ -7,7 +7,8 @@ import more than the standard library and `stream.batch.header`.
 
 from typing import Final, NamedTuple
 
-from penstock.stream.batch.header import OLDEST_UNKNOWN
+from penstock.stream.batch.header import NEWEST_UNKNOWN, OLDEST_UNKNOWN
+from penstock.stream.format.layout import BlockEntry
 
 _NEWEST: Final = (1 << 63) - 1
 
@@ -30,6 +31,19 @@ class TimeBounds(NamedTuple):
     def excludes(self, oldest_ms: int, newest_ms: int) -> bool:
         """Return whether no timestamp between these two is wanted."""
         return newest_ms < self.from_ms or oldest_ms > self.to_ms
+
+    def excludes_block(self, block: BlockEntry) -> bool:
+        """Return whether no record of a block is wanted, as far as the index tells."""
+        is_unknown = block.max_timestamp_ms < 0 and block.record_count > 0
+        newest_ms = NEWEST_UNKNOWN if is_unknown else block.max_timestamp_ms
+        return self.excludes(block.min_timestamp_ms, newest_ms)
+
+    def includes_block(self, block: BlockEntry) -> bool:
+        """Return whether all records of a block are wanted, as far as the index tells."""
+        is_known = block.max_timestamp_ms >= 0 or not block.record_count
+        return not self.is_bounded or (
+            is_known and self.includes(block.min_timestamp_ms, block.max_timestamp_ms)
+        )
 
     def includes(self, oldest_ms: int, newest_ms: int) -> bool:
         """Return whether all timestamps between these two are wanted."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
+from penstock.lake.fetch.unreadable import RAISE, check_on_error
 from penstock.lake.spark.errors import InvalidOption, OffsetsMismatch
 from penstock.lake.spark.offsets import (
     EARLIEST,
@@ -58,6 +59,7 @@ _OURS: Final = (
     "allowvolatilestart",
     "readleasettl",
     "snapshot",
+    "on_error",
 )
 _WITHOUT_EFFECT: Final = ("kafkaconsumer.polltimeoutms", "groupidprefix")
 _LEASE_MS_MAX: Final = 7 * 86_400_000
@@ -129,6 +131,9 @@ class ReadOptions:
     """startingOffsetsByTimestampStrategy: what to do if no record is young enough."""
 
     fail_on_data_loss: bool
+    on_error: str
+    """What to do with records that cannot be read: raise or skip."""
+
     include_headers: bool
     columns: tuple[str, ...]
     read_committed: bool
@@ -178,6 +183,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         ending=_limit_in(ending, snapshot),
         latest_if_no_match=_strategy(given) == "latest",
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        on_error=_on_error(given),
         include_headers=_flag(given, "includeHeaders"),
         columns=_columns(given),
         read_committed=_isolation(given) == "read_committed",
@@ -205,6 +211,7 @@ def check_common(options: Mapping[str, str]) -> None:
     _positive(given, "minPartitions")
     _positive(given, "maxRecordsPerPartition")
     _check_kafka_options(given)
+    _on_error(given)
     low, high = _number(given, "minOffsetsPerTrigger"), _number(given, "maxOffsetsPerTrigger")
     if low is not None and high is not None and low > high:
         raise InvalidOption(
@@ -443,6 +450,13 @@ def _strategy(given: Mapping[str, str]) -> str:
             f"startingOffsetsByTimestampStrategy must be error or latest, got {strategy!r}"
         )
     return strategy
+
+
+def _on_error(given: Mapping[str, str]) -> str:
+    try:
+        return check_on_error(given.get("on_error", RAISE).strip().lower())
+    except ValueError as error:
+        raise InvalidOption(f"option {error}") from None
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:

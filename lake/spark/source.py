@@ -194,6 +194,7 @@ class _Query:
             options.fail_on_data_loss,
             options.retry_interval_ms,
             options.read_committed,
+            options.on_error,
         )
 
     def report(self, reason: str) -> None:

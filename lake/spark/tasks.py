@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.log import get_logger
-from penstock.lake.fetch.errors import ObjectStaysGone
+from penstock.lake.fetch.errors import ObjectStaysGone, ReadError
 from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.unreadable import RAISE, raise_unreadable
 from penstock.lake.manifest.errors import OffsetsMissing, TopicReplaced, UnknownPartition
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.spark.cluster import SparkCluster
@@ -86,6 +87,18 @@ def ranges_of_partitions(slices: Sequence[Slice]) -> list[OffsetRange]:
     return [OffsetRange(*place, *bounds) for place, bounds in found.items()]
 
 
+def skip_unreadable(error: ReadError) -> None:
+    """Log which records are left out because they cannot be read."""
+    _log.warning(
+        "records_skipped",
+        topic=error.topic,
+        partition=error.partition,
+        from_offset=error.offset,
+        to_offset=error.end_offset,
+        reason=error.what,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TaskReader:
     """The reader of all tasks of a query. Pickled once."""
@@ -96,12 +109,14 @@ class TaskReader:
     fail_on_data_loss: bool
     retry_interval_ms: int
     read_committed: bool
+    on_error: str = RAISE
 
     def read(self, task: Task | None) -> Iterator["RecordBatch"]:
         """Yield the rows of a task. For None, the one partition that Spark makes of an empty plan,
         yield nothing.
 
-        Raise ReadError (damage) or DataLoss.
+        Raise ReadError (damage, and records that cannot be read unless they are skipped) or
+        DataLoss.
         """
         # Imports Arrow, which planners do not need.
         from penstock.lake.arrow.place_rows import place_rows
@@ -125,6 +140,7 @@ class TaskReader:
             pause_ms=self.retry_interval_ms,
             on_loss=self._on_loss,
             bodies=task.bodies,
+            on_unreadable=raise_unreadable if self.on_error == RAISE else skip_unreadable,
         )
         with closing(batches):
             try:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 from threading import Event
+from typing import Literal
 
 from penstock.lake.sql.result import SqlResult
 from penstock.lake.sql.session import Session, SessionOptions
@@ -16,6 +17,7 @@ def sql(
     as_of: datetime | None = None,
     snapshot: str = "",
     strict: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
     max_rows: int | None = None,
     max_seconds: float | None = None,
     cancel: Event | None = None,
@@ -37,6 +39,8 @@ def sql(
         as_of: Read all topics up to their first record that is not older than this time.
         snapshot: Read all topics from this snapshot.
         strict: Fail if a value does not fit its column, instead of a NULL and a warning.
+        on_error: What to do with records that cannot be read: `raise` a ReadError with partition
+            and offset, or `skip` them with a warning.
         max_rows: Rows to return at most; `SqlResult.is_truncated` tells whether there were more.
         max_seconds: Stop after this time.
         cancel: Stop soon after this event is set, from any thread.
@@ -49,7 +53,7 @@ def sql(
         A `SqlResult`: call `rows`, `arrow`, `pandas`, `polars`, or iterate `batches`.
 
     Raises:
-        ValueError: `as_of` has no time zone.
+        ValueError: `as_of` has no time zone, or `on_error` is not allowed.
         SqlError: The statement is invalid, or names unknown topics or columns.
         SqlStopped: It was canceled, or took longer than `max_seconds`.
         ManifestNotFound, SeveralClusters, ObjectStoreError, StreamError: As `scan` does.
@@ -66,6 +70,7 @@ def sql(
         snapshot=snapshot,
         formats=formats or {},
         strict=strict,
+        on_error=on_error,
         memory_limit=memory_limit,
         temp_directory=temp_directory,
     )

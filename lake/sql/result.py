@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch, Schema, Table, pa
+from penstock.lake.arrow.row_times import for_python
 from penstock.lake.sql.errors import SqlError
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class SqlResult:
 
     @property
     def warnings(self) -> list[str]:
-        """What the reader should know of the rows that have been read so far: values that did not
-        fit their column, by column, with their count and the offset of one.
+        """What the reader should know of the rows that have been read so far: records that cannot
+        be read, and values that did not fit their column, with their count and the offset of one.
         """
         return self._running.warnings()
 
@@ -91,8 +92,10 @@ class SqlResult:
         return frame
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return all rows as tuples of Python values. Raise as `batches` does."""
-        columns = [column.to_pylist() for column in self.arrow().columns]
+        """Return all rows as tuples of Python values. Timestamps beyond the year 9999 become its
+        end. Raise as `batches` does.
+        """
+        columns = [column.to_pylist() for column in for_python(self.arrow()).columns]
         return list(zip(*columns, strict=True))
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

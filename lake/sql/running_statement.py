@@ -51,7 +51,7 @@ class RunningStatement:
         self.schema: Schema = pa.schema([]) if self._reader is None else self._reader.schema
 
     def warnings(self) -> list[str]:
-        return [str(item) for item in self._statement.misfits.values()]
+        return self._statement.warnings()
 
     def batches(self) -> Iterator[RecordBatch]:
         """Yield the rows. Raise as the constructor does, or SqlStopped."""

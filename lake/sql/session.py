@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from threading import Event
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import duckdb
 
 from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.arrow.pyarrow_untyped import pa
 from penstock.lake.arrow.topic_scan import Scan, scan
+from penstock.lake.fetch.unreadable import check_on_error
 from penstock.lake.manifest.errors import UnknownPartition
 from penstock.lake.sql.errors import SqlError, shortened, unknown_topic
 from penstock.lake.sql.result import SqlResult
@@ -52,6 +53,7 @@ _WRITES_FILE: Final = re.compile(r"\s*(copy|export)\b", re.IGNORECASE)
 class SessionOptions:
     """as_of: read topics up to the first record that is not older. snapshot: read topics from it.
 
+    on_error: what to do with records that cannot be read.
     formats: how to decode the values of topics that are not JSON. memory_limit: as DuckDB's
     setting, such as `2GB`; by default that of DuckDB. temp_directory: where DuckDB may spill; by
     default in the system's temporary directory.
@@ -62,6 +64,7 @@ class SessionOptions:
     snapshot: str = ""
     formats: Mapping[str, ValueFormat] = field(default_factory=dict[str, ValueFormat])
     strict: bool = False
+    on_error: Literal["raise", "skip"] = "raise"
     memory_limit: str = ""
     temp_directory: str = ""
 
@@ -72,6 +75,7 @@ class Session:
     def __init__(self, store: str, options: SessionOptions | None = None) -> None:
         """Raise SqlError for an invalid option. The store is not contacted yet."""
         self._options = options or SessionOptions()
+        check_on_error(self._options.on_error)
         self._store = store
         self._cluster = StoreCluster(store, self._options.cluster_id)
         self._temp = Path(
@@ -147,6 +151,7 @@ class Session:
             cancel or Event(),
             None if max_seconds is None else time.monotonic() + max_seconds,
             on_progress,
+            on_error=self._options.on_error,
         )
         self._statement = statement
         if [token.word for token in tokens] == ["SHOW", "TABLES"]:
@@ -226,6 +231,7 @@ class Session:
                 columns=("offset",),
                 isolation_level="read_committed",
                 snapshot=table.snapshot or self._options.snapshot,
+                on_error=self._options.on_error,
                 cluster_id=self._options.cluster_id,
             )
         except UnknownPartition as error:

@@ -13,6 +13,8 @@ from threading import Event, Lock
 from typing import Any
 
 from penstock.lake.arrow.topic_scan import Scan
+from penstock.lake.fetch.errors import ReadError
+from penstock.lake.fetch.unreadable import RAISE, UnreadableRecords
 from penstock.lake.sql.errors import SqlError, SqlStopped
 
 OnProgress = Callable[[int, int], None]
@@ -65,9 +67,15 @@ class Statement:
     failure: BaseException | None = None
     """What a reader raised. DuckDB would pass on only its text."""
 
+    on_error: str = RAISE
+    """What to do with records that cannot be read."""
+
     misfits: dict[tuple[str, str], MisfitReport] = field(
         default_factory=dict[tuple[str, str], MisfitReport]
     )
+    unreadable: dict[str, UnreadableRecords] = field(default_factory=dict[str, UnreadableRecords])
+    """The records that were left out, by topic."""
+
     _scans: dict[str, Scan] = field(default_factory=dict[str, Scan])
     _planned: int = 0
     _read: int = 0
@@ -93,6 +101,20 @@ class Statement:
         except Exception as error:
             self.failure = self.failure or error
             raise
+
+    def leave_out(self, error: ReadError) -> None:
+        """Count records that cannot be read. Raise the error if they must not be left out."""
+        if self.on_error == RAISE:
+            raise error
+        with self._lock:
+            found = self.unreadable.setdefault(error.topic, UnreadableRecords())
+        found.add(error)
+
+    def warnings(self) -> list[str]:
+        """Return what the reader should know of the rows that have been read so far."""
+        with self._lock:
+            left_out = [str(item) for _, item in sorted(self.unreadable.items())]
+            return left_out + [str(item) for item in self.misfits.values()]
 
     def check(self) -> None:
         """Raise SqlStopped if the statement is canceled or takes too long."""

@@ -117,10 +117,17 @@ class TopicTable(ds.Dataset):  # type: ignore[misc]
             and len(offsets) <= COUNTED_PARTITIONS_MAX
             and not times.is_bounded
         ):
-            yield from _counted(scan.narrowed(offsets, ("partition",)), schema)
+            counted = scan.narrowed(offsets, ("partition",), on_unreadable=statement.leave_out)
+            yield from _counted(counted, schema)
             return
         columns = _Columns(self._name, self._topic_schema, schema, statement)
-        part = scan.narrowed(offsets, columns.sources, times, config=columns.config)
+        part = scan.narrowed(
+            offsets,
+            columns.sources,
+            times,
+            config=columns.config,
+            on_unreadable=statement.leave_out,
+        )
         statement.plan(sum(end - start for start, end in offsets.values()))
         parsed = parse_ahead(part.batches(), columns.of, PARSERS)
         with closing(columns), closing(parsed):

@@ -1,7 +1,8 @@
 """The work of an executor on one task: read a range of the log, write files, and report them. The
 same code runs in a thread and in Spark.
 
-Invariants: a task turns each offset of its slices into exactly one row or dead letter, or raises.
+Invariants: a task turns each record of its slices into exactly one row or dead letter, or raises;
+`on_error` says what becomes of records that cannot be read.
 Only its result names the files it wrote, so files of a failed or repeated attempt are never
 visible. Bytes stay in the executor: a result has some hundred bytes per file.
 """
@@ -9,7 +10,10 @@ visible. Bytes stay in the executor: a result has some hundred bytes per file.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from penstock.base.log import get_logger
 from penstock.lake.arrow.pyarrow_untyped import Array, pa
+from penstock.lake.fetch.errors import ReadError
+from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, raise_unreadable
 from penstock.lake.table.files import FilePlace, GroupedFiles
 from penstock.lake.table.model import (
     CompactionTask,
@@ -26,9 +30,12 @@ from penstock.lake.table.rows import (
     read_columns,
     rows_of,
     tombstones,
+    unreadable_rows,
 )
 from penstock.lake.table.source import TopicSource
 from penstock.lake.table.values import ValueDecoder, ValueFormat
+
+_log = get_logger(__name__)
 
 ATTEMPT_SEPARATOR = "-a"
 
@@ -45,27 +52,31 @@ class ExportJob:
     upsert: bool
     headers: bool
     file_bytes: int
+    on_error: str = RAISE
 
     def __call__(self, task: FileTask, attempt: Callable[[], str]) -> TaskResult:
         name = f"{task.name}{ATTEMPT_SEPARATOR}{attempt()}"
         files = GroupedFiles(self.place, self.layout, name, self.file_bytes)
         rejects = GroupedFiles(self.rejects, Layout(), name, self.file_bytes)
-        counts = [0, 0]
+        counts = [0, 0, 0]
         removed: list[FileEntry] = []
         if self.upsert:
             removed = self._upsert(task, files, rejects, counts)
         else:
-            for rows, bad, _ in self._read(task, counts):
+            for rows, _ in self._read(task, rejects, counts):
                 files.add(rows)
-                rejects.add(bad)
-        return TaskResult(
-            tuple(files.close()), tuple(removed), tuple(rejects.close()), counts[0], counts[1]
-        )
+        return TaskResult(tuple(files.close()), tuple(removed), tuple(rejects.close()), *counts)
 
-    def _read(self, task: FileTask, counts: list[int]) -> Iterator[tuple[Table, Table, Array]]:
-        """Yield rows, dead letters, and offsets of tombstones, and count them."""
-        decoder = ValueDecoder(self.value_format)
-        for batch in self.source.read(task.slices, read_columns(headers=self.headers)):
+    def _read(
+        self, task: FileTask, rejects: GroupedFiles, counts: list[int]
+    ) -> Iterator[tuple[Table, Array]]:
+        """Yield rows and offsets of tombstones, and add dead letters to their files. Count all of
+        them.
+        """
+        decoder, unreadable = ValueDecoder(self.value_format), list[ReadError]()
+        on_unreadable = raise_unreadable if self.on_error == RAISE else unreadable.append
+        columns = read_columns(headers=self.headers)
+        for batch in self.source.read(task.slices, columns, on_unreadable):
             good, bad = rows_of(
                 batch,
                 decoder,
@@ -75,7 +86,31 @@ class ExportJob:
             )
             counts[0] += good.num_rows
             counts[1] += bad.num_rows
-            yield good, bad, tombstones(batch)
+            self._add_unreadable(task, unreadable, rejects, counts)
+            rejects.add(bad)
+            yield good, tombstones(batch)
+        self._add_unreadable(task, unreadable, rejects, counts)
+
+    def _add_unreadable(
+        self, task: FileTask, errors: list[ReadError], rejects: GroupedFiles, counts: list[int]
+    ) -> None:
+        """Turn records that cannot be read into dead letters, or skip them."""
+        if self.on_error == DEAD_LETTER:
+            rows = unreadable_rows(errors, task.rejects_from)
+            rejects.add(rows)
+            counts[1] += rows.num_rows
+        else:
+            for error in errors:
+                counts[2] += (error.end_offset or error.offset) - error.offset
+                _log.warning(
+                    "records_skipped",
+                    topic=error.topic,
+                    partition=error.partition,
+                    from_offset=error.offset,
+                    to_offset=error.end_offset,
+                    reason=error.what,
+                )
+        errors.clear()
 
     def _upsert(
         self, task: FileTask, files: GroupedFiles, rejects: GroupedFiles, counts: list[int]
@@ -85,10 +120,9 @@ class ExportJob:
         """
         newest: Table | None = None
         dead: list[Array] = []
-        for rows, bad, gone in self._read(task, counts):
+        for rows, gone in self._read(task, rejects, counts):
             newest = newest_by_key(rows if newest is None else pa.concat_tables([newest, rows]))
             dead.append(gone)
-            rejects.add(bad)
         if newest is None or not newest.num_rows:
             return []
         keys = pa.chunked_array(

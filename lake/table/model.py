@@ -95,8 +95,8 @@ class CompactionTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The files of a task, the number of records that became rows, and of those in dead letter
-    files.
+    """The files of a task, the number of records that became rows, of those in dead letter files,
+    and of offsets that were skipped because they cannot be read.
     """
 
     added: tuple[FileEntry, ...] = ()
@@ -104,3 +104,4 @@ class TaskResult:
     rejects: tuple[FileEntry, ...] = ()
     row_count: int = 0
     rejected_count: int = 0
+    skipped_count: int = 0

@@ -16,8 +16,10 @@ from penstock.lake.arrow.pyarrow_untyped import (
     Schema,
     pa,
 )
+from penstock.lake.fetch.errors import ReadError
 from penstock.lake.table.pyarrow_untyped import Table, pc
 from penstock.lake.table.values import ValueDecoder
+from penstock.stream.format.manifest.model import split_name
 
 PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
@@ -52,7 +54,9 @@ REJECTS: Final[Schema] = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-"""The schema of the dead letter table: the record's position, the error, and its original bytes."""
+"""The schema of the dead letter table: the record's position, the error, and its original bytes. A
+record that cannot be read has only a position and the error.
+"""
 
 NO_KEY: Final = "the record has no key, and rows are upserted by key"
 _DAY_US: Final = 86_400_000_000
@@ -100,6 +104,22 @@ def rows_of(
             "offset"
         )
     return Rows(good, found)
+
+
+def unreadable_rows(errors: Sequence[ReadError], rejects_from: int) -> Table:
+    """Return dead letters for offsets without a readable record: one for each error, without key
+    and value.
+    """
+    found = [error for error in errors if error.offset >= rejects_from]
+    columns: dict[str, list[object]] = {
+        "topic": [split_name(error.topic)[0] for error in found],
+        "partition": [error.partition for error in found],
+        "offset": [error.offset for error in found],
+        "error": [error.reason for error in found],
+    }
+    missing = [None] * len(found)
+    arrays = [pa.array(columns.get(field.name, missing), field.type) for field in REJECTS]
+    return pa.Table.from_arrays(arrays, schema=REJECTS)
 
 
 def tombstones(batch: RecordBatch) -> Array:

@@ -12,6 +12,7 @@ from penstock.lake.arrow.cluster import StoreCluster
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch
 from penstock.lake.arrow.renew import read_renewed
 from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.table.plan import Bounds
 
@@ -36,8 +37,15 @@ class TopicSource:
         """Return slices from the current view."""
         return self.cluster.plan(ranges)
 
-    def read(self, slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[RecordBatch]:
-        """Yield the records of slices. Raise ReadError (damage), OffsetsLost or TopicReplaced (the
-        topic was deleted and created again meanwhile).
+    def read(
+        self,
+        slices: Sequence[Slice],
+        columns: Sequence[str],
+        on_unreadable: OnUnreadable = raise_unreadable,
+    ) -> Iterator[RecordBatch]:
+        """Yield the records of slices. Raise ReadError (damage), OffsetsLost, TopicReplaced (the
+        topic was deleted and created again meanwhile), or what `on_unreadable` raises.
         """
-        return read_renewed(self.cluster, slices, columns, committed=True)
+        return read_renewed(
+            self.cluster, slices, columns, committed=True, on_unreadable=on_unreadable
+        )

@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.base.log import get_logger
 from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.unreadable import DEAD_LETTER, RAISE, check_on_error
 from penstock.lake.manifest.plan import OffsetRange
 from penstock.lake.table.commits import commit_batch
 from penstock.lake.table.engines import Engine, new_attempt
@@ -58,6 +59,9 @@ class SyncOptions:
     headers: bool = False
     from_latest: bool = False
     skip_lost: bool = False
+    on_error: str = RAISE
+    """What becomes of records that cannot be read: raise, skip, or dead-letter."""
+
     batch_bytes: int = 1 << 30
     """Approximate bytes of the log in one commit. Upserts keep the newest rows of a partition's
     part in memory.
@@ -65,6 +69,9 @@ class SyncOptions:
 
     file_bytes: int = 256 << 20
     """Approximate bytes of the log in one file, and the limit of its Parquet bytes."""
+
+    def __post_init__(self) -> None:
+        check_on_error(self.on_error, DEAD_LETTER)
 
     @property
     def layout(self) -> Layout:
@@ -81,6 +88,9 @@ class BatchReport:
     batch_id: int
     rows: int
     rejected: int
+    skipped: int
+    """Offsets whose records cannot be read."""
+
     files: int
     files_replaced: int
     parquet_bytes: int
@@ -234,6 +244,7 @@ class TableSync:
             options.upsert,
             options.headers,
             options.file_bytes,
+            options.on_error,
         )
         results: list[TaskResult] = []
         try:
@@ -316,6 +327,7 @@ def _report(
         commit.batch_id,
         sum(result.row_count for result in results),
         sum(result.rejected_count for result in results),
+        sum(result.skipped_count for result in results),
         len(commit.added),
         len(commit.removed),
         sum(file.size_bytes for file in commit.added),

@@ -38,6 +38,9 @@ TIMESTAMP_LOG_APPEND_TIME = 1
 OLDEST_UNKNOWN = -(1 << 63)
 """The bound below which no timestamp lies, because no number does."""
 
+NEWEST_UNKNOWN = (1 << 63) - 1
+"""The bound above which no timestamp lies, for the same reason."""
+
 _BATCH_LENGTH_MIN = HEADER_BYTES - BATCH_OVERHEAD
 _OFFSET_MAX = (1 << 63) - 1
 
@@ -54,6 +57,13 @@ _MAX_TIMESTAMP_AT = 35
 
 _unpack_header = HEADER.unpack_from
 _unpack_span = _SPAN.unpack_from
+
+
+def may_be_as_young(newest_ms: int, record_count: int, timestamp_ms: int) -> bool:
+    """Return whether records may not be older than a timestamp. A newest timestamp of -1 is not
+    known: see `BatchHeader.newest_timestamp_ms`.
+    """
+    return newest_ms >= timestamp_ms or (newest_ms < 0 and record_count > 0)
 
 
 class BatchHeader(NamedTuple):
@@ -105,11 +115,39 @@ class BatchHeader(NamedTuple):
 
         The base timestamp is none: it is that of the first record, or the delete horizon, and
         later records may be older. Max timestamp is the only timestamp of a batch with log append
-        time or one record.
+        time or one record, unless the header contradicts itself.
         """
-        if self.record_count <= 1 or self.attributes & TIMESTAMP_TYPE_MASK:
+        if self.attributes & TIMESTAMP_TYPE_MASK or not self.record_count:
+            return self.max_timestamp_ms
+        if self.record_count == 1 and (
+            self.max_timestamp_ms == self.base_timestamp_ms or self.attributes & DELETE_HORIZON_MASK
+        ):
             return self.max_timestamp_ms
         return OLDEST_UNKNOWN
+
+    @property
+    def newest_timestamp_ms(self) -> int:
+        """Return a timestamp that no record of the batch is newer than; NEWEST_UNKNOWN if the
+        header contradicts itself.
+
+        sarama writes max timestamp -1, and a batch that was stored without a check of its records
+        may have any. The base timestamp is that of the first record, unless it is the delete
+        horizon.
+        """
+        if self.attributes & TIMESTAMP_TYPE_MASK or not self.record_count:
+            return self.max_timestamp_ms
+        if self.max_timestamp_ms < 0 or (
+            self.max_timestamp_ms < self.base_timestamp_ms
+            and not self.attributes & DELETE_HORIZON_MASK
+        ):
+            return NEWEST_UNKNOWN
+        return self.max_timestamp_ms
+
+    @property
+    def index_timestamp_ms(self) -> int:
+        """Return the newest timestamp for indexes: -1 if it is not known."""
+        newest_ms = self.newest_timestamp_ms
+        return -1 if newest_ms == NEWEST_UNKNOWN else newest_ms
 
     @property
     def is_transactional(self) -> bool:

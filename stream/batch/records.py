@@ -61,8 +61,16 @@ class Record(NamedTuple):
 def decode_records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """Return all records of the batch at the start of `batch`. Raises BatchCorrupt."""
-    return list(iter_records(batch, decompressed_bytes_max))
+    """Return all records of the batch at the start of `batch`, of those with the same offset the
+    first, as Kafka's consumers do. Raises BatchCorrupt.
+    """
+    records: list[Record] = []
+    newest = parse_header(batch).base_offset - 1
+    for record in iter_records(batch, decompressed_bytes_max):
+        if record.offset > newest:
+            records.append(record)
+            newest = record.offset
+    return records
 
 
 def first_record_at_or_after(
@@ -80,7 +88,7 @@ def first_record_at_or_after(
     64 MiB.
     """
     header = parse_header(batch)
-    if header.max_timestamp_ms < timestamp_ms:
+    if header.newest_timestamp_ms < timestamp_ms:
         return None
     inflate = decompress_mapped if in_thread else decompress
     for record in iter_records(batch, decompressed_bytes_max, inflate, copies=not in_thread):
@@ -98,6 +106,9 @@ def iter_records(
 ) -> Iterator[Record]:
     """Decode the records of the batch at the start of `batch` one by one. Raises BatchCorrupt.
 
+    Offsets may repeat and go back: Kafka's brokers accept that. Bytes of header keys that are not
+    UTF-8 become surrogates (PEP 383), which `encode_batch` turns back.
+
     copies: without it, keys and values are views.
     """
     header = parse_header(batch)
@@ -112,23 +123,27 @@ def iter_records(
         raise BatchCorrupt(f"{header.record_count} records do not fit into {len(data)} bytes")
     # Plain bytes are indexed and sliced twice as fast as a view.
     plain = bytes(data) if copies else cast("bytes", data)
-    at, previous_delta = 0, -1
+    at = 0
     for _ in range(header.record_count):
-        length, at = read_varint(plain, at, len(plain))
-        if not 0 <= length <= len(plain) - at:
-            raise BatchCorrupt(f"a record of {length} bytes has {len(plain) - at} left")
-        record = _record(plain, at, at + length, header)
+        record, at = record_at(plain, at, header)
         delta = record.offset - header.base_offset
-        if not previous_delta < delta <= header.last_offset_delta:
+        if delta > header.last_offset_delta:
             raise BatchCorrupt(
-                f"offset delta {delta} after {previous_delta}, the last one is"
-                f" {header.last_offset_delta}"
+                f"a record has offset delta {delta}, the last one is {header.last_offset_delta}"
             )
-        previous_delta = delta
-        at += length
         yield record
     if at != len(plain):
         raise BatchCorrupt(f"{len(plain) - at} bytes follow the last record")
+
+
+def record_at(plain: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
+    """Return the record of the batch at `at` of its plain bytes, and the position behind it. Raises
+    BatchCorrupt.
+    """
+    length, at = read_varint(plain, at, len(plain))
+    if not 0 <= length <= len(plain) - at:
+        raise BatchCorrupt(f"a record of {length} bytes has {len(plain) - at} left")
+    return _record(plain, at, at + length, header), at + length
 
 
 def _record(plain: bytes, at: int, end: int, header: BatchHeader) -> Record:
@@ -146,8 +161,8 @@ def _record(plain: bytes, at: int, end: int, header: BatchHeader) -> Record:
         timestamp_ms = header.max_timestamp_ms
     else:
         timestamp_ms = header.base_timestamp_ms + timestamp_delta
-    if not -_INT64_MAX <= timestamp_ms <= _INT64_MAX:
-        raise BatchCorrupt(f"timestamp {timestamp_ms} does not fit into 64 bits")
+        if not -_INT64_MAX <= timestamp_ms <= _INT64_MAX:
+            timestamp_ms = (timestamp_ms + (1 << 63)) % (1 << 64) - (1 << 63)  # as in Java
     return Record(header.base_offset + offset_delta, timestamp_ms, key, value, headers)
 
 
@@ -169,10 +184,7 @@ def _headers(plain: bytes, at: int, end: int, count: int) -> tuple[tuple[Header,
         value, at = _nullable(plain, at, end)
         if name is None:
             raise BatchCorrupt("the key of a record header is null")
-        try:
-            headers.append((str(name, "utf-8"), value))
-        except UnicodeDecodeError:
-            raise BatchCorrupt("the key of a record header is not UTF-8") from None
+        headers.append((str(name, "utf-8", "surrogateescape"), value))
     return tuple(headers), at
 
 
@@ -242,7 +254,7 @@ def _append_record(
     _append_nullable(body, record.value)
     append_varint(body, len(record.headers))
     for name, value in record.headers:
-        _append_nullable(body, name.encode())
+        _append_nullable(body, name.encode("utf-8", "surrogateescape"))
         _append_nullable(body, value)
     append_varint(out, len(body))
     out += body

@@ -21,6 +21,7 @@ from penstock.lake.arrow.columns import NAMES
 from penstock.lake.arrow.decode import Aborted, Decoder, Place
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
+from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
 from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.batch.header import CRC_AT, CRC_START, iter_headers, parse_header
@@ -82,9 +83,10 @@ def decode(
     compiled: bool,
     columns: Sequence[str] = ALL,
     aborted: Iterable[Any] = (),
+    on_unreadable: OnUnreadable = raise_unreadable,
     **limits: int,
 ) -> pa.Table:
-    decoder = Decoder(columns, ReadConfig(**limits), compiled=compiled)
+    decoder = Decoder(columns, ReadConfig(**limits), compiled=compiled, on_unreadable=on_unreadable)
     place = place or Place("data/x", "topic", 3)
     batches = [*decoder.decode(data, place, Aborted(aborted)), *decoder.flush()]
     table = pa.Table.from_batches(batches, schema=decoder.schema)

@@ -184,7 +184,14 @@ class ThreadedCluster:
 
         return self.run(looked())
 
-    def create(self, topic: str, partitions: int, *, published: bool = True) -> None:
+    def create(
+        self,
+        topic: str,
+        partitions: int,
+        *,
+        published: bool = True,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
         """Create the topic. published: return when the manifest has it.
 
         A broker repeats a request to a slow controller, and the first one may have been done.
@@ -192,7 +199,8 @@ class ThreadedCluster:
         admin = self._admin()  # ends its requests when it is deleted
         assert topic not in admin.list_topics(timeout=30).topics, f"{topic!r} is another test's"
         try:
-            _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
+            wanted = NewTopic(topic, partitions, 1, config=dict(configs or {}))
+            _wait(admin.create_topics([wanted]).values())
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise

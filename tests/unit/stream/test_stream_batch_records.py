@@ -173,12 +173,9 @@ def test_any_flipped_bit_behind_the_crc_is_found(compression: Compression) -> No
         b"\x00\x00\x00\x01\x7e\x00",  # value of 63 bytes
         b"\x00\x00\x00\x01\x01\xfe\xff\xff\xff\x0f",  # two thousand million headers
         b"\x00\x00\x00\x01\x01\x02\x01\x00",  # header with a null key
-        b"\x00\x00\x00\x01\x01\x02\x02\xff\x01",  # header key that is not UTF-8
         b"\x00\x00\x02\x01\x01\x00",  # offset delta beyond the last one
-        b"\x00\x00\x01\x01\x01\x00",  # negative offset delta
         # varlong of more than 64 bits
         b"\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x01\x01\x00",
-        b"\x00\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x01\x01\x00",  # timestamp beyond 64 bits
         b"\x00\x00\xff\xff\xff\xff\x7f\x01\x01\x00",  # varint of more than 32 bits
     ],
 )

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import aiokafka.codec
+import cramjam
 import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -24,11 +25,12 @@ from pyspark.sql.types import (
 )
 
 from penstock.lake.arrow.columns import DEFAULT, arrow_schema
-from penstock.lake.arrow.decode import Decoder, Place
+from penstock.lake.arrow.decode import Aborted, Decoder, Place
+from penstock.lake.arrow.decode_table import FAR_FUTURE_MS, FAR_PAST_MS
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.times import TimeBounds
-from penstock.stream.batch.compression import Compression
+from penstock.stream.batch.compression import Compression, compress
 from penstock.stream.batch.header import (
     CONTROL_MASK,
     HEADER_BYTES,
@@ -287,6 +289,12 @@ def batch_of(payload: bytes, *, count: int = 1, last_delta: int = 0) -> bytes:
     return sealed(header + payload)
 
 
+def compressed_as(codec: int, payload: bytes, **counts: int) -> bytes:
+    batch = bytearray(batch_of(payload, **counts))
+    batch[22] |= codec
+    return sealed(batch)
+
+
 SOUND = record(bytes([0, 0, 0, 1, 1, 0]))
 MALFORMED = {
     "count too high": (batch_of(SOUND, count=2), "more records"),
@@ -320,12 +328,18 @@ MALFORMED = {
         batch_of(record(bytes([0, 0, 0, 1, 1, 0, 0]))),
         "where its length says",
     ),
-    "delta beyond the last": (batch_of(record(bytes([0, 0, 2, 1, 1, 0]))), "do not grow"),
-    "delta twice": (batch_of(SOUND + SOUND, count=2, last_delta=5), "do not grow"),
-    "timestamp": (
-        batch_of(record(bytes([0]) + b"\xfe" + b"\xff" * 8 + b"\x01" + bytes([0, 1, 1, 0]))),
-        "timestamp",
+    "delta beyond the last": (batch_of(record(bytes([0, 0, 2, 1, 1, 0]))), "behind the batch's"),
+    "unknown codec": (compressed_as(5, SOUND), "compression 5 is unknown"),
+    "not gzip": (compressed_as(1, SOUND), "cannot be decompressed"),
+    "framed snappy": (
+        compressed_as(2, bytes(cramjam.snappy.compress(SOUND))),
+        "a snappy block of",
     ),
+    "bytes behind a frame": (
+        compressed_as(3, bytes(cramjam.lz4.compress(SOUND)) + b"x"),
+        "cannot be decompressed",
+    ),
+    "no records": (batch_of(b"", count=1), "more records"),
 }
 
 
@@ -336,6 +350,150 @@ def test_malformed_records_are_errors_that_name_the_place(name: str, compiled: b
     assert rows_of(decode(batch_of(SOUND), compiled=compiled)) == [(40, 0, None, None, ())]
     with pytest.raises(ReadError, match=f"object data/x, topic-3 at offset 40: .*{what}"):
         decode(data, compiled=compiled)
+
+
+@BOTH
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_records_can_be_left_out(name: str, compiled: bool) -> None:
+    data, what = MALFORMED[name]
+    lost: list[ReadError] = []
+    found = decode(
+        bytes(plain(37, 3)) + data + bytes(plain(46, 2)),
+        compiled=compiled,
+        on_unreadable=lost.append,
+    )
+    offsets = found["offset"].to_pylist()
+    assert [offset for offset in offsets if offset != 40] == [37, 38, 39, 46, 47]
+    (error,) = lost
+    assert (error.topic, error.partition, error.offset, error.end_offset) == ("topic", 3, 40, 41)
+    assert what in error.what
+    assert (40 in offsets) == (name == "count too high"), "the record that is there is returned"
+
+
+def of_delta(delta: int, headers: bytes = b"\0", value: bytes = b"\1") -> bytes:
+    return record(bytes([0, 0, 2 * delta, 1]) + value + headers)
+
+
+NULL_NAME = b"\2\1\1"
+
+
+@BOTH
+@pytest.mark.parametrize("codec", [0, 1, 3, 4])
+def test_records_around_a_malformed_one_are_returned(codec: int, compiled: bool) -> None:
+    payload = (
+        of_delta(0) + of_delta(2, NULL_NAME) + of_delta(3) + of_delta(5, NULL_NAME) + of_delta(7)
+    )
+    payload = payload if codec == 0 else compress(Compression(codec), payload)
+    data = compressed_as(codec, payload, count=5, last_delta=9)
+    for before in (b"", bytes(plain(0, 3))):
+        lost: list[ReadError] = []
+        found = decode(
+            before + data + bytes(plain(50, 2)), compiled=compiled, on_unreadable=lost.append
+        )
+        assert found["offset"].to_pylist()[-5:] == [40, 43, 47, 50, 51]
+        assert [(error.offset, error.end_offset) for error in lost] == [(42, 43), (45, 46)]
+    # Only unreadable records that are wanted are errors.
+    place = Place("data/x", "topic", 3, low=43, high=45)
+    assert decode(data, place, compiled=compiled)["offset"].to_pylist() == [43]
+    with pytest.raises(ReadError, match="at offset 42: the key of a record header is null"):
+        decode(data, Place("data/x", "topic", 3, low=41), compiled=compiled)
+
+
+@BOTH
+def test_behind_an_unsound_length_the_rest_of_a_batch_is_left_out(compiled: bool) -> None:
+    lost: list[ReadError] = []
+    cut = batch_of(of_delta(0) + of_delta(1)[:-2], count=4, last_delta=3)
+    found = decode(cut + bytes(plain(44, 1)), compiled=compiled, on_unreadable=lost.append)
+    assert found["offset"].to_pylist() == [40, 44]
+    assert [(error.offset, error.end_offset) for error in lost] == [(41, 44)]
+    assert "at offsets 41 to 43: a record's length runs over" in str(lost[0])
+
+
+@BOTH
+def test_damaged_batches_of_a_block_can_be_left_out(compiled: bool) -> None:
+    first, second, third = (bytes(plain(at, 3)) for at in (0, 3, 6))
+    for at, offsets, place in (
+        (70, [0, 1, 2, 6, 7, 8], (3, 6)),  # the checksum
+        (16, [0, 1, 2], (3, 9)),  # the format: what follows cannot be found
+    ):
+        damaged = bytearray(second)
+        damaged[at] ^= 0x80
+        lost: list[ReadError] = []
+        found = decode(
+            first + bytes(damaged) + third,
+            Place("data/x", "topic", 3, end_offset=9, high=9),
+            compiled=compiled,
+            on_unreadable=lost.append,
+        )
+        assert found["offset"].to_pylist() == offsets
+        assert [(error.offset, error.end_offset) for error in lost] == [place]
+
+
+@BOTH
+def test_of_records_with_the_same_offset_the_first_is_returned(compiled: bool) -> None:
+    """Kafka's brokers accept such batches, and its consumers return the same."""
+    deltas = [0, 0, 3, 1, 3, 4, 4]
+    values = [of_delta(delta, value=bytes([2, 65 + at])) for at, delta in enumerate(deltas)]
+    data = batch_of(b"".join(values), count=7, last_delta=6) * 1 + bytes(plain(47, 1))
+    found = decode(data, compiled=compiled, columns=("offset", "value"))
+    assert found["offset"].to_pylist() == [40, 43, 44, 47]
+    assert found["value"].to_pylist()[:3] == [b"A", b"C", b"F"]
+    with_bad = batch_of(
+        b"".join(values[:3]) + of_delta(4, NULL_NAME) + values[1] + of_delta(5),
+        count=6,
+        last_delta=6,
+    )
+    lost: list[ReadError] = []
+    found = decode(with_bad, compiled=compiled, on_unreadable=lost.append)
+    assert found["offset"].to_pylist() == [40, 43, 45]
+    assert [error.offset for error in lost] == [44]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("timestamp_ms", "shown_ms"),
+    [
+        (1_700_000_000_000_000_000, FAR_FUTURE_MS),  # nanoseconds
+        (1_700_000_000_000_000, 1_700_000_000_000_000),  # microseconds
+        ((1 << 63) - 1, FAR_FUTURE_MS),
+        (-(1 << 63), FAR_PAST_MS),
+        (-5, -5),
+    ],
+)
+def test_timestamps_that_arrow_cannot_hold_are_far_ones(
+    timestamp_ms: int, shown_ms: int, compiled: bool
+) -> None:
+    records = [Record(0, timestamp_ms, None, b"v"), Record(1, timestamp_ms, None, b"w")]
+    data = bytes(encode_batch(records))
+    found = decode(data, compiled=compiled)["timestamp"].cast(pa.int64()).to_pylist()
+    assert found == [shown_ms * 1_000] * 2
+    stamped = bytearray(data)
+    patch_log_append_time(stamped, 0, timestamp_ms)
+    found = decode(bytes(stamped), compiled=compiled)["timestamp"].cast(pa.int64()).to_pylist()
+    assert found == [shown_ms * 1_000] * 2
+
+
+@BOTH
+@pytest.mark.parametrize("newest_ms", [-1, 0, NOW_MS - 3_600_000])
+def test_batches_whose_newest_timestamp_is_wrong_are_searched(
+    newest_ms: int, compiled: bool
+) -> None:
+    """sarama 1.43 writes -1."""
+    batch = bytearray(
+        encode_batch([Record(0, NOW_MS, None, b"v"), Record(1, NOW_MS + 9, None, b"w")])
+    )
+    struct.pack_into(">q", batch, 35, newest_ms)
+    times = TimeBounds(NOW_MS + 1)
+    decoder = Decoder(("offset", "timestamp"), compiled=compiled)
+    place = Place("x", "t", 0)
+    assert list(decoder.decode(sealed(batch), place, times=times)) == []
+    assert next(decoder.flush())["offset"].to_pylist() == [0, 1]
+    counter = Decoder(("timestamp",), compiled=compiled)
+    assert counter.count(sealed(batch), place, Aborted(), times) == 1
+    one = bytearray(encode_batch([Record(0, NOW_MS, None, b"v")]))
+    struct.pack_into(">q", one, 35, newest_ms)
+    for bounds, expected in ((times, 0), (TimeBounds(NOW_MS), 1), (TimeBounds(0, NOW_MS - 1), 0)):
+        assert counter.count(sealed(one), place, Aborted(), bounds) == expected
 
 
 @BOTH

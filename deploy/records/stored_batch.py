@@ -1,0 +1,76 @@
+"""Fetch single batches and decode what can be read of them: librdkafka reports some of those that
+it cannot decode, and waits for others forever.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import fetch
+from penstock.deploy.clients.brokers import Brokers, Moved, check
+from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.records import Record
+from penstock.stream.batch.sound_records import LostRecords, decode_sound
+
+_VERSION: Final = 12
+"""The last version that names topics."""
+_READ_COMMITTED: Final = 1
+
+
+class StoredBatch(NamedTuple):
+    """The batch at an offset: its readable records, what is wrong with the others, and the offset
+    behind it.
+    """
+
+    records: list[Record]
+    lost: Sequence[LostRecords]
+    base_offset: int
+    next_offset: int
+    is_control: bool
+
+
+def stored_batch(brokers: Brokers, topic: str, partition: int, offset: int) -> StoredBatch | None:
+    """Return the batch that has the offset; None if there is no committed one. Raises KafkaFailed,
+    BatchCorrupt.
+    """
+    return brokers.retried(lambda: _fetched(brokers, topic, partition, offset))
+
+
+def _fetched(brokers: Brokers, topic: str, partition: int, offset: int) -> StoredBatch | None:
+    described = brokers.metadata([topic])
+    leaders = {
+        part.partition_index: part.leader_id
+        for item in described.topics
+        for part in item.partitions
+    }
+    addresses = {broker.node_id: broker for broker in described.brokers}
+    leader = leaders.get(partition, -1)
+    if leader not in addresses:
+        raise Moved(f"partition {topic}-{partition} has no leader now")
+    client = brokers.client(leader, addresses[leader].host, addresses[leader].port)
+    # A broker returns one whole batch, however small the limit is.
+    wanted = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)
+    answer = client.ask(
+        apis.FETCH,
+        fetch.FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1,
+            isolation_level=_READ_COMMITTED,
+            topics=[fetch.FetchTopic(topic=topic, partitions=[wanted])],
+        ),
+        fetch.encode_request,
+        fetch.decode_response,
+        version=_VERSION,
+    )
+    check(answer.error_code, None, f"{topic}-{partition} cannot be fetched")
+    part = answer.responses[0].partitions[0]
+    check(part.error_code, None, f"{topic}-{partition} cannot be fetched at offset {offset}")
+    if not part.records:
+        return None
+    header = parse_header(part.records)
+    ends = header.base_offset, header.next_offset
+    if header.is_control:
+        return StoredBatch([], (), *ends, is_control=True)
+    records, lost = decode_sound(part.records)
+    return StoredBatch(records, lost, *ends, is_control=False)

@@ -1,0 +1,68 @@
+"""Collect what a reader leaves out because it cannot be read.
+
+Limit: the first `KEPT_MAX` errors are kept; others are only counted.
+"""
+
+from collections.abc import Callable
+from threading import Lock
+from typing import Final
+
+from penstock.lake.fetch.errors import ReadError
+
+RAISE: Final = "raise"
+SKIP: Final = "skip"
+DEAD_LETTER: Final = "dead-letter"
+
+KEPT_MAX: Final = 1_000
+
+OnUnreadable = Callable[[ReadError], None]
+"""A callback for records that cannot be read. It raises, or those offsets are left out."""
+
+
+def raise_unreadable(error: ReadError) -> None:
+    """Raise the error: every record has to be read."""
+    raise error
+
+
+def check_on_error(value: str, *others: str) -> str:
+    """Return the value of an option `on_error`. Raise ValueError unless it is raise, skip or one of
+    the others.
+    """
+    allowed = (RAISE, SKIP, *others)
+    if value not in allowed:
+        raise ValueError(f"on_error {value!r} is not allowed: {', '.join(allowed)}")
+    return value
+
+
+class UnreadableRecords:
+    """The offsets that one pass left out.
+
+    Attributes:
+        count: The number of offsets.
+        errors: The first 1,000 `ReadError`s, with topic, partition, offset, end_offset and what.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.errors: list[ReadError] = []
+        self._lock = Lock()
+
+    def add(self, error: ReadError) -> None:
+        """Count the offsets of an error. Any thread may call it."""
+        assert error.end_offset is not None, "damaged objects are never left out"
+        with self._lock:
+            self.count += error.end_offset - error.offset
+            if len(self.errors) < KEPT_MAX:
+                self.errors.append(error)
+
+    def __bool__(self) -> bool:
+        return bool(self.count)
+
+    def __str__(self) -> str:
+        if not self.errors:
+            return "no records were left out"
+        first = self.errors[0]
+        return (
+            f"{first.topic}: {self.count:,} offsets cannot be read and are left out, the first at"
+            f" partition {first.partition}, offset {first.offset}: {first.what}"
+        )

@@ -1,0 +1,314 @@
+"""Readers of topics with records that cannot be read report them, or go past them; what Kafka's
+consumers can read is read.
+"""
+
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import ReadError, scan, sql
+from penstock.deploy.clients.brokers import Brokers
+from penstock.deploy.console.formats import shown_bytes
+from penstock.deploy.console.records import RecordSelection, find_records
+from penstock.lake.arrow.cluster import StoreCluster
+from penstock.lake.manifest.plan import OffsetRange
+from penstock.lake.spark.source import PenstockSource
+from penstock.lake.table.engines import LocalEngine
+from penstock.lake.table.model import Layout
+from penstock.lake.table.source import TopicSource
+from penstock.lake.table.sync import SyncOptions, TableSync
+from penstock.lake.table.values import ValueFormat
+from penstock.lake.table.warehouse import Warehouse
+from tests.support.bad_batches import BAD, NOW_MS, ODD, UNCHECKED, good, odd, store
+from tests.support.reader_objects import sealed
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
+
+READABLE: list[int] = []
+for _at, _bad in enumerate(BAD.values()):
+    READABLE += [
+        6 * _at,
+        6 * _at + 1,
+        6 * _at + 2,
+        *(6 * _at + 3 + delta for delta in _bad.readable),
+    ]
+END = 6 * len(BAD) + 3
+READABLE += [END - 3, END - 2, END - 1]
+LOST = sum(max(1, 3 - len(bad.readable)) for bad in BAD.values())
+"""A batch with bytes behind its last record has one lost offset."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(tmp_path_factory.mktemp("cluster"), brokers=1) as started:
+        started.create("bad", 1, configs=UNCHECKED)
+        batches = [batch for bad in BAD.values() for batch in (good(), bad.data)]
+        store(started.bootstrap, "bad", [*batches, good()])
+        started.create("odd", 1, configs=UNCHECKED)
+        store(started.bootstrap, "odd", [odd(name) for name in ODD])
+        yield started
+
+
+def test_scan(cluster: ThreadedCluster) -> None:
+    with pytest.raises(ReadError, match=r"bad-0 at offset 4: .*on_error=\"skip\"") as raised:
+        scan(cluster.store_url, "bad").to_table()
+    assert (raised.value.partition, raised.value.offset) == (0, 4)
+    found = scan(cluster.store_url, "bad", on_error="skip")
+    assert found.to_table()["offset"].to_pylist() == READABLE
+    reasons = [error.what for error in found.unreadable.errors]
+    assert found.unreadable.count == LOST
+    assert len(reasons) == len(BAD)
+    for reason, bad in zip(reasons, BAD.values(), strict=True):
+        assert bad.what in reason
+    # A reader that begins behind a record that cannot be read does not meet it.
+    assert scan(cluster.store_url, "bad", start=5, end=9).to_table()["offset"].to_pylist() == [
+        5,
+        6,
+        7,
+        8,
+    ]
+    with pytest.raises(ValueError, match="on_error 'dead-letter' is not allowed: raise, skip"):
+        scan(cluster.store_url, "bad", on_error="dead-letter")  # type: ignore[arg-type]
+
+
+def test_sql(cluster: ThreadedCluster) -> None:
+    query = "SELECT _offset FROM bad WHERE a = 1 ORDER BY 1"
+    with pytest.raises(ReadError, match="offset 4"):
+        sql(query, store=cluster.store_url).rows()
+    result = sql(query, store=cluster.store_url, on_error="skip")
+    assert [offset for (offset,) in result.rows()] == READABLE
+    (warning,) = result.warnings
+    assert f"bad: {LOST} offsets cannot be read" in warning
+    assert "partition 0, offset 4: the key of a record header is null" in warning
+    result = sql("SELECT count(*) FROM bad WHERE a = 1", store=cluster.store_url, on_error="skip")
+    assert result.rows() == [(len(READABLE),)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_spark(cluster: ThreadedCluster, streaming: bool) -> None:
+    def offsets(**options: str) -> list[int]:
+        given = {
+            "store": cluster.store_url,
+            "subscribe": "bad",
+            "columns": "value,offset",
+            **options,
+        }
+        if streaming:
+            given |= {"startingOffsets": "earliest"}
+        source = PenstockSource(given)
+        reader: Any = (
+            source.streamReader(source.schema()) if streaming else source.reader(source.schema())
+        )
+        if streaming:
+            begin = reader.initialOffset()
+            tasks = reader.partitions(
+                begin, reader.latestOffset(begin, reader.getDefaultReadLimit())
+            )
+        else:
+            tasks = reader.partitions()
+        return [
+            offset
+            for task in tasks
+            for batch in reader.read(task)
+            for offset in batch.column("offset").to_pylist()
+        ]
+
+    with pytest.raises(ReadError, match="offset 4"):
+        offsets()
+    assert offsets(on_error="skip") == READABLE
+    with pytest.raises(ValueError, match="on_error 'x' is not allowed: raise, skip"):
+        offsets(on_error="x")
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_table_sync(cluster: ThreadedCluster, mode: str, tmp_path: Path) -> None:
+    # Records without keys are dead letters of upserts.
+    expected = 0 if mode == "upsert" else len(READABLE)
+
+    def synced(name: str, on_error: str) -> tuple[Any, list[dict[str, Any]]]:
+        warehouse = Warehouse(kind="parquet", location=str(tmp_path))
+        upsert = mode == "upsert"
+        options = SyncOptions(value_format=ValueFormat("raw"), upsert=upsert, on_error=on_error)
+        tables = warehouse.table(name, options.layout), warehouse.table(f"{name}__dlq", Layout())
+        source = TopicSource(StoreCluster(cluster.store_url), "bad")
+        run = TableSync(source, *tables, LocalEngine(1), options)
+        report = run.run_batch()
+        assert report is not None
+        assert run.run_batch() is None
+        letters = warehouse.table(f"{name}__dlq", Layout())
+        rejects = [
+            row
+            for file in (letters.files() if letters.state().batch_id else ())
+            for row in letters.place().read(file).to_pylist()
+            if row["value"] is None
+        ]
+        return report, rejects
+
+    with pytest.raises(ReadError, match="offset 4"):
+        synced("raised", "raise")
+    report, rejects = synced("skipped", "skip")
+    assert (report.rows, report.skipped, rejects) == (expected, LOST, [])
+    report, rejects = synced("lettered", "dead-letter")
+    assert (report.rows, report.skipped) == (expected, 0)
+    assert [row["offset"] for row in rejects][:2] == [4, 10]
+    assert "the key of a record header is null" in rejects[0]["error"]
+    assert len(rejects) == len(BAD)
+    with pytest.raises(ValueError, match="raise, skip, dead-letter"):
+        SyncOptions(on_error="x")
+
+
+def test_messages_of_the_console(cluster: ThreadedCluster) -> None:
+    query = RecordSelection(topic="bad", start="earliest", value="a", limit=100)
+    found = find_records(cluster.store_url, query, lambda _, data: shown_bytes(data))
+    assert [view.offset for view in found.records] == READABLE
+    assert f"{LOST} offsets cannot be read" in found.problem
+    since = datetime.fromtimestamp(NOW_MS / 1_000 - 60, UTC)
+    query = RecordSelection(topic="bad", start="time", since=since)
+    assert find_records(cluster.store_url, query, lambda _, data: shown_bytes(data)).records
+    query = RecordSelection(topic="odd", start="earliest", limit=100)
+    found = find_records(cluster.store_url, query, lambda _, data: shown_bytes(data))
+    assert (len(found.records), found.problem) == (sum(map(len, ODD.values())), "")
+
+
+def test_what_kafka_can_read_is_read(cluster: ThreadedCluster) -> None:
+    expected = [3 * at + delta for at, deltas in enumerate(ODD.values()) for delta in deltas]
+    found = scan(cluster.store_url, "odd", columns=("offset", "timestamp", "headers")).to_table()
+    rows = found.to_pylist()
+    assert [row["offset"] for row in rows] == expected
+    by_offset = {row["offset"]: row for row in rows}
+    names = list(ODD)
+    assert by_offset[3 * names.index("nanoseconds")]["timestamp"].year == 9999
+    assert by_offset[3 * names.index("negative timestamps")]["timestamp"].year == 1
+    header = by_offset[3 * names.index("header key that is not UTF-8")]["headers"][0]
+    assert header["key"] == "��"
+    query = "SELECT _offset, _timestamp, a FROM odd ORDER BY 1"
+    shown = sql(query, store=cluster.store_url).rows()
+    assert [(offset, a) for offset, _, a in shown] == [(offset, 1) for offset in expected]
+
+
+def test_times_of_batches_with_a_wrong_newest_timestamp(cluster: ThreadedCluster) -> None:
+    """sarama 1.43 writes max timestamp -1."""
+    first = 3 * list(ODD).index("max timestamp -1")
+    since, until = (datetime.fromtimestamp(NOW_MS / 1_000 + s, UTC) for s in (-1, 1))
+    rows = scan(cluster.store_url, "odd", start=first, since=since, until=until).to_table()
+    assert rows["offset"].to_pylist() == [first, first + 1, first + 2]
+    query = (
+        f"SELECT count(*) FROM odd WHERE _offset >= {first} AND _timestamp > TIMESTAMPTZ '{since}'"
+    )
+    assert sql(query, store=cluster.store_url).rows() == [(3,)]
+
+
+def consumed(
+    cluster: ThreadedCluster, topic: str, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    command = (
+        sys.executable,
+        "-m",
+        "penstock.deploy.cli",
+        "consume",
+        topic,
+        "-b",
+        cluster.bootstrap,
+    )
+    template = ("--template", "%o %h\\n", "--until-end", "--from-beginning")
+    return subprocess.run(
+        (*command, *template, *arguments), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize("name", ["garbage", "framed snappy", "a truncated record"])
+def test_consume(cluster: ThreadedCluster, name: str) -> None:
+    """librdkafka reports only the second."""
+    topic = name.replace(" ", "-")
+    cluster.create(topic, 1, published=False, configs=UNCHECKED)
+    store(cluster.bootstrap, topic, [BAD[name].data, good(), BAD[name].data, good()])
+    raised = consumed(cluster, topic)
+    assert raised.returncode == 1
+    assert f"{topic}-0 at offset {len(BAD[name].readable)}: " in raised.stderr
+    assert "--on-error skip" in raised.stderr
+    skipped = consumed(cluster, topic, "--on-error", "skip")
+    readable = BAD[name].readable
+    offsets = [*readable, 3, 4, 5, *(6 + delta for delta in readable), 9, 10, 11]
+    assert [int(line.split()[0]) for line in skipped.stdout.splitlines()] == offsets, skipped.stderr
+    assert f"{2 * (3 - len(readable))} offsets cannot be read and were left out" in skipped.stderr
+
+
+def test_consume_what_kafka_can_read(cluster: ThreadedCluster) -> None:
+    """Without the record whose header key is not UTF-8, on which confluent-kafka 2.16 crashes."""
+    cluster.create("consumed", 1, published=False, configs=UNCHECKED)
+    names = [name for name in ODD if name != "header key that is not UTF-8"]
+    store(cluster.bootstrap, "consumed", [odd(name) for name in names])
+    done = consumed(cluster, "consumed")
+    expected = {3 * at + delta for at, name in enumerate(names) for delta in ODD[name]}
+    assert {int(line.split()[0]) for line in done.stdout.splitlines()} == expected, done.stderr
+
+
+def moment(shift_s: float) -> str:
+    return datetime.fromtimestamp(NOW_MS / 1_000 + shift_s, UTC).isoformat()
+
+
+def deleted_before(cluster: ThreadedCluster, topic: str, shift_s: float) -> str:
+    command = (sys.executable, "-m", "penstock.deploy.cli", "topics", "delete-records", topic)
+    arguments = ("--before-time", moment(shift_s), "--yes", "-b", cluster.bootstrap)
+    done = subprocess.run(
+        (*command, *arguments), capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stderr
+
+
+def test_look_ups_by_time_do_not_trust_headers_that_contradict_themselves(
+    cluster: ThreadedCluster,
+) -> None:
+    """Deleting before a time never deletes records that are not older, nor all records."""
+    topic, wrong = "sarama", odd("max timestamp -1")
+    cluster.create(topic, 1, configs=UNCHECKED)
+    old = bytearray(good())
+    struct.pack_into(">qq", old, 27, NOW_MS - 9_000, NOW_MS - 9_000)
+    store(cluster.bootstrap, topic, [sealed(old), wrong, BAD["garbage"].data, sealed(old), wrong])
+
+    def first_at(shift_s: float) -> int:
+        with Brokers(cluster.bootstrap) as brokers:
+            found = brokers.offsets([(topic, 0)], NOW_MS + int(1_000 * shift_s))
+        return found[topic, 0]
+
+    def check() -> None:
+        assert (first_at(-5), first_at(0)) == (3, 3)
+        found = scan(cluster.store_url, topic, start=datetime.fromisoformat(moment(-5)), end=6)
+        assert found.offsets == {0: (3, 6)}
+        since = datetime.fromisoformat(moment(-5))
+        rows = scan(cluster.store_url, topic, since=since, on_error="skip").to_table()
+        assert rows["offset"].to_pylist() == [3, 4, 5, 12, 13, 14]
+
+    check()
+    everything = [OffsetRange(topic, 0, 0, 15)]
+    wait_until(
+        lambda: (
+            not any(
+                part.key.startswith("wal/")
+                for part in StoreCluster(cluster.store_url, "").replan(everything)
+            )
+        )
+    )
+    check()
+    assert deleted_before(cluster, topic, -3_600) == ""
+    assert scan(cluster.store_url, topic, start=0, end=3).count() == 3
+    kept = deleted_before(cluster, topic, 3_600)
+    assert f"{topic}: partitions 0 have no record as new as --before-time" in kept
+    assert scan(cluster.store_url, topic).offsets == {0: (0, 15)}
+
+
+def test_deleting_before_a_time_that_no_record_has_deletes_nothing(
+    cluster: ThreadedCluster,
+) -> None:
+    cluster.create("idle", 1)
+    store(cluster.bootstrap, "idle", [good(), good()])
+    assert "idle: partitions 0 have no record as new as --before-time" in deleted_before(
+        cluster, "idle", 3_600
+    )
+    assert scan(cluster.store_url, "idle").count() == 6

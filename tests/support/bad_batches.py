@@ -1,0 +1,136 @@
+"""Batches whose records cannot all be read, and a way to store them as producers once could."""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import cramjam
+
+from penstock.broker.wire import apis
+from penstock.broker.wire.gen import produce
+from penstock.deploy.clients.wire import WireClient
+from penstock.stream.batch.compression import Compression, compress
+from penstock.stream.batch.header import HEADER_BYTES
+from penstock.stream.batch.records import Record, encode_batch
+from penstock.stream.batch.varint import append_varint
+from tests.support.reader_objects import sealed
+
+UNCHECKED = {"record.validation": "header"}
+"""The configs of topics that accept such batches."""
+
+NOW_MS = 1_700_000_000_000
+NULL_NAME = b"\x02\x01\x01"
+"""Headers of a record: one, without a key and a value."""
+
+
+class Stored(NamedTuple):
+    """A batch of 3 offsets. readable: the offset deltas of its records that can be read."""
+
+    data: bytes
+    readable: tuple[int, ...]
+    what: str
+
+
+def record(
+    delta: int, headers: bytes = b"\x00", value: bytes = b'{"a": 1}', delta_ms: int = 0
+) -> bytes:
+    body = bytearray(b"\x00")
+    append_varint(body, delta_ms)
+    append_varint(body, delta)
+    body += b"\x01"
+    append_varint(body, len(value))
+    body += value + headers
+    out = bytearray()
+    append_varint(out, len(body))
+    return bytes(out + body)
+
+
+def batch_of(payload: bytes, codec: int = 0, *, count: int = 3) -> bytes:
+    """Return a batch of `count` records at offset 0, as a producer sends it."""
+    header = bytearray(encode_batch([Record(0, NOW_MS, None, None)])[:HEADER_BYTES])
+    struct.pack_into(">i", header, 23, count - 1)
+    struct.pack_into(">i", header, 57, count)
+    header[22] |= codec
+    return sealed(header + payload)
+
+
+def good(value: bytes = b'{"a": 1}', count: int = 3) -> bytes:
+    return batch_of(b"".join(record(delta, value=value) for delta in range(count)), count=count)
+
+
+_SOUND = record(0) + record(1) + record(2)
+_AROUND = record(0) + record(1, NULL_NAME) + record(2)
+_GARBAGE = b"\xff" * 30
+BAD = {
+    "null header key": Stored(batch_of(_AROUND), (0, 2), "the key of a record header is null"),
+    "null header key in lz4": Stored(
+        batch_of(compress(Compression.LZ4, _AROUND), 3),
+        (0, 2),
+        "the key of a record header is null",
+    ),
+    "fewer records": Stored(
+        batch_of(record(0) + record(1, value=b'{"a": 1, "b": "more than this"}')),
+        (0, 1),
+        "more records",
+    ),
+    "more records": Stored(batch_of(_SOUND + record(3)), (0, 1, 2), "bytes are left behind"),
+    "garbage": Stored(batch_of(_GARBAGE), (), "too many bits"),
+    "a truncated record": Stored(batch_of(_SOUND[:-3]), (0, 1), "runs over the end"),
+    "framed snappy": Stored(batch_of(bytes(cramjam.snappy.compress(_SOUND)), 2), (), "snappy"),
+    "not zstd": Stored(batch_of(_SOUND, 4), (), "cannot be decompressed"),
+    "an offset behind the last": Stored(
+        batch_of(record(0) + record(1) + record(9)), (0, 1), "behind the batch's last offset"
+    ),
+}
+"""What readers report, or leave out."""
+
+ODD = {
+    "two lz4 frames": (0, 1, 2),
+    "linked lz4 blocks": (0, 1, 2),
+    "repeated offsets": (0, 2),
+    "nanoseconds": (0, 1, 2),
+    "negative timestamps": (0, 1, 2),
+    "header key that is not UTF-8": (0, 1, 2),
+    "max timestamp -1": (0, 1, 2),
+}
+"""What readers read: the offset deltas of the records."""
+
+
+def odd(name: str) -> bytes:
+    if name == "two lz4 frames":
+        frames = (compress(Compression.LZ4, part) for part in (record(0), record(1) + record(2)))
+        return batch_of(b"".join(frames), 3)
+    if name == "linked lz4 blocks":
+        return batch_of(bytes(cramjam.lz4.compress(_SOUND)), 3)
+    if name == "repeated offsets":
+        return batch_of(record(0) + record(0, value=b'{"a": 2}') + record(2))
+    if name == "header key that is not UTF-8":
+        return batch_of(record(0, b"\x02\x04\xff\xfe\x01") + record(1) + record(2))
+    batch = bytearray(batch_of(_SOUND))
+    if name == "max timestamp -1":
+        struct.pack_into(">q", batch, 35, -1)
+        return sealed(batch)
+    delta_ms = NOW_MS * 999_999 if name == "nanoseconds" else -(1 << 62)
+    return batch_of(b"".join(record(delta, delta_ms=delta_ms) for delta in range(3)))
+
+
+def store(bootstrap: str, topic: str, batches: Sequence[bytes], partition: int = 0) -> None:
+    """Append batches to a partition, as a producer does. The broker leads it."""
+    client = WireClient(bootstrap)
+    try:
+        for batch in batches:
+            data = [produce.PartitionProduceData(partition, batch)]
+            request = produce.ProduceRequest(
+                None, -1, 30_000, [produce.TopicProduceData(name=topic, partition_data=data)]
+            )
+            answer = client.ask(
+                apis.PRODUCE,
+                request,
+                produce.encode_request,
+                produce.decode_response,
+                version=9,
+            )
+            (part,) = answer.responses[0].partition_responses
+            assert not part.error_code, (part.error_code, part.error_message)
+    finally:
+        client.close()
