@@ -248,7 +248,7 @@ class PartitionLog:
         """
         base_offset = self.data.next_offset
         records = records[: header.size_bytes]
-        oldest_ms, newest_ms = header.min_timestamp_ms, header.max_timestamp_ms
+        oldest_ms, newest_ms = header.min_timestamp_ms, header.index_timestamp_ms
         if self.rules.is_log_append_time:
             patch_log_append_time(records, 0, now_ms)
             oldest_ms = newest_ms = now_ms

@@ -115,7 +115,7 @@ def mirrored_entries(
                 Offset(header.next_offset),
                 header.record_count,
                 Millis(header.min_timestamp_ms),
-                Millis(header.max_timestamp_ms),
+                Millis(header.index_timestamp_ms),
                 uncompressed_bytes(header.compression, batch),
                 batch,
             )

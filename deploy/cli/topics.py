@@ -2,7 +2,7 @@
 offsets; delete records.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,7 @@ from penstock.deploy.cli.topics_apply import alter, apply
 from penstock.deploy.cli.topics_fork import fork
 from penstock.deploy.cli.topics_offsets import offsets
 from penstock.deploy.errors import UsageError
-from penstock.deploy.output import Format, iso_time, say
+from penstock.deploy.output import Format, iso_time, remark, say
 
 if TYPE_CHECKING:
     from penstock.broker.wire.frozen_topics import FrozenTopicInfo
@@ -219,6 +219,8 @@ def delete_records(
 ) -> None:
     """Delete the oldest records of a topic.
 
+    Nothing is deleted from a partition that has no record as new as --before-time.
+
     They can come back, in a new topic, until their grace (`delete.grace.ms`, or the topic's
     `penstock.delete.grace.ms`) is over: see `penstock topics undelete --records`.
 
@@ -238,7 +240,9 @@ def delete_records(
     if before_time is not None:
         from penstock.deploy.groups.reset import parse_time
 
-        starts = kafka.offsets_for_time(name, ends, parse_time(before_time))
+        found = kafka.first_offsets(name, list(ends), parse_time(before_time))
+        starts = {at: offsets[at][0] if start is None else start for at, start in found.items()}
+        _remark_kept(name, [at for at in ends if found[at] is None and ends[at] > offsets[at][0]])
     else:
         starts = ends if before_offset is None else dict.fromkeys(ends, before_offset)
     count = sum(max(0, min(starts[at], ends[at]) - offsets[at][0]) for at in ends)
@@ -262,6 +266,17 @@ def delete_records(
         print_table(name, ["partition", "earliest before", "earliest", "latest"], rows)
     if any(isinstance(found, str) for found in results.values()):
         raise typer.Exit(1)
+
+
+def _remark_kept(name: str, partitions: Sequence[int]) -> None:
+    """Say which partitions keep everything. The timestamps of their records may be wrong or
+    missing, so that deleting all of them is never a consequence of a look-up by time.
+    """
+    if partitions:
+        remark(
+            f"{name}: partitions {_ids(partitions)} have no record as new as --before-time and keep"
+            " all records; --all deletes them"
+        )
 
 
 def _print_records_to_delete(
@@ -557,5 +572,5 @@ def _cells(size: "SizeView") -> tuple[str, ...]:
     )
 
 
-def _ids(ids: list[int]) -> str:
+def _ids(ids: Sequence[int]) -> str:
     return ",".join(map(str, ids)) or "-"

@@ -170,12 +170,21 @@ class Kafka:
         self, topic: str, ends: Mapping[int, int], timestamp_ms: int
     ) -> dict[int, int]:
         """For each partition, the first offset whose record is not older than `timestamp_ms`; the
-        end of the log if there is none.
+        end of the log if there is none. Do not delete by it: see `first_offsets`.
 
         ends: high watermark by partition.
         """
+        found = self.first_offsets(topic, list(ends), timestamp_ms)
+        return {index: ends[index] if at is None else at for index, at in found.items()}
+
+    def first_offsets(
+        self, topic: str, partitions: Sequence[int], timestamp_ms: int
+    ) -> dict[int, int | None]:
+        """For each partition, the first offset whose record is not older than `timestamp_ms`, None
+        if there is none.
+        """
         consumer = self.consumer(group_id="penstock-cli", enable_auto_commit=False)
-        wanted = [TopicPartition(topic, index, timestamp_ms) for index in ends]
+        wanted = [TopicPartition(topic, index, timestamp_ms) for index in partitions]
         try:
             found = self._call(lambda: consumer.offsets_for_times(wanted, timeout=TIMEOUT_S))
         finally:
@@ -183,10 +192,7 @@ class Kafka:
         for part in found:
             if part.error is not None:
                 raise self.failure(part.error, f"no time can be looked up in {topic}")
-        return {
-            part.partition: part.offset if part.offset >= 0 else ends[part.partition]
-            for part in found
-        }
+        return {part.partition: part.offset if part.offset >= 0 else None for part in found}
 
     def delete_records(self, topic: str, starts: Mapping[int, int]) -> dict[int, int | str]:
         """Delete the records before an offset of each partition.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from penstock.lake.fetch.slices import Slice, share
 from penstock.lake.manifest.errors import OffsetsLost, OffsetsMissing
+from penstock.stream.batch.header import may_be_as_young
 from penstock.stream.format.manifest.model import Entries, PageRef
 
 
@@ -80,8 +81,14 @@ def pages_wanted(
         for page in pages
         if page.end_offset > wanted.start_offset
         and page.start_offset < wanted.end_offset
-        and (timestamp_from_ms is None or page.max_timestamp_ms >= timestamp_from_ms)
+        and _may_be_wanted(page, timestamp_from_ms)
     ]
+
+
+def _may_be_wanted(item: PageRef | TailRange, timestamp_from_ms: int | None) -> bool:
+    return timestamp_from_ms is None or may_be_as_young(
+        item.max_timestamp_ms, item.record_count, timestamp_from_ms
+    )
 
 
 def plan(wanted: OffsetRange, source: Source, timestamp_from_ms: int | None = None) -> list[Slice]:
@@ -140,7 +147,9 @@ class _Cover:
         for index in range(bisect_right(bounds, low) - 1, len(keys)):
             start, high = bounds[index], bounds[index + 1]
             end = min(high, end_offset)
-            if youngest_ms is None or run.max_timestamps_ms[index] >= youngest_ms:
+            if youngest_ms is None or may_be_as_young(
+                run.max_timestamps_ms[index], run.record_counts[index], youngest_ms
+            ):
                 count, size_bytes = run.record_counts[index], run.sizes_bytes[index]
                 if end - low < high - start:
                     count, size_bytes = (
@@ -173,7 +182,7 @@ class _Cover:
         self.skip_to(item.start_offset)
         part = _clipped(item, self._position, min(item.end_offset, wanted.end_offset))
         self._position = part.end_offset
-        if self._timestamp_from_ms is None or item.max_timestamp_ms >= self._timestamp_from_ms:
+        if _may_be_wanted(item, self._timestamp_from_ms):
             key, size_bytes = item.key, item.object_size_bytes
             self.slices.append(
                 Slice(

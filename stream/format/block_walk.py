@@ -5,7 +5,7 @@ overlap, lie outside the block or cross a border of the range raises ObjectCorru
 checksum matches. Must not do I/O. Costs 1 us per batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.base.buffers import Buffer
@@ -96,8 +96,12 @@ def batches_since(
     `timestamp_ms`.
     """
     for at, span in batches_of(piece, data):
-        if span.max_timestamp_ms >= timestamp_ms and span.next_offset > start_offset:
-            yield memoryview(data)[at : at + span.size_bytes]
+        batch = memoryview(data)[at : at + span.size_bytes]
+        if (
+            span.next_offset > start_offset
+            and parse_header(batch).newest_timestamp_ms >= timestamp_ms
+        ):
+            yield batch
 
 
 def entry_of(piece: Piece, data: Buffer) -> RunEntry:
@@ -127,7 +131,14 @@ def entry_of(piece: Piece, data: Buffer) -> RunEntry:
         min(
             (batch.min_timestamp_ms for batch in batches if batch.record_count), default=Millis(-1)
         ),
-        max((batch.max_timestamp_ms for batch in batches), default=Millis(-1)),
+        _newest_ms(batches),
         sum(sizes) if all(sizes) else UNCOMPRESSED_UNKNOWN,
         memoryview(data)[begin:stop],
     )
+
+
+def _newest_ms(batches: Sequence[RunEntry]) -> Millis:
+    """Return the newest timestamp, -1 if that of a batch is not known."""
+    timestamps = [batch.max_timestamp_ms for batch in batches if batch.record_count]
+    is_known = min(timestamps, default=-1) >= 0
+    return max(timestamps) if is_known else Millis(-1)

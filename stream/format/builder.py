@@ -78,7 +78,7 @@ class RunEntry:
             Offset(header.next_offset),
             header.record_count,
             Millis(header.min_timestamp_ms),
-            Millis(header.max_timestamp_ms),
+            Millis(header.index_timestamp_ms),
             uncompressed_bytes(header.compression, batch),
             batch,
         )
@@ -136,6 +136,7 @@ class _Builder:
         size_bytes = crc = records = run_records = plain_bytes = 0
         is_plain_known, oldest_ms = True, _NO_RECORD_YET
         newest_ms = run_timestamp_ms = Millis(-1)
+        is_newest_known = is_run_known = True
         for entry in run.entries:
             payload, payload_bytes = entry.payload, len(entry.payload)
             if entry.base_offset != end or entry.end_offset <= end or not payload_bytes:
@@ -147,7 +148,7 @@ class _Builder:
                         block_start,
                         end,
                         oldest_ms,
-                        newest_ms,
+                        newest_ms if is_newest_known else Millis(-1),
                         plain_bytes if is_plain_known else 0,
                         self.position,
                         size_bytes,
@@ -158,6 +159,7 @@ class _Builder:
                 run_records += records
                 block_start, size_bytes, crc, records, plain_bytes = end, 0, 0, 0, 0
                 is_plain_known, oldest_ms, newest_ms = True, _NO_RECORD_YET, Millis(-1)
+                is_newest_known = True
             crc = crc32c(payload, crc)
             chunks.append(payload)
             size_bytes += payload_bytes
@@ -165,6 +167,8 @@ class _Builder:
             if entry.max_timestamp_ms > newest_ms:
                 newest_ms = entry.max_timestamp_ms
                 run_timestamp_ms = max(run_timestamp_ms, newest_ms)
+            elif entry.max_timestamp_ms < 0 and entry.record_count:
+                is_newest_known = is_run_known = False
             if entry.min_timestamp_ms < oldest_ms and entry.record_count:
                 oldest_ms = entry.min_timestamp_ms
             plain_bytes += entry.uncompressed_bytes
@@ -183,7 +187,7 @@ class _Builder:
                 block_start,
                 end,
                 oldest_ms,
-                newest_ms,
+                newest_ms if is_newest_known else Millis(-1),
                 plain_bytes if is_plain_known else 0,
                 self.position,
                 size_bytes,
@@ -198,7 +202,7 @@ class _Builder:
                 end,
                 run_records + records,
                 self.position - run_position,
-                run_timestamp_ms,
+                run_timestamp_ms if is_run_known else Millis(-1),
             )
         )
 

@@ -20,6 +20,7 @@ from penstock.base.ids import Offset
 from penstock.base.log import get_logger
 from penstock.objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
 from penstock.objectstore.ports import ObjectStore
+from penstock.stream.batch.header import may_be_as_young
 from penstock.stream.cache.block_cache import BlockCache, BlockKey, LoadedValue, LoadingCache
 from penstock.stream.errors import NotContiguous, ObjectCorrupt, StreamError
 from penstock.stream.format.block_walk import Piece, batches_since, cut
@@ -254,13 +255,15 @@ class ObjectReader:
         answer.
         """
         for source in ranges:
-            if (
-                source.range.max_timestamp_ms < timestamp_ms
-                or source.range.end_offset <= start_offset
+            wanted = source.range
+            if wanted.end_offset <= start_offset or not may_be_as_young(
+                wanted.max_timestamp_ms, wanted.record_count, timestamp_ms
             ):
                 continue
             for piece in await self.pieces(source, max(start_offset, source.range.start_offset)):
-                if piece.block.max_timestamp_ms < timestamp_ms:
+                if not may_be_as_young(
+                    piece.block.max_timestamp_ms, piece.block.record_count, timestamp_ms
+                ):
                     continue
                 (block,) = await self._load([piece])
                 if isinstance(block, Exception):

@@ -17,7 +17,7 @@ import structlog
 from penstock.base.buffers import Buffer
 from penstock.base.ids import Millis, Offset, StreamId
 from penstock.objectstore.errors import ObjectNotFound
-from penstock.stream.batch.header import batch_span, iter_headers
+from penstock.stream.batch.header import batch_span, iter_headers, may_be_as_young
 from penstock.stream.cache.log_cache import LogCache
 from penstock.stream.config import StreamConfig
 from penstock.stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange
@@ -206,7 +206,9 @@ class StreamReader:
         usually only one batch is decoded.
         """
         for entry in self._cache.entries_after(stream_id, offset):
-            if entry.max_timestamp_ms < timestamp_ms or entry.end_offset <= offset:
+            if entry.end_offset <= offset or not may_be_as_young(
+                entry.max_timestamp_ms, entry.record_count, timestamp_ms
+            ):
                 continue
             payload, at = memoryview(entry.payload), 0
             while at < len(payload):

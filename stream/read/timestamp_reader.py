@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final
 
 from penstock.base.buffers import Buffer
-from penstock.stream.batch.header import parse_header
+from penstock.stream.batch.header import BatchHeader, check_crc, parse_header
 from penstock.stream.batch.records import RECORDS_SEARCHED_MAX, first_record_at_or_after
-from penstock.stream.errors import BatchTooLarge
+from penstock.stream.errors import BatchCorrupt, BatchTooLarge
 
 SHORT_RECORDS_MAX: Final = 500
 SHORT_BYTES_MAX: Final = 64 << 10
@@ -37,12 +37,23 @@ class TimestampReader:
         older than `timestamp_ms`, or None. Raises BatchCorrupt.
 
         A batch of more than RECORDS_SEARCHED_MAX records, or of more than `decompressed_bytes_max`
-        bytes, is not searched: its first offset is the answer, with its newest timestamp. So a
-        reader from there on misses no record.
+        bytes, is not searched, nor is one whose records cannot be read: its first offset is the
+        answer, with its newest timestamp. So a reader from there on misses no record.
         """
         header = parse_header(batch)
-        if header.max_timestamp_ms < timestamp_ms:
+        if header.newest_timestamp_ms < timestamp_ms:
             return None
+        try:
+            return await self._searched(batch, header, timestamp_ms, from_offset)
+        except BatchCorrupt:
+            if not check_crc(batch):
+                raise
+            return max(header.base_offset, from_offset), header.max_timestamp_ms
+
+    async def _searched(
+        self, batch: Buffer, header: BatchHeader, timestamp_ms: int, from_offset: int
+    ) -> tuple[int, int] | None:
+        """Raises BatchCorrupt, BatchTooLarge."""
         search = partial(first_record_at_or_after, from_offset=from_offset)
         if header.record_count <= SHORT_RECORDS_MAX and header.size_bytes <= SHORT_BYTES_MAX:
             with suppress(BatchTooLarge):
@@ -51,16 +62,15 @@ class TimestampReader:
                     timestamp_ms,
                     decompressed_bytes_max=min(SHORT_BYTES_MAX, self._decompressed_bytes_max),
                 )
-        with suppress(BatchTooLarge):
-            if header.record_count <= RECORDS_SEARCHED_MAX:
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._thread,
-                    partial(
-                        search,
-                        batch,
-                        timestamp_ms,
-                        decompressed_bytes_max=self._decompressed_bytes_max,
-                        in_thread=True,
-                    ),
-                )
-        return max(header.base_offset, from_offset), header.max_timestamp_ms
+        if header.record_count > RECORDS_SEARCHED_MAX:
+            raise BatchTooLarge(f"{header.record_count} records are too many to be searched")
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread,
+            partial(
+                search,
+                batch,
+                timestamp_ms,
+                decompressed_bytes_max=self._decompressed_bytes_max,
+                in_thread=True,
+            ),
+        )

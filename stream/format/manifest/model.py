@@ -166,6 +166,10 @@ class Entries:
 
     @property
     def max_timestamp_ms(self) -> int:
+        """Return the newest timestamp, -1 if that of an entry with records is not known."""
+        known = zip(self.max_timestamps_ms, self.record_counts, strict=True)
+        if any(newest_ms < 0 < count for newest_ms, count in known):
+            return -1
         return max(self.max_timestamps_ms, default=-1)
 
 
