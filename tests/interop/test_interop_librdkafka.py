@@ -63,6 +63,12 @@ NOT_RUN: Final = {
     "0092_mixed_msgver": "sets message.format.version, which Kafka 4 does not have",
 }
 """Tests of the suite, and why they cannot pass on three brokers of Kafka 4.2."""
+NOT_RUN_BY_PROFILE: Final = {
+    "consumer": {
+        "0109_auto_create_topics": "expects an assignment beside a topic to which it has no right;"
+        " the group coordinator of Kafka 4.2 refuses the subscription, too"
+    }
+}
 ATTEMPTS: Final = 3
 """Many tests fail if a step takes longer than they expect, as on a busy machine."""
 IN_PARALLEL: Final = 3
@@ -159,7 +165,8 @@ def test_the_suite_of_librdkafka_passes(
                     return True
             return False
 
-        names = [name for name in declared(tests) if name not in NOT_RUN]
+        left_out = NOT_RUN | NOT_RUN_BY_PROFILE.get(profile, {})
+        names = [name for name in declared(tests) if name not in left_out]
         with ThreadPoolExecutor(IN_PARALLEL) as pool:
             outcomes = zip(names, pool.map(passes, names), strict=True)
             failed = [name for name, passed in outcomes if not passed]
