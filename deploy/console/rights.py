@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.base.acls import Operation
+from penstock.base.scram import SCRAM_BY_NAME
+from penstock.broker.security.config import PLAIN
 from penstock.broker.wire import apis
 from penstock.broker.wire.gen import describe_cluster, metadata
-from penstock.deploy.clients.security import MECHANISMS, ClientSecurity
+from penstock.deploy.clients.security import ClientSecurity
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.errors import DeployError, KafkaFailed
 
@@ -66,15 +68,17 @@ EVERYTHING: Final = Rights(is_bounded=False)
 
 def log_in(bootstrap: str, base: ClientSecurity, user: str, password: str) -> ClientSecurity:
     """Return how to connect as this user, after a broker has accepted it. base: how the console
-    itself connects. Tries each mechanism. Raises KafkaFailed.
+    itself connects. Tries both mechanisms of SCRAM. Sends the password itself, by PLAIN, only if
+    the console does. Raises KafkaFailed.
     """
     from dataclasses import replace
 
     if not user or not password:
         raise KafkaFailed("a user and a password are needed")
     last = KafkaFailed("no mechanism is known")
-    for mechanism in sorted(MECHANISMS, key=lambda name: name != base.mechanism):
-        security = replace(base, mechanism=mechanism, username=user, password=password)
+    tried = (PLAIN,) if base.mechanism == PLAIN else SCRAM_BY_NAME
+    for mechanism in sorted(tried, key=lambda name: name != base.mechanism):
+        security = replace(base, mechanism=mechanism, username=user, password=password, tokens=None)
         try:
             with WireClient(bootstrap, security):
                 return security

@@ -1,0 +1,46 @@
+"""Users of the console log in at a real broker, by mechanisms that do not show it the password
+unless the console is set to PLAIN.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.base.listeners import SecurityProtocol
+from penstock.base.scram import SCRAM_BY_NAME
+from penstock.broker.security.config import OAUTHBEARER, PLAIN
+from penstock.deploy.clients.security import ClientSecurity
+from penstock.deploy.console.rights import log_in
+from penstock.deploy.errors import KafkaFailed
+from tests.support.secure_cluster import BROKER_PASSWORD, BROKER_USER, secure_cluster
+
+LISTENER = SecurityProtocol.SASL_PLAINTEXT
+
+
+@pytest.mark.parametrize(
+    ("enabled", "expected"),
+    [
+        ((PLAIN,), {PLAIN: PLAIN}),
+        (("SCRAM-SHA-512",), dict.fromkeys((*SCRAM_BY_NAME, OAUTHBEARER), "SCRAM-SHA-512")),
+    ],
+)
+async def test_the_console_sends_no_password_unless_it_is_set_to_plain(
+    tmp_path: Path, enabled: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    """expected: how users log in, by the mechanism of the console. They cannot by the others."""
+    security = {
+        "sasl_enabled_mechanisms": enabled,
+        "sasl_mechanism_inter_broker_protocol": enabled[0],
+    }
+    async with secure_cluster(tmp_path, LISTENER.value, security=security) as cluster:
+        address = f"127.0.0.1:{cluster.broker.server.ports[LISTENER.value]}"
+        found: dict[str, str] = {}
+        for mechanism in (*SCRAM_BY_NAME, PLAIN, OAUTHBEARER):
+            base = ClientSecurity(LISTENER, mechanism, "console", "secret of the console")
+            try:
+                user = await asyncio.to_thread(log_in, address, base, BROKER_USER, BROKER_PASSWORD)
+            except KafkaFailed:
+                continue
+            found[mechanism] = user.mechanism
+        assert found == expected
