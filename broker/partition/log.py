@@ -42,6 +42,7 @@ from penstock.broker.partition.mirrored import (
 )
 from penstock.broker.partition.producer_state import (
     NO_SEQUENCE,
+    PRODUCERS_COUNT_MAX,
     KnownBatch,
     ProducerSnapshot,
     ProducerState,
@@ -91,8 +92,10 @@ class LogConfig:
     """Bytes appended to all partitions of a broker after which those with the most get a
     checkpoint. Limits the scan after a crash: 64 MiB take 0.3 s to read, shared by the new leaders.
     """
-    producers_count_max: int = 10_000
-    """Maximum number of producers remembered per partition, 1 KiB each in the worst case."""
+    producers_count_max: int = PRODUCERS_COUNT_MAX
+    """Maximum number of producers remembered per partition: 35 MiB if all of them are silent, and a
+    checkpoint of 10 MB. Beyond it the longest inactive one is forgotten early, which is an alert.
+    """
     producer_silent_ms: int = 86_400_000
     """`producer.id.expiration.ms`: a producer without writes for this long is forgotten, unless its
     transaction is open.
@@ -111,6 +114,7 @@ class PartitionLog:
     __slots__ = (
         "_config",
         "_leader_epoch",
+        "_reported_dropped_count",
         "cleaned",
         "data",
         "dirty_bytes",
@@ -142,6 +146,7 @@ class PartitionLog:
         """When the cleaner of this broker first saw records behind the cleaned part."""
         self._config = config
         self._leader_epoch = data.epoch
+        self._reported_dropped_count = 0
 
     @property
     def is_dirty(self) -> bool:
@@ -327,7 +332,20 @@ class PartitionLog:
         if self.cleaned.end > 0:
             changes[CLEANED_KEY] = _encode(self.cleaned)
         self.dirty_bytes = 0
+        self._report_dropped()
         return self.meta.put(changes, now_ms)
+
+    def _report_dropped(self) -> None:
+        dropped = self.producers.dropped_count - self._reported_dropped_count
+        if dropped:
+            self._reported_dropped_count += dropped
+            _log.warning(
+                "producers_forgotten_early",
+                stream_id=self.data.stream_id,
+                count=dropped,
+                limit=self._config.producers_count_max,
+                effect="a batch that one of them repeats may be stored twice",
+            )
 
     @property
     def txn_trim_offset(self) -> Offset | None:

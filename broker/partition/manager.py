@@ -41,6 +41,7 @@ from penstock.broker.partition.move_notice import MoveNoticeConfig
 from penstock.broker.partition.moves import Moves
 from penstock.broker.partition.opener import BATCH_COUNT_MAX, OpenPartition, PartitionOpener
 from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.producer_state import ProducerCounts
 from penstock.broker.partition.refused import RefusedBatches
 from penstock.broker.partition.validation import TopicRules
 from penstock.broker.wire.error_codes import ErrorCode
@@ -123,6 +124,7 @@ class PartitionManager:
         self.closes = OperationCounts()
         self._past_traffic = Traffic()
         """Traffic of partitions that are no longer served."""
+        self._past_dropped_count = 0
         self._is_closing = False
         self._is_over = False
         self._released = asyncio.Event()
@@ -216,6 +218,15 @@ class PartitionManager:
     def traffic(self) -> Traffic:
         """Return the traffic since the start. O(partitions)."""
         return self._past_traffic.with_partitions(self._served.values())
+
+    def producers(self) -> ProducerCounts:
+        """Count the producers that are remembered. O(partitions)."""
+        states = [partition.log.producers for partition in self._served.values()]
+        return ProducerCounts(
+            sum(map(len, states)),
+            max(map(len, states), default=0),
+            self._past_dropped_count + sum(state.dropped_count for state in states),
+        )
 
     def states(self) -> PartitionStates:
         """Count the partitions by state. O(partitions)."""
@@ -481,6 +492,7 @@ class PartitionManager:
             return
         del self._served[partition.topic_name, partition.index]
         self._past_traffic = self._past_traffic.with_partitions((partition,))
+        self._past_dropped_count += partition.log.producers.dropped_count
         partition.refuse_records()
         for listener in self._listeners:
             listener(partition.topic_name, partition.index, False)

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
 from penstock.base.ids import Millis, Offset
 from penstock.broker.wire.error_codes import ErrorCode
@@ -32,6 +33,7 @@ SEQUENCES_COUNT: Final = 1 << 31
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 PRODUCER_EPOCH_MAX: Final = (1 << 15) - 1
+PRODUCERS_COUNT_MAX: Final = 100_000
 _RUN_LENGTH_MAX: Final = 1 << 30
 
 
@@ -79,13 +81,47 @@ class ActiveProducer(NamedTuple):
     transaction_first_offset: int
 
 
+class _ProducerHead(msgspec.Struct, array_like=True, gc=False):
+    """The fields of a stored `_Producer` up to the one that says whether it must be decoded."""
+
+    producer_id: int
+    epoch: int
+    seen_ms: Millis
+    run_length: int
+    batches: Raw
+    transaction_first_offset: int = -1
+
+
+_encode_producer = msgspec.msgpack.Encoder().encode
+_decode_producer = msgspec.msgpack.Decoder(_Producer).decode
+_decode_head = msgspec.msgpack.Decoder(_ProducerHead).decode
+
+
+def _decode_producer_or_same(producer: _Producer | bytes) -> _Producer:
+    return _decode_producer(producer) if isinstance(producer, bytes) else producer
+
+
+def _unpacked(producer: _Producer | bytes | None) -> _Producer | None:
+    return _decode_producer(producer) if isinstance(producer, bytes) else producer
+
+
+class ProducerCounts(NamedTuple):
+    """The producers that a broker remembers. in_one_partition: the most. dropped: those that were
+    forgotten because of the limit.
+    """
+
+    total: int
+    in_one_partition: int
+    dropped: int
+
+
 class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
     """The state after all records below `offset`. Producers are in the order of their last
-    write.
+    write, each an encoded `_Producer`.
     """
 
     offset: Offset
-    producers: list[_Producer]
+    producers: list[Raw]
 
 
 def sequence_after(sequence: int, count: int) -> int:
@@ -94,21 +130,28 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 class ProducerState:
-    """The producers of one partition. About 1 KiB each, at most `producers_count_max`; beyond that
-    the longest inactive one is dropped.
+    """The producers of one partition. At most `producers_count_max`; beyond that the longest
+    inactive one is dropped and counted in `dropped_count`.
+
+    A producer that has not written since the last checkpoint is kept as it is stored there: 0.3 KiB
+    instead of up to 1 KiB, and the next checkpoint does not encode it again.
     """
 
-    __slots__ = ("_producers", "_producers_count_max")
+    __slots__ = ("_producers", "_producers_count_max", "dropped_count")
 
-    def __init__(self, producers_count_max: int = 10_000) -> None:
-        self._producers: dict[int, _Producer] = {}
+    def __init__(self, producers_count_max: int = PRODUCERS_COUNT_MAX) -> None:
+        self._producers: dict[int, _Producer | bytes] = {}
         self._producers_count_max = producers_count_max
+        self.dropped_count = 0
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._producers)
+
+    def _get(self, producer_id: int) -> _Producer | None:
+        return _unpacked(self._producers.get(producer_id))
 
     def check(
         self,
@@ -125,7 +168,7 @@ class ProducerState:
         base_sequence -1: the batch comes from a coordinator on this broker, whose batches are
         always in order.
         """
-        producer = self._producers.get(producer_id)
+        producer = self._get(producer_id)
         if producer is None:
             return None
         if epoch < producer.epoch:
@@ -141,7 +184,7 @@ class ProducerState:
 
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Return True if the producer has a transaction of this epoch open here."""
-        producer = self._producers.get(producer_id)
+        producer = self._get(producer_id)
         return (
             producer is not None
             and producer.transaction_first_offset >= 0
@@ -150,7 +193,7 @@ class ProducerState:
 
     def is_fenced(self, producer_id: int, epoch: int) -> bool:
         """Return True if the producer has written here with a newer epoch."""
-        producer = self._producers.get(producer_id)
+        producer = self._get(producer_id)
         return producer is not None and epoch < producer.epoch
 
     def is_known(self, producer_id: int) -> bool:
@@ -160,7 +203,7 @@ class ProducerState:
         """Return the base sequence of the producer's next batch, or None if the producer is unknown
         here.
         """
-        producer = self._producers.get(producer_id)
+        producer = self._get(producer_id)
         if producer is None:
             return None
         return (
@@ -173,7 +216,7 @@ class ProducerState:
         """Check whether this marker may be appended. A marker without an open transaction is a
         harmless repetition.
         """
-        producer = self._producers.get(marker.producer_id)
+        producer = self._get(marker.producer_id)
         if producer is None:
             return None
         if marker.producer_epoch < producer.epoch:
@@ -193,7 +236,7 @@ class ProducerState:
         `check_marker` refuses copies from earlier coordinators, and a later coordinator sends the
         marker of each unfinished transaction before that id begins another one.
         """
-        producer = self._producers.get(marker.producer_id)
+        producer = self._get(marker.producer_id)
         if (
             producer is None
             or marker.serial <= NO_SERIAL
@@ -207,7 +250,7 @@ class ProducerState:
         return [
             (producer.producer_id, Offset(producer.transaction_first_offset))
             for producer in self._producers.values()
-            if producer.transaction_first_offset >= 0
+            if isinstance(producer, _Producer) and producer.transaction_first_offset >= 0
         ]
 
     def active(self) -> list[ActiveProducer]:
@@ -221,14 +264,14 @@ class ProducerState:
                 producer.coordinator_epoch,
                 producer.transaction_first_offset,
             )
-            for producer in self._producers.values()
+            for producer in map(_decode_producer_or_same, self._producers.values())
         ]
 
     def is_ended_by_next_epoch(self, marker: Marker) -> bool:
         """Return True if the marker has the epoch of a transaction that is open here, or an earlier
         one. Transactions of version 2 (KIP-890) end with the next epoch.
         """
-        producer = self._producers.get(marker.producer_id)
+        producer = self._get(marker.producer_id)
         if producer is None or producer.transaction_first_offset < 0:
             return False
         return marker.producer_epoch <= producer.epoch
@@ -249,7 +292,7 @@ class ProducerState:
         """Record the batch at [base_offset, end_offset). Assumes that `check` accepted it, as
         replaying the log does.
         """
-        producer = self._producers.pop(producer_id, None)
+        producer = _unpacked(self._producers.pop(producer_id, None))
         if producer is None or producer.epoch != epoch:
             producer = self._new_or_next_epoch(producer, producer_id, epoch)
         producer.seen_ms, producer.last_timestamp_ms = now_ms, timestamp_ms
@@ -272,7 +315,7 @@ class ProducerState:
         """Record an appended marker. Its epoch fences older ones, even if the producer never wrote
         here.
         """
-        producer = self._producers.pop(marker.producer_id, None)
+        producer = _unpacked(self._producers.pop(marker.producer_id, None))
         if producer is None or producer.epoch != marker.producer_epoch:
             producer = self._new_or_next_epoch(producer, marker.producer_id, marker.producer_epoch)
         producer.seen_ms, producer.last_timestamp_ms = now_ms, timestamp_ms
@@ -291,7 +334,8 @@ class ProducerState:
         order of their last write.
         """
         silent: list[int] = []
-        for producer_id, producer in self._producers.items():
+        for producer_id, stored in self._producers.items():
+            producer = _decode_producer_or_same(stored)
             if now_ms - producer.seen_ms <= silent_ms:
                 break
             if producer.transaction_first_offset < 0:
@@ -306,7 +350,7 @@ class ProducerState:
         fences: the producer's next batch is refused until it has the next epoch, which it gets when
         it has aborted its transaction.
         """
-        producer = self._producers[producer_id]
+        producer = _decode_producer_or_same(self._producers[producer_id])
         epoch = min(producer.epoch + fences, PRODUCER_EPOCH_MAX)
         return Marker(producer_id, epoch, False, max(producer.coordinator_epoch, 0))
 
@@ -315,22 +359,39 @@ class ProducerState:
         producers have no sequences in the fork.
         """
         for producer_id, producer in list(self._producers.items()):
-            if producer.transaction_first_offset < 0:
+            if isinstance(producer, bytes) or producer.transaction_first_offset < 0:
                 del self._producers[producer_id]
             else:
                 producer.run_length, producer.batches = 0, []
 
     def snapshot(self, offset: Offset) -> ProducerSnapshot:
-        """Return the state. Encode it before the state changes again; that takes about 0.5 us per
-        producer.
+        """Return the state. Encode it before the state changes again. Producers that wrote since
+        the last snapshot take about 0.5 us each, the others 0.1 us.
         """
-        return ProducerSnapshot(offset, list(self._producers.values()))
+        for producer_id, producer in self._producers.items():
+            # The place in the order stays.
+            if isinstance(producer, _Producer) and producer.transaction_first_offset < 0:
+                self._producers[producer_id] = _encode_producer(producer)
+        return ProducerSnapshot(
+            offset,
+            [
+                Raw(producer) if isinstance(producer, bytes) else Raw(_encode_producer(producer))
+                for producer in self._producers.values()
+            ],
+        )
 
     def restore(self, snapshot: ProducerSnapshot) -> None:
         """Replace the state. If there are more producers than the limit, the longest inactive ones
         are dropped.
         """
-        self._producers = {producer.producer_id: producer for producer in snapshot.producers}
+        self._producers = {}
+        for stored in snapshot.producers:
+            head = _decode_head(stored)
+            is_open = head.transaction_first_offset >= 0
+            # Bytes of their own: the whole checkpoint would stay in memory otherwise.
+            self._producers[head.producer_id] = (
+                _decode_producer(stored) if is_open else bytes(stored)
+            )
         while len(self._producers) > self._producers_count_max and self._forget_one():
             pass
 
@@ -352,8 +413,9 @@ class ProducerState:
         one (the limit of open transactions is lower than that of producers).
         """
         for producer_id, producer in self._producers.items():
-            if producer.transaction_first_offset < 0:
+            if isinstance(producer, bytes) or producer.transaction_first_offset < 0:
                 del self._producers[producer_id]
+                self.dropped_count += 1
                 return True
         return False
 

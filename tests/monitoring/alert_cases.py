@@ -156,6 +156,14 @@ NODES: Final = (
         summary=f"{POD} drops metrics that clients push",
         labels={"pod": POD},
     ),
+    AlertCase(
+        alert="PenstockProducersForgotten",
+        series={of("penstock_broker_producers_forgotten_total", pod=POD): counting(1)},
+        calm={of("penstock_broker_producers_forgotten_total", pod=POD): counting(0)},
+        fires_s=STEP_S,
+        summary=f"{POD} forgets producers that wrote within the last 24 hours",
+        labels={"pod": POD},
+    ),
 )
 
 STORE: Final = (

@@ -118,6 +118,10 @@ def _partitions(broker: Broker) -> Iterator[Reading]:
     partitions = broker.partitions
     for state, count in partitions.states()._asdict().items():
         yield table.PARTITIONS, (state,), count
+    producers = partitions.producers()
+    yield table.PRODUCERS, (), producers.total
+    yield table.PRODUCERS_IN_ONE, (), producers.in_one_partition
+    yield table.PRODUCERS_DROPPED, (), producers.dropped
     yield table.OPENED, (), partitions.opens.partitions
     yield table.CLOSED, (), partitions.closes.partitions
     for operation, counts in (("open", partitions.opens), ("close", partitions.closes)):

@@ -139,6 +139,23 @@ PRODUCED_RECORDS: Final = _of_broker(
     "penstock_broker_produced_records_total",
     "Records appended to partitions that this broker leads.",
 )
+PRODUCERS: Final = _of_broker(
+    "gauge",
+    "penstock_broker_producers",
+    "Idempotent producers that are remembered, counted in each partition; up to 0.3 KiB each, 1 KiB"
+    " while they write.",
+)
+PRODUCERS_IN_ONE: Final = _of_broker(
+    "gauge",
+    "penstock_broker_partition_producers_max",
+    "Most producers of one partition; from 100000 on the longest silent ones are forgotten.",
+)
+PRODUCERS_DROPPED: Final = _of_broker(
+    "counter",
+    "penstock_broker_producers_forgotten_total",
+    "Producers that were forgotten before they were silent for 24 h, because their partition had"
+    " 100000 newer ones.",
+)
 FETCHED_BYTES: Final = _of_broker(
     "counter", "penstock_broker_fetched_bytes_total", "Bytes of batches returned by fetches."
 )

@@ -11,10 +11,12 @@ from penstock.broker.network.dispatcher import CannotAnswer
 from penstock.broker.partition.log import LogConfig
 from penstock.broker.partition.opener import PartitionOpener
 from penstock.broker.partition.partition import Partition
+from penstock.broker.partition.producer_state import ProducerState
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.controller.metadata.records import PartitionRecord
 from tests.support.partition_harness import NOW, PartitionHarness, batch, idempotent, key_of
 from tests.support.waiting import until
+from tests.unit.broker.test_log_cleaning import cleaner_of
 
 
 def state_of(partition):
@@ -41,6 +43,51 @@ async def test_what_was_acknowledged_can_be_read():
     assert [record.offset for record in found.records] == [0, 1, 2]
     assert found.high_watermark == 3
     await one.close()
+
+
+async def test_a_producer_is_remembered_for_24_hours_however_many_others_write():
+    """Through log compaction, a move with its checkpoint, and a failover that reads the log."""
+    harness = PartitionHarness()
+    one, two = [await harness.broker(number) for number in (1, 2)]
+    harness.topic("t", **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    harness.lead("t", one)
+    partition = await one.opened("t")
+    assert (await one.produce("t", idempotent(0, b"first"))).base_offset == 0
+    for pid in range(1_000, 11_200):
+        assert (await one.produce("t", idempotent(0, b"other", pid=pid))).error_code == 0
+    await one.partitions.checkpoint_durably(partition)
+    await one.storage.upload()
+    duty = cleaner_of(one)
+    await duty.check()
+    assert duty.removed_records == 10_200
+    assert (await one.produce("t", idempotent(0, b"first"))).base_offset == 0
+    harness.lead("t", two)
+    moved = await two.opened("t")
+    assert (await two.produce("t", idempotent(0, b"first"))).base_offset == 0
+    assert (await two.produce("t", idempotent(0, b"late", pid=9))).error_code == 0
+    await two.crash()
+    await harness.fail_over(two, one)
+    harness.lead("t", one)
+    recovered = await one.opened("t")
+    for pid, offset in ((42, 0), (1_000, 1), (11_199, 10_200), (9, 10_201)):
+        value = {42: b"first", 9: b"late"}.get(pid, b"other")
+        assert (await one.produce("t", idempotent(0, value, pid=pid))).base_offset == offset
+    assert recovered.log_end_offset == 10_202
+    assert (len(moved.log.producers), one.partitions.producers().dropped) == (10_202, 0)
+    harness.now_ms += 86_400_001
+    await one.partitions.checkpoint_durably(recovered)
+    assert one.partitions.producers().total == 0
+    await one.close()
+
+
+async def test_producers_beyond_the_limit_are_forgotten_and_reported():
+    state = ProducerState(3)
+    for pid in range(5):
+        state.record(
+            pid, 0, 0, 1, base_offset=pid, end_offset=pid + 1, now_ms=NOW, transactional=pid == 0
+        )
+        state.snapshot(pid + 1)
+    assert (list(state), state.dropped_count) == ([0, 3, 4], 2)
 
 
 async def test_a_repetition_is_answered_with_its_old_offset_after_close_and_open():
