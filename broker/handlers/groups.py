@@ -316,16 +316,26 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
     committed offsets of the group.
     """
     request = decoded(ctx, offset_fetch.decode_request)
+    by_name = ctx.api_version < _FIRST_WITH_TOPIC_IDS
+    by_name = by_name or any(group.topics is None for group in request.groups)
+    is_fresh = await is_refreshed(begin_read(node)) if by_name else True
     if ctx.api_version >= 8:
         groups = [
             await _fetch_group(
-                node, ctx, group, request.require_stable, (group.member_id, group.member_epoch)
+                node,
+                ctx,
+                group,
+                request.require_stable,
+                (group.member_id, group.member_epoch),
+                is_fresh=is_fresh,
             )
             async for group in sliced(_named_once(request.groups))
         ]
         response = offset_fetch.OffsetFetchResponse(groups=groups)
     else:
-        group = await _fetch_group(node, ctx, request, request.require_stable, (None, -1))
+        group = await _fetch_group(
+            node, ctx, request, request.require_stable, (None, -1), is_fresh=is_fresh
+        )
         topics = [
             offset_fetch.OffsetFetchResponseTopic(
                 topic.name,
@@ -362,15 +372,16 @@ async def _fetch_group(
     request: offset_fetch.OffsetFetchRequest | offset_fetch.OffsetFetchRequestGroup,
     require_stable: bool,
     member: tuple[str | None, int],
+    *,
+    is_fresh: bool,
 ) -> offset_fetch.OffsetFetchResponseGroup:
+    """is_fresh: whether the image has every topic that existed when the request came."""
     group_id, topics = request.group_id, request.topics
     found: GroupOffsets | ErrorCode = ErrorCode.GROUP_AUTHORIZATION_FAILED
     if describes_group(node, ctx, group_id):
-        by_id = ctx.api_version >= _FIRST_WITH_TOPIC_IDS and topics is not None
-        read = None if by_id else begin_read(node)
         await node.groups.ready(group_id)
         found = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if await is_refreshed(read):
+        if is_fresh:
             found = node.groups.fetch_offsets(group_id, *member)
     error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
     if error is not ErrorCode.NONE and ctx.api_version >= _FIRST_WITH_GROUP_ERROR:

@@ -5,6 +5,7 @@ moves of coordinators.
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,14 @@ from penstock.controller.metadata.features import OFFSETS_VERSION
 from tests.integration.test_undelete import delete, undelete
 from tests.support.clients import TIMEOUT_S, create_topic, produce, read_records
 from tests.support.cluster import Cluster
+from tests.support.conversation import alter_configs
 from tests.support.coordinator_client import CoordinatorClient, end_coordinator
 from tests.support.internal_topic import read_internal_topic
+from tests.support.share_client import ACCEPT, ShareMember
 from tests.support.waiting import wait_until
 
-TOPIC, GROUP = "orders", "g"
+TOPIC, GROUP, SHARE_GROUP = "orders", "g", "s"
+GROUP_RESOURCE, RESET = 32, "share.auto.offset.reset"
 
 
 @pytest.fixture(params=[0, 3_600_000], ids=["no grace", "grace"])
@@ -38,6 +42,17 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         controller_settings={"delete_grace_ms": request.param},
         auto_create_topics_enable=False,
         group_min_session_timeout_ms=1_000,
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=[0, 3_600_000], ids=["no grace", "grace"])
+async def alone(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """One broker, which coordinates all groups."""
+    async with Cluster(
+        tmp_path,
+        controller_settings={"delete_grace_ms": request.param},
+        auto_create_topics_enable=False,
     ) as cluster:
         yield cluster
 
@@ -186,6 +201,58 @@ async def test_a_commit_for_the_new_topic_replaces_the_offset_of_the_old_one(
         assert committed(cluster, TOPIC, "orders-again") == [3, -1]
 
     await asyncio.to_thread(run)
+
+
+def worked_off(cluster: Cluster) -> list[tuple[int, int, int]]:
+    """Accept what a new member of a share group gets. Return it: first offset, last offset, count
+    of deliveries.
+    """
+    with closing(ShareMember(cluster.bootstrap, SHARE_GROUP)) as member:
+        member.join(TOPIC)
+        found: list[tuple[int, int, int]] = []
+
+        def has_some() -> bool:
+            found.extend(member.acquired((TOPIC, 0)))
+            return bool(found)
+
+        wait_until(has_some)
+        acks = [(first, last, [ACCEPT]) for first, last, _ in found]
+        member.acknowledge({(TOPIC, 0): acks})
+        member.leave()
+        return found
+
+
+async def test_a_share_group_starts_at_the_beginning_of_a_new_topic(alone: Cluster) -> None:
+    bootstrap = alone.bootstrap
+
+    def run() -> None:
+        create_topic(bootstrap, TOPIC)
+        alter_configs(bootstrap, (GROUP_RESOURCE, SHARE_GROUP), {RESET: "earliest"})
+        produce(bootstrap, TOPIC, [b"old"] * 10)
+        assert worked_off(alone) == [(0, 9, 1)]
+        delete(bootstrap)
+        create_topic(bootstrap, TOPIC)
+        produce(bootstrap, TOPIC, [b"new"] * 20)
+        assert worked_off(alone) == [(0, 19, 1)]
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_snapshot_has_no_offsets_of_the_old_topic(alone: Cluster) -> None:
+    bootstrap = alone.bootstrap
+
+    def run() -> None:
+        create_topic(bootstrap, TOPIC)
+        commit(alone, 100)
+        delete(bootstrap)
+        create_topic(bootstrap, TOPIC)
+        produce(bootstrap, TOPIC, [b"new"] * 200)
+        create_topic(bootstrap, f"{TOPIC}@s", -1, penstock_fork_source=TOPIC)
+
+    await asyncio.to_thread(run)
+    frozen = alone.broker.image.frozen_topics.by_full_name(f"{TOPIC}@s")
+    assert frozen is not None
+    assert frozen.group_offsets == ()
 
 
 async def set_level(cluster: Cluster, level: int, kind: int = 1) -> None:

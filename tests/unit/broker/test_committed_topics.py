@@ -303,6 +303,14 @@ async def test_requests_share_reads_and_fail_without_the_controller(world: World
 
 
 @virtually
+async def test_one_read_serves_all_groups_of_a_request(world: World) -> None:
+    topics = [offset_fetch.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    groups = [offset_fetch.OffsetFetchRequestGroup(f"g{at}", topics=topics) for at in range(50)]
+    await world.fixture.ask(apis.OFFSET_FETCH, 9, offset_fetch.OffsetFetchRequest(groups=groups))
+    assert world.reads == 1
+
+
+@virtually
 @at_level_0
 async def test_older_clusters_read_nothing(world: World) -> None:
     """Their controllers may not know the request."""
