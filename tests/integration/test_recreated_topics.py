@@ -19,8 +19,9 @@ from penstock.broker.groups.records import OffsetKey, decode_key
 from penstock.broker.wire import apis
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.broker.wire.gen import offset_commit
+from penstock.controller.api.errors import RequestRefused
 from penstock.controller.api.messages import FeatureUpdate, UpdateFeatures
-from penstock.controller.metadata.features import OFFSETS_VERSION
+from penstock.controller.metadata.features import OFFSETS_VERSION, SUPPORTED
 from tests.integration.test_undelete import delete, undelete
 from tests.support.clients import TIMEOUT_S, create_topic, produce, read_records
 from tests.support.cluster import Cluster
@@ -281,3 +282,22 @@ async def test_records_have_ids_only_after_the_upgrade(cluster: Cluster) -> None
         assert await asyncio.to_thread(committed, cluster, TOPIC) == [7]
     await end_coordinator(cluster, GROUP, "moved")
     assert await asyncio.to_thread(committed, cluster, TOPIC) == [7]
+
+
+async def test_a_broker_without_the_feature_holds_it_back(
+    alone: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tuple(feature for feature in SUPPORTED if feature.name != OFFSETS_VERSION)
+    monkeypatch.setattr("penstock.broker.node.SUPPORTED", older)
+    await set_level(alone, 0, kind=3)
+    await alone.start_broker(1)
+    with pytest.raises(RequestRefused, match="Broker 1 does not support this feature"):
+        await set_level(alone, 1)
+    await asyncio.to_thread(create_topic, alone.bootstrap, TOPIC)
+    await asyncio.to_thread(commit, alone, 7)
+    assert await asyncio.to_thread(is_stored, alone, 3)
+    await alone.stop_broker(1)
+    await set_level(alone, 1)
+    with pytest.raises(RequestRefused, match=f"finalized version 1 of {OFFSETS_VERSION}"):
+        await alone.start_broker(1)
+    await asyncio.to_thread(wait_until, partial(is_stored, alone, 4))
