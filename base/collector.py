@@ -38,7 +38,10 @@ def pause_collector() -> None:
 
 
 def tune_collector() -> None:
-    """Tune the collector. Call once, when all permanent objects (modules, tables, wiring) exist."""
+    """Tune the collector. Call when all permanent objects (modules, tables, wiring) exist, and when
+    they have been replaced.
+    """
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     resume_collector()

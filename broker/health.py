@@ -80,6 +80,10 @@ class BrokerHealth:
         """Record that the broker serves clients."""
         self._broker, self._store = broker, store
 
+    def starts_again(self) -> None:
+        """Record that the broker has ended, and that the process starts it again."""
+        self._broker = self._store = None
+
     def stopping(self) -> None:
         """Record that the broker is stopping: new clients should use another one; existing clients
         are still served.

@@ -1,7 +1,9 @@
-"""Run the broker process until a signal or a fence. The exit code tells the supervisor what to do.
+"""Run the broker process until a signal. The exit code tells the supervisor what to do.
 
+When its session expires, the broker starts again in the same process.
 Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = could not start, the log states the
-reason; 3 = this incarnation was fenced or lost its metadata, restart it.
+reason; 3 = fenced and not started again, restart it: another process runs this node, the metadata
+cannot be followed, or the last incarnation ended within RESTART_LIFE_S.
 Must not: import what `--help` does not need. Heavy modules are imported inside functions.
 """
 
@@ -36,6 +38,9 @@ log = structlog.get_logger(__name__)
 EXIT_OK: Final = 0
 EXIT_NOT_STARTED: Final = 1
 EXIT_FENCED: Final = 3
+
+RESTART_LIFE_S: Final = 10.0
+"""An incarnation that ends sooner ends the process, so that the backoff of a supervisor applies."""
 
 
 def run(
@@ -102,23 +107,27 @@ async def serve(
         return EXIT_NOT_STARTED
     try:
         async with serve_health(health):
-            broker = await _start(
-                config,
-                store,
-                stream_config,
-                compaction_config,
-                health,
-                security=security,
-                tracing=tracing,
-                log_dir=location(store_url),
-                tls=tls,
-                metrics_sender=metrics_sender,
-            )
-            if isinstance(broker, int):
-                return broker
-            tune_collector()
-            sys.setswitchinterval(SWITCH_INTERVAL_S)
-            return await _run_until_stopped(broker, store, health, stop_requested)
+            while True:
+                broker = await _start(
+                    config,
+                    store,
+                    stream_config,
+                    compaction_config,
+                    health,
+                    security=security,
+                    tracing=tracing,
+                    log_dir=location(store_url),
+                    tls=tls,
+                    metrics_sender=metrics_sender,
+                )
+                if isinstance(broker, int):
+                    return broker
+                tune_collector()
+                sys.setswitchinterval(SWITCH_INTERVAL_S)
+                code = await _run_until_ended(broker, store, health, stop_requested)
+                if code is not None:
+                    return code
+                health.starts_again()
     finally:
         await store.close()
 
@@ -173,19 +182,29 @@ async def _start(
         return EXIT_FENCED if is_fenced else EXIT_NOT_STARTED
 
 
-async def _run_until_stopped(
+async def _run_until_ended(
     broker: "Broker", store: "ObjectStore", health: BrokerHealth, stop_requested: asyncio.Event
-) -> int:
-    """Serve until a signal or a fence. Returns the exit code."""
+) -> int | None:
+    """Serve until a signal or a fence. Returns the exit code, None to start again."""
     from penstock.broker.duties import PROBE_PREFIX
+    from penstock.broker.incarnations import may_start_again
 
+    began_at = asyncio.get_running_loop().time()
     probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
     health.started(broker, probe)
     stop_task = asyncio.get_running_loop().create_task(stop_requested.wait())
     await asyncio.wait((stop_task, broker.ended), return_when=asyncio.FIRST_COMPLETED)
     stop_task.cancel()
-    health.stopping()
-    fenced = broker.ended.done()
-    await (broker.abandon() if fenced else broker.stop())
+    if not broker.ended.done():
+        health.stopping()
+        await broker.stop()
+        await probe.close()
+        return EXIT_OK
+    lived_s = asyncio.get_running_loop().time() - began_at
+    starts_again = lived_s >= RESTART_LIFE_S and await may_start_again(broker)
+    await broker.abandon()
     await probe.close()
-    return EXIT_FENCED if fenced else EXIT_OK
+    if not starts_again or stop_requested.is_set():
+        return EXIT_FENCED
+    log.warning("broker_starts_again", node_id=broker.node_id, node_epoch=broker.node_epoch)
+    return None

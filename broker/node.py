@@ -101,7 +101,7 @@ from penstock.objectstore.probe import probe_conditional_writes
 from penstock.stream.compaction.compactor import Compactor
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
-from penstock.stream.errors import StreamError
+from penstock.stream.errors import StreamError, WalFenced
 from penstock.stream.ports import BrokerIncarnation
 from penstock.stream.recovery.recoverer import recover_wal
 from penstock.stream.storage import Storage
@@ -126,6 +126,9 @@ class Broker:
     Use `broker = await Broker.start(config, store)`, then `await broker.ended` or `broker.stop()`.
     The caller owns the store: `stop` does not close it.
     """
+
+    is_wal_fenced = False
+    """Whether another broker has fenced the WAL, to recover it."""
 
     def __init__(
         self,
@@ -539,6 +542,7 @@ class Broker:
             self._end("the controller fenced this broker start")
 
     def _on_storage_fenced(self, error: StreamError) -> None:
+        self.is_wal_fenced = isinstance(error, WalFenced)
         self._end(f"the WAL is not writable any more: {error}")
 
     def _on_follower_ended(self, failed: asyncio.Future[None]) -> None:

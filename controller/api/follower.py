@@ -64,6 +64,9 @@ STOPPING_DETAIL = "stopping"
 Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
 
+REPLACED_TEXT = "was replaced by a newer start"
+"""Part of the detail for an incarnation whose node has registered again."""
+
 REFUSED_TEXT = "refused"
 """Part of gRPC's detail when the address refuses connections. gRPC has no status code for that."""
 
@@ -132,6 +135,8 @@ class MetadataFollower:
         self._loading: MetadataImage | None = None
         """The part of a snapshot received so far."""
         self._lease = Lease()
+        self.replaced = False
+        """Whether this node has registered again, in another process."""
         self._session_at = ""
         """Address of the controller that answered our last heartbeats. Only this one can fence us
         for a broken stream.
@@ -344,6 +349,7 @@ class MetadataFollower:
             self._client.failed(address, why)
         if end is _StreamEnd.FENCED:
             _log.warning("session_refused", node=self._node, detail=detail)
+            self.replaced = REPLACED_TEXT in detail
             self._lease.end()
             self.report_session()
             return

@@ -23,7 +23,7 @@ from penstock.base.clock import MonotonicClock, WallClock
 from penstock.base.ids import NodeEpoch, NodeId
 from penstock.controller.api.callers import EXCHANGE, FOLLOW, CallerRole
 from penstock.controller.api.errors import JournalFailed, NotLeader, QuorumClosed
-from penstock.controller.api.follower import STOPPING_DETAIL
+from penstock.controller.api.follower import REPLACED_TEXT, STOPPING_DETAIL
 from penstock.controller.api.gate import CallerRefused, Gate
 from penstock.controller.api.messages import (
     ControllerStatus,
@@ -382,8 +382,7 @@ class ControllerService:
             await context.abort(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
         else:
             await context.abort(
-                StatusCode.PERMISSION_DENIED,
-                f"node {hello.node_id} epoch {hello.node_epoch} is fenced",
+                StatusCode.PERMISSION_DENIED, _refusal(self._lead.sessions, hello, "is fenced")
             )
 
     async def _hello_of(self, data: bytes, context: StreamContext) -> FollowRequest | None:
@@ -416,7 +415,7 @@ class ControllerService:
             if stream is None:
                 raise _StreamRefused(
                     StatusCode.PERMISSION_DENIED,
-                    f"node {hello.node_id} epoch {hello.node_epoch} has no session",
+                    _refusal(lead.sessions, hello, "has no session"),
                 )
             session = _Session(lead.sessions, hello, stream)
         feed = _Feed(
@@ -488,6 +487,13 @@ class _Session:
                 " to another stream"
             )
             raise _StreamRefused(StatusCode.ABORTED, detail)
+
+
+def _refusal(sessions: Sessions, hello: FollowRequest, reason: str) -> str:
+    """Return why this incarnation gets no session."""
+    if sessions.is_replaced(NodeId(hello.node_id), NodeEpoch(hello.node_epoch)):
+        reason = REPLACED_TEXT
+    return f"node {hello.node_id} epoch {hello.node_epoch} {reason}"
 
 
 class _Feed:

@@ -160,6 +160,12 @@ class Sessions:
             ends_in_ms=max(0, session.deadline_ms - now_ms),
         )
 
+    def is_replaced(self, node_id: NodeId, node_epoch: NodeEpoch) -> bool:
+        """Return whether a newer incarnation of this node has registered."""
+        session = self._sessions.get(node_id)
+        newest = -1 if session is None else session.node_epoch
+        return max(newest, self._over.get(node_id, -1)) > node_epoch
+
     def is_current(self, node_id: NodeId, node_epoch: NodeEpoch) -> bool:
         """Return whether this very incarnation has a session."""
         return self._current(node_id, node_epoch) is not None

@@ -1,9 +1,9 @@
 """Run the whole cluster in one process, with one store in memory: it starts fastest, and all data
 are lost at the end.
 
-Invariant: brokers and controllers are the same classes as in separate processes, and talk over
-sockets. If one of them ends, all end. Must not be used to test failures: no node can be killed
-alone.
+Invariants: brokers and controllers are the same classes as in separate processes, and talk over
+sockets. A broker that ends is started again, because the end of the process would lose all data; if
+a controller ends, all end. Must not be used to test failures: no node can be killed alone.
 """
 
 import asyncio
@@ -11,15 +11,22 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from random import Random
+from typing import Any, Final
+
+import msgspec
+import structlog
 
 from penstock.base.allocator import keep_freed_memory
+from penstock.base.backoff import Backoff
 from penstock.base.collector import tune_collector
 from penstock.base.open_files import raise_open_files_limit
 from penstock.broker.config import BrokerConfig
 from penstock.broker.handlers.long_requests import SWITCH_INTERVAL_S
+from penstock.broker.network.server import PortTaken
 from penstock.broker.node import Broker
 from penstock.broker.security.config import SecurityConfig
+from penstock.controller.api.errors import ControllerError
 from penstock.controller.config import ControllerConfig
 from penstock.controller.main import ControllerServer
 from penstock.deploy.clients.state_file import ProcessState
@@ -35,6 +42,14 @@ from penstock.objectstore.memory import MemoryStore
 from penstock.objectstore.ports import ObjectStore
 from penstock.stream.compaction.plan import CompactionConfig
 from penstock.stream.config import StreamConfig
+from penstock.stream.errors import StreamError
+from penstock.stream.wal.tracing import Tracing
+
+log = structlog.get_logger(__name__)
+
+_RESTART_FIRST_MS: Final = 100
+_RESTART_MAX_MS: Final = 5_000
+_START_FAILURES: Final = (PortTaken, ControllerError, StreamError, TimeoutError)
 
 
 async def run_in_process(
@@ -53,11 +68,10 @@ async def run_in_process(
         for controller in controllers:
             stack.push_async_callback(controller.stop)
         await asyncio.gather(*(controller.start() for controller in controllers))
-        brokers = await asyncio.gather(
-            *(_start_broker(process, store, stack) for process in plan.of_role("broker"))
-        )
-        for broker in brokers:
-            stack.push_async_callback(broker.stop)
+        hosts = [InProcessBroker(process, store) for process in plan.of_role("broker")]
+        await asyncio.gather(*(host.start(stack) for host in hosts))
+        for host in hosts:
+            stack.push_async_callback(host.stop)
         # Without this, a full collection of 100,000 and more objects stops all for 0.1 to 0.3 s.
         tune_collector()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -68,7 +82,7 @@ async def run_in_process(
             ]
         )
         stopping = asyncio.ensure_future(stop.wait())
-        ends: list[asyncio.Future[Any]] = [stopping, *(broker.ended for broker in brokers)]
+        ends: list[asyncio.Future[Any]] = [stopping, *(host.task for host in hosts if host.task)]
         ends += [controller.failed for controller in controllers if controller.failed is not None]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
@@ -76,20 +90,62 @@ async def run_in_process(
             raise ClusterFailed("a node of the cluster ended unexpectedly; its log is above")
 
 
-async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> Broker:
-    config = process.load(os.environ)
-    await stack.enter_async_context(reminding(exposures(config.parts)))
-    tracing = stack.enter_context(of_requests(config.part(ProcessConfig)))
-    return await Broker.start(
-        config.part(BrokerConfig),
-        store,
-        config.part(StreamConfig),
-        config.part(CompactionConfig),
-        security=config.part(SecurityConfig),
-        tracing=tracing,
-        metrics_sender=sender_of(config.part(BrokerConfig), os.environ),
-        tls=open_tls(config),
-    )
+class InProcessBroker:
+    """One broker, which starts again whenever an incarnation ends by itself."""
+
+    def __init__(self, process: ProcessPlan, store: ObjectStore) -> None:
+        self._config = process.load(os.environ)
+        self._store = store
+        self._tracing: Tracing | None = None
+        self._broker: Broker | None = None
+        """None between two incarnations."""
+        self.task: asyncio.Task[None] | None = None
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        await stack.enter_async_context(reminding(exposures(self._config.parts)))
+        self._tracing = stack.enter_context(of_requests(self._config.part(ProcessConfig)))
+        broker = self._broker = await self._start_broker()
+        self.task = asyncio.get_running_loop().create_task(self._keep(broker))
+
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+        if self._broker is not None:
+            await self._broker.stop()
+
+    async def _keep(self, broker: Broker) -> None:
+        while True:
+            await asyncio.shield(broker.ended)
+            self._broker = None
+            await broker.abandon()
+            broker = self._broker = await self._start_again()
+            tune_collector()
+            log.warning(
+                "broker_started_again", node_id=broker.node_id, node_epoch=broker.node_epoch
+            )
+
+    async def _start_again(self) -> Broker:
+        backoff = Backoff(_RESTART_FIRST_MS, _RESTART_MAX_MS, Random())  # noqa: S311 - jitter
+        while True:
+            try:
+                return await self._start_broker()
+            except _START_FAILURES as error:
+                log.warning("broker_not_started", reason=str(error) or repr(error))
+            await asyncio.sleep(backoff.next_s())
+
+    async def _start_broker(self) -> Broker:
+        config = self._config
+        return await Broker.start(
+            config.part(BrokerConfig),
+            self._store,
+            config.part(StreamConfig),
+            config.part(CompactionConfig),
+            security=config.part(SecurityConfig),
+            tracing=self._tracing,
+            metrics_sender=sender_of(config.part(BrokerConfig), os.environ),
+            tls=open_tls(config),
+        )
 
 
 async def _controller(
@@ -97,8 +153,13 @@ async def _controller(
 ) -> ControllerServer:
     config = process.load(os.environ)
     await stack.enter_async_context(reminding(exposures(config.parts)))
+    controllers = config.part(ControllerConfig)
+    # No broker of this process can die alone: a broken stream shows a blocked event loop only.
+    controllers = msgspec.structs.replace(
+        controllers, session_grace_ms=controllers.session_timeout_ms
+    )
     return ControllerServer(
-        config.part(ControllerConfig),
+        controllers,
         store,
         moved=stack.enter_context(of_moves(config.part(ProcessConfig))),
         tls=open_tls(config),

@@ -47,7 +47,7 @@ It asks the cluster for at most 1 s, and keeps the names for 10 s.
 | 0 | done |
 | 1 | the command failed; one `error:` line says why |
 | 2 | the command was called wrongly: an unknown option, setting or value |
-| 3 | a node was fenced or lost its metadata; its supervisor starts it again |
+| 3 | a node was fenced or lost its metadata, and did not start again by itself; its supervisor starts it again |
 | 130 | interrupted with Ctrl-C |
 
 `penstock doctor` also uses 2 when a check could not be made.

@@ -6,6 +6,7 @@ in the order of sending.
 """
 
 import asyncio
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,14 +15,16 @@ from random import Random
 
 import pytest
 
+from penstock.broker.main import RESTART_LIFE_S
 from penstock.broker.wire.apis import METADATA
 from penstock.broker.wire.gen import metadata
 from penstock.deploy.clients.state_file import ProcessState
 from penstock.deploy.clients.wire import WireClient
 from penstock.deploy.local.handle import LocalCluster
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
+from tests.support.clients import create_topic
 from tests.support.dev_cluster import asked, penstock
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -65,7 +68,7 @@ async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
     cluster: LocalCluster,
 ) -> None:
     """The pause is longer than the session (3 s), so others take over. When the broker continues,
-    it finds itself fenced and starts again.
+    it finds itself fenced and starts again in the same process.
     """
     # The timeout exceeds pause and failover on a busy machine.
     aio = AioLoad(cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000)
@@ -73,14 +76,33 @@ async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
         zombie = cluster.brokers()[0]
         cluster.kill([zombie], signal.SIGSTOP)
-        await asyncio.sleep(8)  # the duration of the fault, not a wait
+        # The duration of the fault, not a wait.
+        await asyncio.sleep(RESTART_LIFE_S)
         assert await asyncio.to_thread(leaders_of, cluster) == {1}, (
             "the other broker has taken over"
         )
         cluster.kill([zombie], signal.SIGCONT)
-        await asyncio.to_thread(cluster.wait_for_new, [zombie])
+        await asyncio.to_thread(wait_until, lambda: is_alive(cluster, 0))
+        assert cluster.brokers()[0].pid == zombie.pid
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
     await check_all(cluster, load, aio)
+
+
+async def test_a_paused_cluster_in_one_process_keeps_its_records() -> None:
+    """Controller and brokers find that no time has passed for the others, or the brokers start
+    again: the process goes on.
+    """
+    options = ["--store", "memory", "--brokers", "2", "--log-level", "error"]
+    with LocalCluster([*options, "--set", "broker.session.timeout.ms=1500"]) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, "t", len(PARTITIONS))
+        async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
+            for _ in range(2):
+                await load.until_acknowledged(100)
+                os.kill(cluster.pid, signal.SIGSTOP)
+                await asyncio.sleep(6)  # the duration of the fault, not a wait
+                os.kill(cluster.pid, signal.SIGCONT)
+            await load.until_acknowledged(100)
+        await check_all(cluster, load)
 
 
 async def test_the_controller_is_killed_under_load(cluster: LocalCluster) -> None:
@@ -157,6 +179,11 @@ def is_connected(pid: int | None, port: int | None) -> bool:
         if is_there and state == "01" and f"socket:[{inode}]" in sockets:
             return True
     return False
+
+
+def is_alive(cluster: LocalCluster, node_id: int) -> bool:
+    nodes = asked(cluster, "nodes")["nodes"]
+    return any(node["node_id"] == node_id and not node["fenced"] for node in nodes)
 
 
 def leaders_of(cluster: LocalCluster) -> set[int]:

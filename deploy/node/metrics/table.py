@@ -437,7 +437,7 @@ SESSION: Final = _of_broker(
 FENCED: Final = _of_broker(
     "gauge",
     "penstock_broker_fenced",
-    "1 if this broker epoch is fenced and may never write again; the process ends with code 3.",
+    "1 if this broker epoch is fenced and may never write again; the broker starts again.",
 )
 METADATA_OFFSET: Final = _of_broker(
     "gauge", "penstock_broker_metadata_offset", "End offset of the applied metadata records."
