@@ -4,19 +4,17 @@ Arrow buffers of the scan.
 Invariants: only the fields that a statement needs become columns. A value that does not fit its
 column is NULL and is reported; nothing is rounded: 1.5 does not fit BIGINT. Values of another JSON
 type do not fit, although DuckDB casts true to 1 and "yes" to true; only VARCHAR takes all of them.
-What does not fit depends on the value and the column alone. Cost: one pass over the values, a
-search for values of another type, and one more pass over those of a batch that need a closer look:
-of rows with NULLs or another type, and of integers beyond 53 bits.
+What does not fit depends on the value and the column alone. Cost: two passes over the values, of
+which one compares types, and one more over those of a batch that need a closer look: of rows with
+NULLs, and of integers beyond 53 bits.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import duckdb
-import numpy as np
 
 from penstock.lake.arrow.pyarrow_untyped import Array, DataType, Table, pa, pc
 from penstock.lake.sql.inference import JsonType, ListOf, StructOf, structure_fits
@@ -33,16 +31,13 @@ Layout").
 
 
 _OTHER_TYPE: Final = {
-    "BOOLEAN": "[^tfn[:space:]]",
-    "BIGINT": '["tf]',
-    "DOUBLE": '["tf]',
-    "TIMESTAMP": '[^"n[:space:]]',
-    "TIMESTAMPTZ": '[^"n[:space:]]',
+    "BOOLEAN": "NOT IN ('t', 'f', 'n')",
+    "BIGINT": """IN ('"', 't', 'f')""",
+    "DOUBLE": """IN ('"', 't', 'f')""",
+    "TIMESTAMP": """NOT IN ('"', 'n')""",
+    "TIMESTAMPTZ": """NOT IN ('"', 'n')""",
 }
-"""How a value begins that is not of the type: a regular expression of RE2."""
-
-_ESCAPED_KEY: Final = r'\\[u/][^"]*"\s*:'
-"""A key with an escape, which may be the name of any field."""
+"""What is true of the first character of JSON that is not of the type, and not null."""
 
 
 class JsonColumn(NamedTuple):
@@ -118,9 +113,9 @@ class JsonDecoder:
         others = self._others(values, source, found)
         if others:
             misfits.append(MisfitRows(NOT_JSON, others))
-        suspects = self._suspects(source)
+        others_of = self._others_of(source)
         arrays = [
-            self._checked(column, source, array, suspects.get(column.name), misfits)
+            self._checked(column, source, array, others_of.get(column.name), misfits)
             for column, array in zip(self._columns, found, strict=True)
         ]
         return ParsedTable(arrays, misfits)
@@ -183,29 +178,32 @@ class JsonDecoder:
 
     # --- a closer look ----------------------------------------------------------------------------
 
-    def _suspects(self, values: Array) -> dict[str, Array]:
-        """Return, by column, which values may have a field of another type. Values inside of nested
-        objects are searched too.
-        """
-        columns = [column for column in self._columns if column.kind in _OTHER_TYPE]
-        if not columns:
-            return {}
-        tests = ", ".join(
-            f"regexp_matches(v, {text_literal(_other_type(column))})" for column in columns
-        )
-        table = self._run(f"SELECT {tests} FROM batch", values)  # noqa: S608 - quoted
-        return {
-            column.name: _one(found)
-            for column, found in zip(columns, table.columns, strict=True)
-            if pc.any(found, min_count=0).as_py()
-        }
+    def _others_of(self, values: Array) -> dict[str, Array]:
+        """Return, by column, which values have a field of another type."""
+        found: dict[str, Array] = {}
+        for group in self._groups:
+            columns = [column for column in group if column.kind in _OTHER_TYPE]
+            if not columns:
+                continue
+            spec = text_literal(json.dumps(dict.fromkeys((c.field for c in columns), "JSON")))
+            tests = ", ".join(
+                f"left(struct_extract(s, {text_literal(column.field)}), 1)"
+                f" {_OTHER_TYPE[str(column.kind)]}"
+                for column in columns
+            )
+            parsed = f"SELECT from_json(v, {spec}) AS s FROM batch"  # noqa: S608 - quoted
+            table = self._run(f"SELECT {tests} FROM ({parsed})", values)  # noqa: S608 - quoted
+            for column, is_other in zip(columns, table.columns, strict=True):
+                if pc.any(is_other, min_count=0).as_py():
+                    found[column.name] = pc.fill_null(_one(is_other), False)
+        return found
 
     def _checked(
         self,
         column: JsonColumn,
         values: Array,
         found: Array,
-        suspect: Array | None,
+        others: Array | None,
         misfits: list[MisfitRows],
     ) -> Array:
         """Return the final column, and add the rows that do not fit."""
@@ -216,8 +214,8 @@ class JsonDecoder:
         if column.kind == "BIGINT":
             exact = _as_integers(found)
             found = self._as_bigint(column, values) if exact is None else exact
-        if suspect is not None:
-            found = self._without_others(column, values, found, suspect)
+        if others is not None:
+            found = pc.if_else(others, pa.scalar(None, found.type), found)
         unknown = pc.and_(pc.is_null(found), pc.is_valid(values))
         if not pc.any(unknown, min_count=0).as_py():
             return found
@@ -226,21 +224,6 @@ class JsonDecoder:
         if lost:
             misfits.append(MisfitRows(column.name, lost))
         return found
-
-    def _without_others(
-        self, column: JsonColumn, values: Array, found: Array, suspect: Array
-    ) -> Array:
-        """Return the column with NULL where the field has another type."""
-        assert isinstance(column.kind, str), "nested columns compare structures"
-        raw = self._raw(column, _filtered(values, pc.fill_null(suspect, False)))
-        others = pc.match_substring_regex(raw, f"^{_OTHER_TYPE[column.kind]}").to_pylist()
-        rows = _numbers(suspect)
-        lost = [row for row, is_other in zip(rows, others, strict=True) if is_other]
-        if not lost:
-            return found
-        mask = np.zeros(len(found), np.bool_)
-        mask[lost] = True
-        return pc.if_else(pa.array(mask), pa.scalar(None, found.type), found)
 
     def _as_bigint(self, column: JsonColumn, values: Array) -> Array:
         """Parse as integer and as double, and keep the integers that are not rounded."""
@@ -282,13 +265,6 @@ class JsonDecoder:
             return found
         misfits.append(MisfitRows(column.name, _numbers(lost)))
         return pc.if_else(lost, pa.scalar(None, found.type), found)
-
-
-def _other_type(column: JsonColumn) -> str:
-    """Return a regular expression for values whose field may have another type."""
-    assert isinstance(column.kind, str), "nested columns compare structures"
-    key = re.escape(json.dumps(column.field, ensure_ascii=False))
-    return rf"{key}\s*:\s*{_OTHER_TYPE[column.kind]}|{_ESCAPED_KEY}"
 
 
 def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
