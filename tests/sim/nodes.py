@@ -35,6 +35,7 @@ from penstock.broker.handlers.fetch_sessions import FetchSessions
 from penstock.broker.handlers.partition_turns import PartitionTurns
 from penstock.broker.handlers.pending_topics import PendingTopics
 from penstock.broker.handlers.produce import handle_produce
+from penstock.broker.handlers.record_checks import RecordChecks
 from penstock.broker.handlers.same_fetches import SameFetches
 from penstock.broker.handlers.table import INLINE, make_handlers
 from penstock.broker.handlers.txn_markers import LedMarkers, start_marker
@@ -180,6 +181,7 @@ class SimBroker:
         self.producer_ids = ProducerIds(self)
         self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
         self.partition_turns = PartitionTurns()
+        self.record_checks = RecordChecks(None)
         self.same_fetches = SameFetches()
         self.streams_topics = PendingTopics()
         self.dispatcher: RequestDispatcher
