@@ -11,6 +11,7 @@ import socket
 import statistics
 import time
 from collections.abc import Iterator
+from random import Random
 from typing import Any, Final
 
 from benchmarks import clients, harness
@@ -28,6 +29,7 @@ REQUESTS: Final = 30
 IN_FLIGHT: Final = 4
 _BATCH_BYTES: Final = 1_000_000
 _RECORD_OVERHEAD_BYTES: Final = 20
+_FIELD_BYTES: Final = 16
 _VERSION: Final = 9
 _EXTRA_OF_DECOMPRESSION: Final = 1.2
 
@@ -79,15 +81,14 @@ def _codec(codec: Compression, pairs_count: int) -> Measure:
 
 def _batch(record_bytes: int, codec: Compression) -> tuple[bytes, int]:
     """Return a batch of records that compress like JSON, and its bytes without compression."""
-    now_ms = int(time.time() * 1_000)
+    now_ms, rng = int(time.time() * 1_000), Random(7)
     records, size_bytes = list[Record](), 0
     for number in itertools.count():
         if size_bytes >= _BATCH_BYTES:
             break
-        value = json.dumps(
-            {"id": number, "name": f"customer {number * 7919 % 10_007}", "at": now_ms + number}
-        )
-        line = (value * (record_bytes // len(value) + 1))[:record_bytes].encode()
+        fields = range(record_bytes // _FIELD_BYTES + 1)
+        value = json.dumps({f"field{at}": rng.randrange(10**6) for at in fields})
+        line = value[:record_bytes].encode()
         records.append(Record(number, now_ms + number, b"%d" % number, line))
         size_bytes += record_bytes + _RECORD_OVERHEAD_BYTES
     plain = encode_batch(records)

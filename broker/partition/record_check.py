@@ -36,6 +36,16 @@ _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 
+INLINE_RATIO_MAX: Final = 32
+INLINE_LEAST_BYTES: Final = 64 << 10
+"""What the event loop decompresses of a batch in any case: 20 us, and 60 us with gzip."""
+
+
+def plain_bytes_max(compressed_bytes: int) -> int:
+    """Return to how many bytes the event loop decompresses this many. Bombs take a thread."""
+    return max(INLINE_LEAST_BYTES, INLINE_RATIO_MAX * compressed_bytes)
+
+
 class TakesLong(Exception):
     """Raised for a batch that decompresses to more than the event loop should."""
 
@@ -61,7 +71,9 @@ class RecordCheck:
     __slots__ = ("_inflater", "_inline_bytes_max", "_walker")
 
     def __init__(self, inline_bytes_max: int | None = None) -> None:
-        """inline_bytes_max: the most that this decompresses; None: only the topic has a limit."""
+        """inline_bytes_max: the most that this decompresses, and less of a bomb; None: only the
+        topic has a limit.
+        """
         self._walker = Walker()
         self._inline_bytes_max = inline_bytes_max
         self._inflater = self._new_inflater()
@@ -91,9 +103,10 @@ class RecordCheck:
                 " Kafka's clients read"
             )
             return Refusal(ErrorCode.INVALID_RECORD, message)
-        inline_max = self._inline_bytes_max
-        is_inline = inline_max is not None and inline_max < bytes_max
-        limit = inline_max if inline_max is not None and is_inline else bytes_max
+        limit, is_inline = bytes_max, False
+        if self._inline_bytes_max is not None:
+            limit = min(self._inline_bytes_max, plain_bytes_max(len(data)), bytes_max)
+            is_inline = limit < bytes_max
         declared = uncompressed_bytes(header.compression, records) - HEADER_BYTES
         if is_inline and declared > limit:
             raise TakesLong
