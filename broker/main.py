@@ -39,6 +39,9 @@ EXIT_OK: Final = 0
 EXIT_NOT_STARTED: Final = 1
 EXIT_FENCED: Final = 3
 
+RESTART_TRIES_MAX: Final = 3
+"""Further tries if the session of the next incarnation expires before it serves."""
+
 RESTART_LIFE_S: Final = 10.0
 """An incarnation that ends sooner ends the process, so that the backoff of a supervisor applies."""
 
@@ -107,6 +110,7 @@ async def serve(
         return EXIT_NOT_STARTED
     try:
         async with serve_health(health):
+            tries_left = 0
             while True:
                 broker = await _start(
                     config,
@@ -121,7 +125,11 @@ async def serve(
                     metrics_sender=metrics_sender,
                 )
                 if isinstance(broker, int):
-                    return broker
+                    if broker != EXIT_FENCED or tries_left == 0:
+                        return broker
+                    tries_left -= 1
+                    continue
+                tries_left = RESTART_TRIES_MAX
                 tune_collector()
                 sys.setswitchinterval(SWITCH_INTERVAL_S)
                 code = await _run_until_ended(broker, store, health, stop_requested)
