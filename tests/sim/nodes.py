@@ -168,6 +168,7 @@ class SimBroker:
         self.follower: MetadataFollower
         self.storage: Storage
         self.partitions: PartitionManager
+        self.cleaning: CleanerDuty
         self.client: ControllerClient
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
@@ -312,7 +313,7 @@ class SimBroker:
             turn=turn,
             forget=self.storage.forget_cached,
             now_ms=self.now_ms,
-            config=None if world.compacted is None else world.compacted.cleaner,
+            config=world.cleaner,
         )
         compactor = Compactor(
             self.store,
@@ -347,20 +348,20 @@ class SimBroker:
                 rng=self.rng,
             )
             self._tasks.append(world.loop.create_task(retention.run()))
+        self.cleaning = CleanerDuty(
+            lambda: self.follower.image,
+            self.partitions,
+            self.partitions.checkpoint_durably,
+            metadata,
+            cleaner.clean,
+            upload=self.storage.upload,
+            buffered_bytes=self.storage.buffered_bytes,
+            now_ms=self.now_ms,
+            interval_s=CLEANER_INTERVAL_S,
+            rng=self.rng,
+        )
         if world.compacted is not None and world.compacted.brokers_clean:
-            cleaning = CleanerDuty(
-                lambda: self.follower.image,
-                self.partitions,
-                self.partitions.checkpoint_durably,
-                metadata,
-                cleaner.clean,
-                upload=self.storage.upload,
-                buffered_bytes=self.storage.buffered_bytes,
-                now_ms=self.now_ms,
-                interval_s=CLEANER_INTERVAL_S,
-                rng=self.rng,
-            )
-            self._tasks.append(world.loop.create_task(cleaning.run()))
+            self._tasks.append(world.loop.create_task(self.cleaning.run()))
         self.dispatcher = RequestDispatcher(self, make_handlers(), INLINE)
         self.serving = True
         world.trace("serving", self.process.name, me.node_epoch)

@@ -11,7 +11,7 @@ import gc
 import hashlib
 import warnings
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import count
@@ -37,7 +37,7 @@ from tests.sim.forks import Forks
 from tests.sim.late import LateConnection
 from tests.sim.leaks import LEAKING, Leak
 from tests.sim.ledger import Ledger
-from tests.sim.limits import FENCE_KEPT_MS, QUIET_LIMIT_S, draw, draw_coordination
+from tests.sim.limits import FENCE_KEPT_MS, QUIET_LIMIT_S, Limits, draw, draw_coordination
 from tests.sim.log_starts import LogStarts
 from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.lost_slots import LostSlots
@@ -87,11 +87,21 @@ class Outcome:
 
 
 class World:
-    def __init__(self, seed: int, scenario: str, *, chaos_s: float | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        scenario: str,
+        *,
+        chaos_s: float | None = None,
+        limits: Limits | None = None,
+        live: Callable[["World"], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
+        """limits: instead of drawn ones. live: what happens, instead of a `Run`."""
         self.seed = seed
         self.scenario = scenario
         self.rng = Random(f"{seed}/{scenario}")
-        self.limits = scenario_limits(scenario, draw(self.rng), self.rng)
+        self._live = live
+        self.limits = limits or scenario_limits(scenario, draw(self.rng), self.rng)
         has_log_life = scenarios.has_log_life(seed)
         if has_log_life:
             self.limits = with_log_life(scenario, self.limits, Random(f"{seed}/log life"))
@@ -148,6 +158,7 @@ class World:
         has_age = scenario not in scenarios.STEPPING
         self.log_starts = LogStarts(self, has_age=has_age) if deletes else None
         self.compacted = CompactedTopic(self) if cleans else None
+        self.cleaner = None if self.compacted is None else self.compacted.cleaner
         self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.share_consumers = ShareConsumers(self)
@@ -476,7 +487,8 @@ class World:
         )
 
     async def _main(self) -> None:
-        life = self.loop.create_task(Run(self).live())
+        live = Run(self).live() if self._live is None else self._live(self)
+        life = self.loop.create_task(live)
         await asyncio.wait(
             (life, self._violation),
             timeout=self.chaos_s + _PEACE_LIMIT_S,

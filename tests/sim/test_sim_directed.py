@@ -1,0 +1,71 @@
+"""Planted bugs that need a few events in one order, each found by a script that makes them happen.
+
+The script finds nothing without the bug.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.controller.managers import forks as fork_manager
+from tests.sim.directed import Script, violation_of
+from tests.sim.mutants import patched
+
+Patch = tuple[Any, str, Any]
+_Script = Callable[[Script], Awaitable[None]]
+_Bug = Callable[[], list[Patch]]
+
+
+async def compact_past_a_fork(script: Script) -> None:
+    """Replace and clean a record below a fork point that the controller does not have yet, because
+    the leader of another partition is paused.
+    """
+    await _compact_past(script, "f")
+
+
+async def compact_past_a_snapshot(script: Script) -> None:
+    """The same for a snapshot, which is forked later."""
+    await _compact_past(script, "t@s")
+
+
+async def _compact_past(script: Script, name: str) -> None:
+    await script.create("t", (1, 2), cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    await script.write(("t", 0), (b"k", b"old"))
+    with script.paused(2):
+        forking = asyncio.ensure_future(script.fork(name, "t", by=1))
+        await asyncio.sleep(0.5)  # the leader of partition 0 has named its end
+        await script.write(("t", 0), (b"k", b"new"))
+        await script.upload(1)
+        assert await script.clean(1) == 1
+        assert not forking.done()
+    await forking
+    if name != "f":
+        await script.fork("f", name)
+    found = [(record.key, record.value) for record in await script.read(("f", 0))]
+    assert found[-1:] == [(b"k", b"new")], f"the fork has {found}"
+
+
+def forks_that_compaction_has_passed() -> list[Patch]:
+    """The controller creates a fork below the end of a cleaner pass."""
+    return [(fork_manager, "is_cleaned_beyond", lambda stream, offset: False)]
+
+
+SCRIPTS: list[tuple[_Script, _Bug, str]] = [
+    (compact_past_a_fork, forks_that_compaction_has_passed, "the fork has []"),
+    (compact_past_a_snapshot, forks_that_compaction_has_passed, "the fork has []"),
+]
+"""Each with its bug, and what it finds with it."""
+
+
+@pytest.mark.parametrize(
+    ("script", "bug", "finding"), SCRIPTS, ids=[script.__name__ for script, _, _ in SCRIPTS]
+)
+def test_the_script_finds_its_bug_and_nothing_else(
+    script: _Script, bug: _Bug, finding: str
+) -> None:
+    assert violation_of(script) is None
+    with patched(bug()):
+        violation = violation_of(script)
+    assert finding in (violation or "")
