@@ -120,6 +120,14 @@ class Script:
         finally:
             process.resume(self.world.loop)
 
+    async def restart(self, node_id: int) -> None:
+        """Kill the process of a broker, and wait until its next one serves."""
+        world = self.world
+        world.kill(self.broker(node_id), resets=True)
+        broker = world.start_broker(node_id)
+        while not broker.serving:  # noqa: ASYNC110 - virtual time is free
+            await asyncio.sleep(_RETRY_INTERVAL_S)
+
     # --- topics -----------------------------------------------------------------------------------
 
     async def create(self, name: str, leaders: Sequence[int] = (1,), **configs: str) -> None:

@@ -5,16 +5,20 @@ The script finds nothing without the bug.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from penstock.controller.managers import forks as fork_manager
 from tests.sim.directed import Script, violation_of
 from tests.sim.mutants import patched
+from tests.sim.topic_mutants import TOPIC_MUTANTS
+from tests.sim.topic_offsets import TopicOffsets
 
 Patch = tuple[Any, str, Any]
 _Script = Callable[[Script], Awaitable[None]]
+_NOTHING: Final = -1
+"""What a group that has committed nothing reads."""
 _Bug = Callable[[], list[Patch]]
 
 
@@ -52,9 +56,38 @@ def forks_that_compaction_has_passed() -> list[Patch]:
     return [(fork_manager, "is_cleaned_beyond", lambda stream, offset: False)]
 
 
+async def recreate_a_topic(script: Script) -> None:
+    """Commit an offset for a topic, delete it and create another one of the same name."""
+    offsets = await _recreate(script)
+    await offsets.check("t", _NOTHING)
+
+
+async def recreate_a_topic_and_load_the_group(script: Script) -> None:
+    """The same, but the coordinator has the offset from its log."""
+    offsets = await _recreate(script)
+    await script.restart(1)
+    await script.restart(2)
+    await offsets.check("t", _NOTHING)
+
+
+async def _recreate(script: Script) -> TopicOffsets:
+    offsets = TopicOffsets(script.world)
+    await script.create("t")
+    await offsets.check("t", await offsets.commit("t"))
+    await script.delete("t")
+    await script.create("t")
+    return offsets
+
+
 SCRIPTS: list[tuple[_Script, _Bug, str]] = [
     (compact_past_a_fork, forks_that_compaction_has_passed, "the fork has []"),
     (compact_past_a_snapshot, forks_that_compaction_has_passed, "the fork has []"),
+    (recreate_a_topic, TOPIC_MUTANTS["offsets_kept_by_name"], "offset 1 of topic t is read"),
+    (
+        recreate_a_topic_and_load_the_group,
+        TOPIC_MUTANTS["offsets_kept_by_name"],
+        "offset 1 of topic t is read",
+    ),
 ]
 """Each with its bug, and what it finds with it."""
 
