@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from penstock.broker.partition.producer_state import ProducerState
 from penstock.controller.managers import forks as fork_manager
 from tests.sim.directed import Script, violation_of
 from tests.sim.mutants import patched
@@ -17,6 +18,8 @@ from tests.sim.topic_offsets import TopicOffsets
 
 Patch = tuple[Any, str, Any]
 _Script = Callable[[Script], Awaitable[None]]
+_FEW: Final = 100
+"""Producers that a partition with the planted bug remembers. Each costs a request."""
 _NOTHING: Final = -1
 """What a group that has committed nothing reads."""
 _Bug = Callable[[], list[Patch]]
@@ -79,6 +82,47 @@ async def _recreate(script: Script) -> TopicOffsets:
     return offsets
 
 
+async def repeat_a_batch_after_other_producers(script: Script) -> None:
+    """Repeat the batch of a producer after others have written to the partition."""
+    first = await _write_as_many(script)
+    await _check_repeated(script, first)
+
+
+async def repeat_a_batch_after_a_restart(script: Script) -> None:
+    """The same, but the leader has the producers from its checkpoint and log."""
+    first = await _write_as_many(script)
+    await script.restart(1)
+    await _check_repeated(script, first)
+
+
+async def _write_as_many(script: Script) -> int:
+    await script.create("t")
+    first = await script.write(("t", 0), (b"k", b"0"), producer_id=0, sequence=0)
+    for producer_id in range(1, 2 * _FEW):
+        await script.write(
+            ("t", 0), (b"k", b"%d" % producer_id), producer_id=producer_id, sequence=0
+        )
+    return first
+
+
+async def _check_repeated(script: Script, first: int) -> None:
+    again = await script.write(("t", 0), (b"k", b"0"), producer_id=0, sequence=0)
+    found = [record.value for record in await script.read(("t", 0))]
+    assert (again, found.count(b"0")) == (first, 1), (
+        f"the batch is stored {found.count(b'0')} times"
+    )
+
+
+def few_producers_remembered() -> list[Patch]:
+    """A partition forgets the longest inactive producer beyond a small number."""
+    real = ProducerState.__init__
+
+    def init(self: ProducerState, producers_count_max: int = _FEW) -> None:
+        real(self, min(producers_count_max, _FEW))
+
+    return [(ProducerState, "__init__", init)]
+
+
 SCRIPTS: list[tuple[_Script, _Bug, str]] = [
     (compact_past_a_fork, forks_that_compaction_has_passed, "the fork has []"),
     (compact_past_a_snapshot, forks_that_compaction_has_passed, "the fork has []"),
@@ -88,6 +132,12 @@ SCRIPTS: list[tuple[_Script, _Bug, str]] = [
         TOPIC_MUTANTS["offsets_kept_by_name"],
         "offset 1 of topic t is read",
     ),
+    (
+        repeat_a_batch_after_other_producers,
+        few_producers_remembered,
+        "the batch is stored 2 times",
+    ),
+    (repeat_a_batch_after_a_restart, few_producers_remembered, "the batch is stored 2 times"),
 ]
 """Each with its bug, and what it finds with it."""
 
