@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from penstock.base.ids import NodeId
+from penstock.broker.partition.partition import Partition
 from penstock.broker.wire import apis
 from penstock.broker.wire.error_codes import ErrorCode
 from penstock.broker.wire.gen import create_topics, delete_topics
@@ -221,6 +222,14 @@ class Script:
         """Upload what only the WAL of this broker has."""
         broker = self.broker(node_id)
         await self._within(broker, broker.storage.upload)
+
+    async def checkpoint(self, part: Part) -> None:
+        """Store the producers of a partition."""
+        broker = self.leader(part)
+        assert broker is not None
+        partition = broker.partitions.get(*part)
+        assert isinstance(partition, Partition)
+        await self._within(broker, lambda: broker.partitions.checkpoint_durably(partition))
 
     async def clean(self, node_id: int) -> int:
         """Clean the logs that this broker leads. Return how many records it has removed."""

@@ -7,9 +7,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import msgspec
 import pytest
 
-from penstock.broker.partition.producer_state import ProducerState
+from penstock.base.ids import Offset
+from penstock.broker.partition.producer_state import ProducerSnapshot, ProducerState
 from penstock.controller.managers import forks as fork_manager
 from tests.sim.directed import Script, violation_of
 from tests.sim.mutants import patched
@@ -89,8 +91,9 @@ async def repeat_a_batch_after_other_producers(script: Script) -> None:
 
 
 async def repeat_a_batch_after_a_restart(script: Script) -> None:
-    """The same, but the leader has the producers from its checkpoint and log."""
+    """The same, but the leader has the producers from a checkpoint."""
     first = await _write_as_many(script)
+    await script.checkpoint(("t", 0))
     await script.restart(1)
     await _check_repeated(script, first)
 
@@ -123,6 +126,17 @@ def few_producers_remembered() -> list[Patch]:
     return [(ProducerState, "__init__", init)]
 
 
+def few_producers_stored() -> list[Patch]:
+    """A checkpoint has only the producers that wrote last."""
+    real = ProducerState.snapshot
+
+    def snapshot(self: ProducerState, offset: Offset) -> ProducerSnapshot:
+        found = real(self, offset)
+        return msgspec.structs.replace(found, producers=found.producers[-_FEW:])
+
+    return [(ProducerState, "snapshot", snapshot)]
+
+
 SCRIPTS: list[tuple[_Script, _Bug, str]] = [
     (compact_past_a_fork, forks_that_compaction_has_passed, "the fork has []"),
     (compact_past_a_snapshot, forks_that_compaction_has_passed, "the fork has []"),
@@ -138,12 +152,15 @@ SCRIPTS: list[tuple[_Script, _Bug, str]] = [
         "the batch is stored 2 times",
     ),
     (repeat_a_batch_after_a_restart, few_producers_remembered, "the batch is stored 2 times"),
+    (repeat_a_batch_after_a_restart, few_producers_stored, "the batch is stored 2 times"),
 ]
 """Each with its bug, and what it finds with it."""
 
 
 @pytest.mark.parametrize(
-    ("script", "bug", "finding"), SCRIPTS, ids=[script.__name__ for script, _, _ in SCRIPTS]
+    ("script", "bug", "finding"),
+    SCRIPTS,
+    ids=[f"{script.__name__}-{bug.__name__}" for script, bug, _ in SCRIPTS],
 )
 def test_the_script_finds_its_bug_and_nothing_else(
     script: _Script, bug: _Bug, finding: str
