@@ -19,6 +19,7 @@ from penstock.base.ids import (
 )
 from penstock.lake.arrow.columns import NAMES
 from penstock.lake.arrow.decode import Aborted, Decoder, Place
+from penstock.lake.arrow.decode_table import FAR_FUTURE_MS, FAR_PAST_MS, TIMESTAMP_MS_MAX
 from penstock.lake.fetch.limits import ReadConfig
 from penstock.lake.fetch.slices import Slice
 from penstock.lake.fetch.unreadable import OnUnreadable, raise_unreadable
@@ -59,7 +60,10 @@ class WatchedStore(MemoryStore):
 
 
 def row_of(record: Record) -> Row:
-    return record.offset, record.timestamp_ms, record.key, record.value, record.headers
+    timestamp_ms: int = record.timestamp_ms
+    if abs(timestamp_ms) > TIMESTAMP_MS_MAX:
+        timestamp_ms = FAR_FUTURE_MS if timestamp_ms > 0 else FAR_PAST_MS
+    return record.offset, timestamp_ms, record.key, record.value, record.headers
 
 
 def rows_of(table: pa.Table) -> list[Row]:

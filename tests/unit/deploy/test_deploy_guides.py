@@ -17,6 +17,7 @@ from typer.main import get_command
 from penstock.controller.api.callers import CallerRole
 from penstock.controller.config import ControllerConfig
 from penstock.controller.metadata.client_metrics import CLIENT_METRICS_CONFIGS
+from penstock.controller.metadata.features import SUPPORTED
 from penstock.controller.metadata.group_configs import GROUP_CONFIGS
 from penstock.controller.metadata.topic_configs import TOPIC_CONFIGS
 from penstock.deploy.cli.app import app
@@ -209,6 +210,7 @@ def test_settings_and_values_exist(page: Path) -> None:
         | set(TOPIC_CONFIGS)
         | set(GROUP_CONFIGS)
         | set(CLIENT_METRICS_CONFIGS)
+        | {feature.name for feature in SUPPORTED}
         | ATTRIBUTES
         | CLIENT_SETTINGS
         | chart_values()
