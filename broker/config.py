@@ -137,8 +137,9 @@ class BrokerConfig:
         Setting(_MAX_CONNECTIONS, Kind.INT, 1, 1_000_000, is_dynamic=True, per_listener=True),
     ] = 10_000
     """Maximum number of connections. Further ones wait until others close; 1,024 of each listener
-    may wait. An idle connection takes about 10 KB. Brokers connect to each other beyond the limit
-    if clients have another listener.
+    may wait. Unauthenticated connections give way to addresses that have fewer of them. An idle
+    connection takes about 10 KB. Brokers connect to each other beyond the limit if clients have
+    another listener.
     """
 
     connections_per_ip_max: Annotated[

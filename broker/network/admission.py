@@ -1,23 +1,29 @@
 """Hold new connections back until their listener may take them.
 
 A connection that is held is accepted by the system, but nothing is read from it, as if it was still
-in the backlog. It has no deadline yet.
-Invariants: the connections of a listener are admitted in the order of their arrival. At most
-`HELD_MAX` of a listener are held; further ones are closed.
+in the backlog. Invariants: a listener admits connections in the order of their arrival, and holds
+at most `HELD_MAX`. It has a limit of unauthenticated ones, at which the oldest of the address that
+has the most is closed; they also give way to addresses with fewer when there is no room.
 Must not: touch a socket; the connections do.
 Source: Kafka's Acceptor and `ConnectionQuotas.waitForConnectionSlot`; KIP-402, KIP-612.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from penstock.base.clock import MonotonicClock
+from penstock.base.connections_by_address import ConnectionsByAddress
 from penstock.broker.quotas.connections import Connections, ConnectionSettings
 
 HELD_MAX: Final = 1_024
 """How many connections of a listener wait; each has a descriptor, unlike those in the backlog."""
+
+_UNAUTHENTICATED: Final = "too many unauthenticated connections (max.unauthenticated.connections)"
+_GIVES_WAY: Final = "unauthenticated, and another address has no room (max.connections)"
+_FOR_BROKER: Final = "a broker needs the connection (max.connections)"
+_TOO_MANY_WAIT: Final = "too many connections wait (max.connections)"
 
 
 class Deadline(Protocol):
@@ -53,6 +59,10 @@ class NewConnection(Protocol):
 @dataclass(slots=True)
 class _Queue:
     waiting: deque[NewConnection] = field(default_factory=deque[NewConnection])
+    by_address: ConnectionsByAddress[NewConnection] = field(
+        default_factory=ConnectionsByAddress[NewConnection]
+    )
+    """Those that wait."""
     is_counted: bool = False
     """Whether the first one has been counted for the rates."""
     timer: Deadline | None = None
@@ -72,11 +82,19 @@ class Admission:
         self._call_later = call_later
         self._queues: dict[str, _Queue] = {}
         self._inside: dict[NewConnection, None] = {}
+        self._unauthenticated: dict[str, ConnectionsByAddress[NewConnection]] = defaultdict(
+            ConnectionsByAddress
+        )
+        """Admitted connections by listener, so that a flood of one does not touch the others."""
         self._closing: dict[NewConnection, Deadline] = {}
 
     @property
     def held_count(self) -> int:
         return sum(len(queue.waiting) for queue in self._queues.values())
+
+    @property
+    def unauthenticated_count(self) -> int:
+        return sum(map(len, self._unauthenticated.values()))
 
     def configure(self, settings: ConnectionSettings) -> None:
         self.connections.settings = settings
@@ -85,13 +103,24 @@ class Admission:
     def arrive(self, arrival: NewConnection) -> None:
         """Admit the connection, hold it, or close it."""
         queue = self._queues.setdefault(arrival.listener, _Queue())
-        if len(queue.waiting) >= HELD_MAX:
-            arrival.close("too many connections wait (max.connections)")
+        if self._take_place(arrival, queue):
             return
+        if len(queue.waiting) >= HELD_MAX:
+            if queue.by_address.count_max <= queue.by_address.count(arrival.peer_host) + 1:
+                arrival.close(_TOO_MANY_WAIT)
+                return
+            oldest = queue.by_address.pop()
+            self._stop_waiting(oldest, queue)
+            oldest.close(_TOO_MANY_WAIT)
         queue.waiting.append(arrival)
+        queue.by_address.add(arrival, arrival.peer_host)
         self._admit(arrival.listener, queue)
-        if arrival in queue.waiting or arrival in self._closing:
+        if arrival in queue.by_address or arrival in self._closing:
             arrival.held()
+
+    def authenticated(self, arrival: NewConnection) -> None:
+        """Note that the client has authenticated: the connection gives way to no other client."""
+        self._unauthenticated[arrival.listener].discard(arrival)
 
     def gone(self, arrival: NewConnection) -> None:
         """Note that the connection has closed."""
@@ -101,12 +130,11 @@ class Admission:
         queue = self._queues.get(arrival.listener)
         if arrival in self._inside:
             del self._inside[arrival]
+            self._unauthenticated[arrival.listener].discard(arrival)
             self.connections.leave(arrival.listener, arrival.peer_host)
             self._admit_all()
-        elif queue is not None and arrival in queue.waiting:
-            if queue.waiting[0] is arrival:
-                queue.is_counted = False
-            queue.waiting.remove(arrival)
+        elif queue is not None and arrival in queue.by_address:
+            self._stop_waiting(arrival, queue)
             self._admit(arrival.listener, queue)
 
     def close(self) -> None:
@@ -115,6 +143,44 @@ class Admission:
                 queue.timer.cancel()
         for timer in self._closing.values():
             timer.cancel()
+
+    def _stop_waiting(self, arrival: NewConnection, queue: _Queue) -> None:
+        if queue.waiting[0] is arrival:
+            queue.is_counted = False
+        queue.waiting.remove(arrival)
+        queue.by_address.discard(arrival)
+
+    def _take_place(self, arrival: NewConnection, queue: _Queue) -> bool:
+        """If there is no room, admit a connection in the place of an unauthenticated one, whose
+        address has more of them. Its place is free once it has closed.
+        """
+        listener = arrival.listener
+        if queue.timer is not None or self.connections.has_room(listener):
+            return False
+        crowd = self._unauthenticated[listener]
+        if self.connections.has_room_of_its_own(listener):
+            crowd = self._largest_crowd()
+        if crowd.count_max <= crowd.count(arrival.peer_host) + 1:
+            return False
+        crowd.pop().close(_GIVES_WAY)
+        now_ms = int(self._now() * 1_000)
+        wait_ms = self.connections.arrived(listener, now_ms)
+        if wait_ms:
+            self._block(listener, queue, wait_ms)
+        self._enter(arrival, now_ms)
+        if arrival in self._closing:
+            arrival.held()
+        return True
+
+    def _largest_crowd(self) -> ConnectionsByAddress[NewConnection]:
+        """Return the unauthenticated connections of the listener where an address has the most of
+        them.
+        """
+        protected = self.connections.settings.protected
+        return max(
+            self._unauthenticated.items(),
+            key=lambda item: (item[1].count_max, item[0] != protected),
+        )[1]
 
     def _admit_all(self) -> None:
         for listener, queue in self._queues.items():
@@ -133,6 +199,7 @@ class Admission:
             if queue.timer is not None or not connections.has_room(listener):
                 return
             arrival = queue.waiting.popleft()
+            queue.by_address.discard(arrival)
             queue.is_counted = False
             self._enter(arrival, now_ms)
 
@@ -147,9 +214,14 @@ class Admission:
         refusal = self.connections.enter(arrival.listener, arrival.peer_host, now_ms)
         if refusal is None:
             self._inside[arrival] = None
+            crowd = self._unauthenticated[arrival.listener]
+            settings = self.connections.settings
+            if arrival.listener == settings.protected and self.connections.is_over:
+                self._close_for_broker(crowd)
+            crowd.add(arrival, arrival.peer_host)
             arrival.admitted()
-            if self.connections.is_over:
-                self._close_idle(self._inside)
+            if len(crowd) > settings.unauthenticated:
+                crowd.pop().close(_UNAUTHENTICATED)
             return
         self.refused_count += 1
         if not refusal.after_ms:
@@ -162,10 +234,13 @@ class Admission:
 
         self._closing[arrival] = self._call_later(refusal.after_ms / 1_000, close)
 
-    def _close_idle(self, inside: Iterable[NewConnection]) -> None:
-        """Close the connection that was idle longest, for one of the brokers."""
+    def _close_for_broker(self, of_brokers: ConnectionsByAddress[NewConnection]) -> None:
+        """Close an unauthenticated connection, or else the client's that was idle longest."""
+        crowd = self._largest_crowd()
+        if crowd.count_max > 1 or (crowd and crowd is not of_brokers):
+            crowd.pop().close(_FOR_BROKER)
+            return
         protected = self.connections.settings.protected
-        others = [item for item in inside if item.listener != protected]
+        others = [item for item in self._inside if item.listener != protected]
         if others:
-            idle = min(others, key=lambda item: item.last_request_at)
-            idle.close("a broker needs the connection (max.connections)")
+            min(others, key=lambda item: item.last_request_at).close(_FOR_BROKER)

@@ -72,12 +72,6 @@ class ConnectionServer(Protocol):
         """Note a new connection, and let it in when its listener may take it."""
         ...
 
-    def admitted(self, connection: "Connection") -> str:
-        """Note that a connection is let in. Returns why it has to be closed; empty if it may
-        stay.
-        """
-        ...
-
     def authenticated(self, connection: "Connection") -> None: ...
 
     def remove(self, connection: "Connection") -> None: ...
@@ -161,10 +155,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def admitted(self) -> None:
         """See `broker.network.admission.NewConnection`."""
-        refusal = self._server.admitted(self)
-        if refusal:
-            self.close(refusal)
-            return
         if self._is_held:
             self._is_held = False
             self.last_request_at = self._server.loop.time()

@@ -97,7 +97,6 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._is_closed = False
         self._connections: set[Connection] = set()
-        self._unauthenticated: set[Connection] = set()
         self._connection_count = 0
         self._dispatcher_waiters: dict[Connection, None] = {}
         self._unsent: list[Connection] = []
@@ -121,6 +120,7 @@ class Server:
             ConnectionSettings(
                 broker=ListenerLimits(config.connections_max, config.connection_creation_rate_max),
                 listeners={name: config.limits_of(name) for name in names},
+                unauthenticated=self.access.config.unauthenticated_connections_max,
                 per_address=config.connections_per_ip_max,
                 by_address=parse_overrides(config.connections_per_ip_overrides),
                 protected=inter_broker if len(names) > 1 else "",
@@ -143,7 +143,7 @@ class Server:
 
     @property
     def unauthenticated_count(self) -> int:
-        return len(self._unauthenticated)
+        return self.admission.unauthenticated_count
 
     @property
     def accepted_count(self) -> int:
@@ -204,21 +204,11 @@ class Server:
         self._connections.add(connection)
         self.admission.arrive(connection)
 
-    def admitted(self, connection: Connection) -> str:
-        """Note that a connection is let in. Returns why it has to be closed; empty if it may
-        stay.
-        """
-        self._unauthenticated.add(connection)
-        if len(self._unauthenticated) > self.access.config.unauthenticated_connections_max:
-            return "too many unauthenticated connections (max.unauthenticated.connections)"
-        return ""
-
     def authenticated(self, connection: Connection) -> None:
-        self._unauthenticated.discard(connection)
+        self.admission.authenticated(connection)
 
     def remove(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._unauthenticated.discard(connection)
         self.admission.gone(connection)
         self.memory.forget(connection)
         self._dispatcher_waiters.pop(connection, None)

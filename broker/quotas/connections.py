@@ -33,10 +33,13 @@ class ListenerLimits:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """protected: the listener of the brokers; empty if there is no other one."""
+    """protected: the listener of the brokers; empty if there is no other one. unauthenticated: how
+    many connections of each listener may be in TLS handshakes or SASL.
+    """
 
     broker: ListenerLimits = ListenerLimits()
     listeners: Mapping[str, ListenerLimits] = field(default_factory=dict[str, ListenerLimits])
+    unauthenticated: int = UNLIMITED
     per_address: int = UNLIMITED
     by_address: Mapping[str, int] = field(default_factory=dict[str, int])
     protected: str = ""
@@ -102,9 +105,13 @@ class Connections:
 
     def has_room(self, listener: str) -> bool:
         settings = self.settings
-        if self._by_listener[listener] >= settings.of(listener).connections:
-            return False
-        return listener == settings.protected or self.total_count < settings.broker.connections
+        return self.has_room_of_its_own(listener) and (
+            listener == settings.protected or self.total_count < settings.broker.connections
+        )
+
+    def has_room_of_its_own(self, listener: str) -> bool:
+        """Return whether the listener has fewer connections than its own limit."""
+        return self._by_listener[listener] < self.settings.of(listener).connections
 
     @property
     def is_over(self) -> bool:

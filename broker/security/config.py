@@ -255,8 +255,9 @@ class SecurityConfig:
     unauthenticated_connections_max: Annotated[
         int, Setting("max.unauthenticated.connections", Kind.INT, 1, 1_000_000)
     ] = 2_000
-    """Connections that may be in TLS handshakes or SASL at the same time. The broker closes further
-    ones immediately, so that strangers cannot use up `max.connections`.
+    """Connections of each listener that may be in TLS handshakes or SASL at the same time. For
+    further ones the broker closes the oldest of the address that has the most, so that a flood does
+    not keep other clients out.
     """
 
     authorizer: Annotated[str, Setting("authorizer.class.name", Kind.TEXT)] = ""

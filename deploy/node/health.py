@@ -2,10 +2,10 @@
 from `deploy.node.metrics`.
 
 Invariants: 200 means yes; 503 means no, with one reason per line. Requests have limits:
-`REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`; beyond them connections are closed,
-so that requests cannot slow a node down. One answer per connection. Requests for the web console
-leave with their connection, if the node serves one (`deploy.node.console`). Must not depend on
-brokers or controllers: `base.health.Health` has the answers.
+`REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`. Beyond that the oldest connection of
+the address that has the most is closed, so that probes connect during a flood. One response per
+connection. Requests for the web console leave with their connection, if the node serves one
+(`deploy.node.console`). Must not depend on brokers or controllers, but on `base.health.Health`.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
+from penstock.base.connections_by_address import ConnectionsByAddress
 from penstock.base.health import Health, ServeHealth
 from penstock.base.listening import stop_listening
 from penstock.deploy.errors import PortTaken
@@ -76,7 +77,7 @@ class HttpServer:
         self._routes = routes
         self._console = console
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open = ConnectionsByAddress[asyncio.StreamWriter]()
         self._is_stopped = False
 
     async def start(self, host: str, port: int) -> int:
@@ -98,10 +99,13 @@ class HttpServer:
     def _connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Coroutine[None, None, None] | None:
-        if self._is_stopped or len(self._open) >= CONNECTIONS_MAX:
+        if self._is_stopped:
             writer.transport.abort()
             return None
-        self._open.add(writer)
+        peer = writer.get_extra_info("peername")
+        self._open.add(writer, str(peer[0]) if peer else "")
+        if len(self._open) > CONNECTIONS_MAX:
+            self._open.pop().transport.abort()
         return self._serve(reader, writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -132,6 +132,8 @@ def test_as_many_wait_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_listener_of_brokers_takes_the_place_of_an_idle_client() -> None:
     door = Door(broker=ListenerLimits(connections=2), protected="B")
     busy, idle = door.come(at=5.0), door.come(at=1.0)
+    for guest in (busy, idle):
+        door.admission.authenticated(guest)
     broker = door.come("B")
     assert (broker.state, busy.state) == ("in", "in")
     assert idle.state.startswith("closed: a broker needs the connection")
@@ -198,6 +200,83 @@ def test_a_connection_that_ends_while_it_waits_is_forgotten() -> None:
     door.admission.gone(guests[1])
     door.admission.gone(guests[0])
     assert guests[2].state == "in"
+
+
+def states(guests: list[Guest]) -> list[str]:
+    return [guest.state.partition(":")[0] for guest in guests]
+
+
+def test_a_flood_replaces_its_own_unauthenticated_connections() -> None:
+    door = Door(unauthenticated=4)
+    client, user = door.come(host="10.0.0.2"), door.come(host="10.0.0.3")
+    door.admission.authenticated(user)
+    flood = [door.come() for _ in range(9)]
+    assert states([client, user]) == ["in", "in"]
+    assert states(flood) == ["closed"] * 6 + ["in"] * 3
+    assert door.admission.unauthenticated_count == 4
+
+
+def test_addresses_of_one_ipv6_network_count_together() -> None:
+    door = Door(unauthenticated=3)
+    client = door.come(host="2001:db8:1::1")
+    flood = [door.come(host=f"2001:db8:2::{number}") for number in range(5)]
+    assert client.state == "in"
+    assert states(flood) == ["closed"] * 3 + ["in"] * 2
+
+
+def test_of_many_addresses_the_oldest_connection_is_closed() -> None:
+    door = Door(unauthenticated=3)
+    guests = [door.come(host=f"10.0.1.{number}") for number in range(5)]
+    assert states(guests) == ["closed"] * 2 + ["in"] * 3
+
+
+def test_a_flood_of_one_listener_leaves_the_others_alone() -> None:
+    door = Door(unauthenticated=2, protected="B")
+    broker = door.come("B")
+    flood = [door.come("A") for _ in range(5)]
+    assert broker.state == "in"
+    assert states(flood) == ["closed"] * 3 + ["in"] * 2
+    assert door.come("B").state == "in"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"broker": ListenerLimits(connections=3)},
+        {"listeners": {"A": ListenerLimits(connections=3)}},
+    ],
+)
+def test_a_flood_gives_way_to_other_addresses_when_there_is_no_room(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "HELD_MAX", 2)
+    door = Door(**settings)
+    flood = [door.come() for _ in range(6)]
+    assert states(flood) == ["in"] * 3 + ["held"] * 2 + ["closed"]
+    client = door.come(host="10.0.0.2")
+    assert (client.state, flood[0].state[:6]) == ("in", "closed")
+    door.admission.gone(flood[0])
+    assert states(flood[1:5]) == ["in"] * 2 + ["held"] * 2
+
+
+def test_a_flood_that_waits_does_not_keep_others_from_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "HELD_MAX", 2)
+    door = Door(broker=ListenerLimits(connections=1))
+    user = door.come(host="10.0.0.3")
+    door.admission.authenticated(user)
+    flood = [door.come() for _ in range(2)]
+    client = door.come(host="10.0.0.2")
+    assert states([user, *flood, client]) == ["in", "closed", "held", "held"]
+
+
+def test_a_broker_takes_the_place_of_an_unauthenticated_connection_first() -> None:
+    door = Door(broker=ListenerLimits(connections=2), protected="B")
+    user, stranger = door.come(at=1.0), door.come(at=5.0)
+    door.admission.authenticated(user)
+    assert door.come("B").state == "in"
+    assert states([user, stranger]) == ["in", "closed"]
 
 
 def test_overrides() -> None:
