@@ -1,11 +1,12 @@
 """Hold what all pages of one console share, and render their templates.
 
 Calls that block run in threads: at most `CALLS_MAX` at once, and at most `CALLS_WAITING_MAX` wait
-for a turn; further ones are refused with 503.
+for a turn; further ones are refused with 503. `STATEMENTS_MAX` statements of SQL run at once.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +32,7 @@ from penstock.deploy.records.decode_process import DecodeProcess
 
 CALLS_MAX: Final = 6
 CALLS_WAITING_MAX: Final = 32
+STATEMENTS_MAX: Final = 2
 FIELDS_MAX: Final = 100
 FORM_S_MAX: Final = 30.0
 NOTICE_COOKIE: Final = "penstock_notice"
@@ -96,6 +98,7 @@ class Console:
         self.examining = asyncio.Lock()
         self._turns = asyncio.Semaphore(CALLS_MAX)
         self._waiting = 0
+        self._statements = asyncio.Semaphore(STATEMENTS_MAX)
         self._templates = Environment(
             loader=FileSystemLoader(Path(__file__).with_name("templates")),
             autoescape=True,
@@ -116,6 +119,14 @@ class Console:
                 return await asyncio.to_thread(function, *args, **kwargs)
         finally:
             self._waiting -= 1
+
+    @asynccontextmanager
+    async def statement_turn(self) -> AsyncGenerator[None, None]:
+        """Let a statement of SQL run. Raises Busy if enough of them run."""
+        if self._statements.locked():
+            raise Busy(f"{STATEMENTS_MAX} statements run already; try again when one has ended")
+        async with self._statements:
+            yield
 
     @property
     def has_sql(self) -> bool:

@@ -1,18 +1,22 @@
-"""Run SQL on topics, if this installation can.
+"""Run SQL on topics, if this installation can: each statement in a process of its own.
 
-Limits: `ROWS_MAX` rows, `SECONDS_MAX` and `MEMORY_LIMIT` for each statement.
+Limits: `ROWS_MAX` rows of `BYTES_MAX`, `SECONDS_MAX`, `MEMORY_LIMIT` and `SPILL_LIMIT` for each
+statement.
 """
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from threading import Event
 from typing import Final
 
 from penstock.deploy.console.bucket import need_store
 from penstock.deploy.errors import UsageError
 
 ROWS_MAX: Final = 500
+BYTES_MAX: Final = 4 << 20
 SECONDS_MAX: Final = 30.0
 MEMORY_LIMIT: Final = "1GB"
+SPILL_LIMIT: Final = "10GB"
 CELL_CHARS_MAX: Final = 2_000
 
 
@@ -32,8 +36,8 @@ def is_available() -> bool:
     return all(find_spec(name) is not None for name in ("duckdb", "pyarrow", "numpy"))
 
 
-def run_statement(store: str, query: str) -> StatementResult:
-    """Run one statement. Raises UsageError with the reason. Blocks."""
+def run_statement(store: str, query: str, cancel: Event) -> StatementResult:
+    """Run one statement until it is canceled. Raises UsageError with the reason. Blocks."""
     need_store(store)
     from penstock.lake.sql.api import sql
     from penstock.lake.sql.errors import SqlError
@@ -44,7 +48,10 @@ def run_statement(store: str, query: str) -> StatementResult:
             store=store,
             max_rows=ROWS_MAX,
             max_seconds=SECONDS_MAX,
+            max_bytes=BYTES_MAX,
+            cancel=cancel,
             memory_limit=MEMORY_LIMIT,
+            temp_limit=SPILL_LIMIT,
             on_error="skip",
         ) as result:
             rows, columns = result.rows(), result.columns

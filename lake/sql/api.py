@@ -5,6 +5,7 @@ from datetime import datetime
 from threading import Event
 from typing import Literal
 
+from penstock.lake.sql.process import StatementLimits, StatementProcess
 from penstock.lake.sql.result import SqlResult
 from penstock.lake.sql.session import Session, SessionOptions
 from penstock.lake.table.values import ValueFormat
@@ -20,10 +21,12 @@ def sql(
     on_error: Literal["raise", "skip"] = "raise",
     max_rows: int | None = None,
     max_seconds: float | None = None,
+    max_bytes: int | None = None,
     cancel: Event | None = None,
     formats: Mapping[str, ValueFormat] | None = None,
     memory_limit: str = "",
     temp_directory: str = "",
+    temp_limit: str = "",
     cluster_id: str = "",
 ) -> SqlResult:
     """Run one SQL statement on the topics of a store. No broker is contacted.
@@ -31,6 +34,9 @@ def sql(
     Topics are tables, and fields of JSON values are columns; `_partition`, `_offset`, `_timestamp`
     and `_key` are columns of every topic, `_headers` and `_value` of those statements that name
     them. Committed records are read, up to the newest. The statement cannot read or write files.
+
+    With `max_seconds`, `max_bytes`, `cancel` or `memory_limit`, the statement runs in a process of
+    its own, which takes about a second to start and ends at these limits whatever it does.
 
     Args:
         query: One statement of DuckDB's SQL. `FROM orders AS OF TIMESTAMP '2026-03-01'` and
@@ -42,11 +48,15 @@ def sql(
         on_error: What to do with records that cannot be read: `raise` a ReadError with partition
             and offset, or `skip` them with a warning.
         max_rows: Rows to return at most; `SqlResult.is_truncated` tells whether there were more.
-        max_seconds: Stop after this time.
+        max_seconds: Stop after this time, which begins with the call.
+        max_bytes: Bytes of rows to return at most, as Arrow counts them. Rows beyond are left out
+            as by `max_rows`; it is an error if the first ones take more.
         cancel: Stop soon after this event is set, from any thread.
         formats: How to decode values of topics that are not JSON, by topic.
-        memory_limit: Memory of DuckDB, such as `2GB`; beyond that it spills or fails.
+        memory_limit: Memory of DuckDB, such as `2GB`; beyond that it spills or fails. The process
+            gets 512 MiB more, for reading topics.
         temp_directory: Where DuckDB may spill; by default in the system's temporary directory.
+        temp_limit: How much it may spill, such as `10GB`; by default 90 % of the free space.
         cluster_id: The cluster, needed only if the store holds several.
 
     Returns:
@@ -73,10 +83,29 @@ def sql(
         on_error=on_error,
         memory_limit=memory_limit,
         temp_directory=temp_directory,
+        temp_limit=temp_limit,
     )
+    if memory_limit or any(limit is not None for limit in (max_seconds, max_bytes, cancel)):
+        limits = StatementLimits(
+            max_rows=max_rows, max_seconds=max_seconds, max_bytes=max_bytes, cancel=cancel
+        )
+        return _run_in_process(store, query, options, limits)
+    return _run_here(store, query, options, max_rows)
+
+
+def _run_in_process(
+    store: str, query: str, options: SessionOptions, limits: StatementLimits
+) -> SqlResult:
+    process = StatementProcess(store, query, options, limits)
+    result = SqlResult(process, None)
+    result.owns(process.close)
+    return result
+
+
+def _run_here(store: str, query: str, options: SessionOptions, max_rows: int | None) -> SqlResult:
     session = Session(store, options)
     try:
-        result = session.run(query, max_rows=max_rows, max_seconds=max_seconds, cancel=cancel)
+        result = session.run(query, max_rows=max_rows)
     except BaseException:
         session.close()
         raise

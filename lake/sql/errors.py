@@ -15,6 +15,17 @@ class SqlStopped(SqlError):
     """A statement was canceled, or took longer than `max_seconds`."""
 
 
+def canceled() -> SqlStopped:
+    return SqlStopped("the statement was canceled")
+
+
+def took_too_long() -> SqlStopped:
+    return SqlStopped(
+        "the statement took longer than its limit of time: filter by _partition, _offset or"
+        " _timestamp, or raise the limit"
+    )
+
+
 def unknown_topic(name: str, known: Sequence[str]) -> SqlError:
     """Return the error for a table that does not exist. It names the nearest topics."""
     by_lower = {topic.lower(): topic for topic in known}

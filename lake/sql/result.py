@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
 
 from penstock.lake.arrow.pyarrow_untyped import RecordBatch, Schema, Table, pa
 from penstock.lake.arrow.row_times import for_python
@@ -11,9 +11,20 @@ from penstock.lake.sql.errors import SqlError
 if TYPE_CHECKING:
     import polars
 
-    from penstock.lake.sql.running_statement import RunningStatement
-
 ROWS_KEPT: Final = "the rows were read by batches(), which reads them once"
+
+
+class RowSource(Protocol):
+    """A running statement, in this process or in one of its own."""
+
+    schema: Schema
+    is_truncated: bool
+
+    def warnings(self) -> list[str]: ...
+
+    def batches(self) -> Iterator[RecordBatch]: ...
+
+    def close(self) -> None: ...
 
 
 class SqlResult:
@@ -26,7 +37,7 @@ class SqlResult:
         is_truncated: Whether `max_rows` left out rows; known when the rows have been read.
     """
 
-    def __init__(self, running: "RunningStatement", max_rows: int | None) -> None:
+    def __init__(self, running: RowSource, max_rows: int | None) -> None:
         """Programs call `penstock.sql` instead."""
         self._running = running
         self._max_rows = max_rows
@@ -70,6 +81,7 @@ class SqlResult:
                 if batch.num_rows:
                     yield batch
                 left = None if left is None else left - batch.num_rows
+            self.is_truncated = self._running.is_truncated
         finally:
             self.close()
 

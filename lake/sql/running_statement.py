@@ -32,6 +32,7 @@ class RunningStatement:
         self._connection = connection
         self._statement = statement
         self._explain = explain
+        self.is_truncated = False
         self._timer = Timer(seconds, self._interrupt) if seconds is not None else None
         self._reader: Any = None
         if self._timer is not None:

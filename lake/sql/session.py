@@ -46,6 +46,10 @@ from penstock.stream.format.manifest.model import split_name
 _PLAIN: Final = str.isidentifier
 _NO_TABLE: Final = re.compile(r'Table with name "?(.+?)"? does not exist')
 """What DuckDB says of a name at the place of a table."""
+_UNIT_BYTES: Final = {
+    "bytes": 1,
+    **{f"{prefix}iB": 1 << (10 * power) for power, prefix in enumerate("KMGTPE", 1)},
+}
 _WRITES_FILE: Final = re.compile(r"\s*(copy|export)\b", re.IGNORECASE)
 
 
@@ -56,7 +60,8 @@ class SessionOptions:
     on_error: what to do with records that cannot be read.
     formats: how to decode the values of topics that are not JSON. memory_limit: as DuckDB's
     setting, such as `2GB`; by default that of DuckDB. temp_directory: where DuckDB may spill; by
-    default in the system's temporary directory.
+    default in the system's temporary directory. temp_limit: how much it may spill, such as `10GB`;
+    by default 90 % of the free space.
     """
 
     cluster_id: str = ""
@@ -67,6 +72,7 @@ class SessionOptions:
     on_error: Literal["raise", "skip"] = "raise"
     memory_limit: str = ""
     temp_directory: str = ""
+    temp_limit: str = ""
 
 
 class Session:
@@ -87,7 +93,7 @@ class Session:
         self._running: RunningStatement | None = None
         self._statement: Statement | None = None
         try:
-            self._connection: Any = _connect(self._temp, self._options.memory_limit)
+            self._connection: Any = _connect(self._temp, self._options)
         except BaseException:
             shutil.rmtree(self._temp, ignore_errors=True)
             raise
@@ -109,6 +115,12 @@ class Session:
         if statement is not None and statement.cancel is not None:
             statement.cancel.set()
             self._connection.interrupt()
+
+    def memory_limit_bytes(self) -> int:
+        """Return the limit of DuckDB's memory, rounded."""
+        found = self._connection.execute("SELECT current_setting('memory_limit')").fetchone()[0]
+        number, unit = found.split()
+        return int(float(number) * _UNIT_BYTES[unit])
 
     def topics(self) -> dict[str, int]:
         """Return the topics and their numbers of partitions, without internal ones; with a
@@ -275,6 +287,8 @@ class Session:
     ) -> SqlError:
         """Return the error of DuckDB with what exists and what to do."""
         message = str(error).partition("\n\n")[0].strip()
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return SqlError(f"{message.partition(chr(10))[0]}; raise memory_limit")
         known = known or self.topics()
         unquoted = [
             name for name in known if not _PLAIN(name) and name in text and quoted(name) not in text
@@ -301,8 +315,6 @@ class Session:
                 if key in self._schemas
             ]
             return SqlError("; ".join([message.partition("\n")[0].rstrip("!"), *columns]))
-        if isinstance(error, duckdb.OutOfMemoryException):
-            return SqlError(f"{message.partition(chr(10))[0]}; raise memory_limit")
         return SqlError(message)
 
     def _stop(self) -> None:
@@ -311,7 +323,7 @@ class Session:
             running.close()
 
 
-def _connect(temp: Path, memory_limit: str) -> Any:  # noqa: ANN401 - DuckDB's connection
+def _connect(temp: Path, options: SessionOptions) -> Any:  # noqa: ANN401 - DuckDB's connection
     config: dict[str, str | bool | int | float | list[str]] = {
         "enable_external_access": "false",
         "autoinstall_known_extensions": "false",
@@ -319,12 +331,15 @@ def _connect(temp: Path, memory_limit: str) -> Any:  # noqa: ANN401 - DuckDB's c
         "python_enable_replacements": "false",
         "temp_directory": str(temp),
     }
-    if memory_limit:
-        config["memory_limit"] = memory_limit
+    if options.memory_limit:
+        config["memory_limit"] = options.memory_limit
+    if options.temp_limit:
+        config["max_temp_directory_size"] = options.temp_limit
     try:
         connection: Any = duckdb.connect(config=config)
     except duckdb.Error as error:
-        raise SqlError(f"memory_limit {memory_limit!r}: {error}; give a size such as 2GB") from None
+        given = f"memory_limit {options.memory_limit!r}, temp_limit {options.temp_limit!r}"
+        raise SqlError(f"{given}: {error}; give sizes such as 2GB") from None
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
     return connection

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.lake.arrow.topic_scan import Scan
 from penstock.lake.fetch.errors import ReadError
 from penstock.lake.fetch.unreadable import RAISE, UnreadableRecords
-from penstock.lake.sql.errors import SqlError, SqlStopped
+from penstock.lake.sql.errors import SqlError, canceled, took_too_long
 
 OnProgress = Callable[[int, int], None]
 """Called with the numbers of records that were read, and that the plan has so far."""
@@ -119,12 +119,9 @@ class Statement:
     def check(self) -> None:
         """Raise SqlStopped if the statement is canceled or takes too long."""
         if self.cancel is not None and self.cancel.is_set():
-            raise SqlStopped("the statement was canceled")
+            raise canceled()
         if self.deadline_s is not None and time.monotonic() > self.deadline_s:
-            raise SqlStopped(
-                "the statement took longer than its limit of time: filter by _partition, _offset or"
-                " _timestamp, or raise the limit"
-            )
+            raise took_too_long()
 
     def plan(self, records: int) -> None:
         with self._lock:

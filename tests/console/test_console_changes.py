@@ -1,11 +1,13 @@
 """What a console changes, what it refuses, and what it never tells."""
 
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from penstock.broker.wire.gen.streams_group_heartbeat import Subtopology, Topology
+from penstock.deploy.console.console import STATEMENTS_MAX
 from penstock.deploy.console.guard import BODY_BYTES_MAX
 from penstock.deploy.local.handle import LocalCluster
 from tests.console.conftest import HOSTILE, RECORDS, commit
@@ -112,6 +114,26 @@ def test_sql_reads_topics_and_nothing_else(visitor: Visitor) -> None:
     assert "no topic or view is named 'nowhere'" in said
     said = sent(visitor, "/sql", "/sql", query="COPY (SELECT 1) TO 'x.csv'")
     assert "statements neither read nor write files" in said
+
+
+def test_a_statement_ends_when_its_browser_goes(visitor: Visitor, console: ConsoleProcess) -> None:
+    query = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
+    fields = {"csrf": visitor.get("/sql").csrf, "query": query}
+    wait_until(lambda: not children(console.pid))
+    leaving = [visitor.begin_post("/sql", fields) for _ in range(STATEMENTS_MAX)]
+    wait_until(lambda: len(children(console.pid)) == STATEMENTS_MAX)
+    refused = visitor.post("/sql", fields)
+    assert (refused.status, "statements run already" in refused.words) == (503, True)
+    for connection in leaving:
+        connection.close()
+    wait_until(lambda: not children(console.pid))
+    assert "1 row." in visitor.post("/sql", fields | {"query": "SELECT 1"}).words
+
+
+def children(pid: int) -> list[str]:
+    """Return the processes that a process has started and that run."""
+    found = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [child for line in found for child in line]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ earlier states; it reads only what a statement needs.
 
 import json
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -373,3 +374,49 @@ def test_limits_cancel_and_what_is_left_behind(sql: Sql, tmp_path: Path) -> None
     cancel.set()
     with pytest.raises(SqlStopped, match="canceled"):
         sql("SELECT id FROM orders", cancel=cancel)
+
+
+ENDLESS_CALL = "SELECT levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
+"""One call of a function that computes for minutes without a check."""
+
+
+def test_limits_hold_within_one_call_of_a_function(sql: Sql, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"memory_limit": "300MB", "temp_directory": str(tmp_path)}
+    for query in (
+        "SELECT length(repeat('x', 2000000000))",
+        "SELECT repeat('x', 1500000000)",
+        "SELECT generate_series(1, 1000000000)",
+        "SELECT list(id || repeat('x', 1000000)) FROM orders",
+    ):
+        with pytest.raises(SqlError, match="memory"):
+            sql(query, **given)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1_000_000, "KiB"
+    for query in (
+        ENDLESS_CALL,
+        f"SELECT count(*) FROM orders WHERE id < length(({ENDLESS_CALL})::VARCHAR)",
+        "WITH RECURSIVE r(n) AS (SELECT id FROM orders UNION ALL SELECT n + 1 FROM r)"
+        " SELECT max(n) FROM r",
+    ):
+        with pytest.raises(SqlStopped, match="longer than its limit"):
+            sql(query, max_seconds=2, **given)
+    cancel = threading.Event()
+    threading.Timer(2, cancel.set).start()
+    with pytest.raises(SqlStopped, match="canceled"):
+        sql(ENDLESS_CALL, cancel=cancel, **given)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_statement_in_its_own_process_gives_the_same_result(sql: Sql) -> None:
+    query = "SELECT *, _headers, id::VARCHAR::ENUM('1', '2') FROM orders WHERE id IN (1, 2)"
+    assert sorted(sql(query, max_seconds=60)) == sorted(sql(query))
+    with pytest.raises(SqlError, match="did you mean orders"):
+        sql("SELECT * FROM ordres", max_seconds=60)
+    with pytest.raises(SqlError, match="disabled"):
+        sql("SELECT * FROM read_text('/etc/hostname')", max_seconds=60)
+    result = sql.result("SELECT id FROM orders", max_seconds=60, max_rows=7)
+    assert (len(result.rows()), result.is_truncated) == (7, True)
+    result = sql.result("SELECT note FROM orders", max_bytes=100_000)
+    assert 0 < len(result.rows()) < ORDERS
+    assert result.is_truncated
+    with pytest.raises(SqlError, match="a row takes more than 100,000 bytes"):
+        sql("SELECT repeat('x', 200000) FROM orders", max_bytes=100_000)

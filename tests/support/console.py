@@ -45,6 +45,15 @@ class Visitor:
     def get(self, path: str, **headers: str) -> Answer:
         return self._ask("GET", path, b"", headers)
 
+    def begin_post(self, path: str, fields: Mapping[str, str]) -> http.client.HTTPConnection:
+        """Send a form, and return the connection without waiting for the response."""
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+        cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        body, origin = urlencode(fields), self.url.removesuffix(parts.path)
+        connection.request("POST", parts.path + path, body, {"Cookie": cookies, "Origin": origin})
+        return connection
+
     def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
         """Send a form, as from a page of the console."""
         given = {

@@ -1,5 +1,8 @@
 """Query topics with SQL, read from the object store."""
 
+import asyncio
+from threading import Event
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,10 +24,31 @@ async def run(request: Request) -> Response:
     console = console_of(request)
     query = form.get("query", "").strip()[:QUERY_CHARS_MAX]
     try:
-        result = await console.call(run_statement, console.options.store, query)
+        async with console.statement_turn():
+            result = await _run_until_gone(request, query)
     except UsageError as error:
         return _page(request, query, None, str(error))
     return _page(request, query, result, "")
+
+
+async def _run_until_gone(request: Request, query: str) -> StatementResult:
+    """Run a statement, which ends when the browser closes its connection."""
+    cancel = Event()
+    store = console_of(request).options.store
+    running = asyncio.ensure_future(asyncio.to_thread(run_statement, store, query, cancel))
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:  # also where the console stops
+        gone.cancel()
+        if not running.done():
+            cancel.set()
+    return await running
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _page(request: Request, query: str, result: StatementResult | None, problem: str) -> Response:

@@ -1,0 +1,196 @@
+"""Run a statement in a process of its own, which ends at the limits of the statement.
+
+Invariants: after `max_seconds`, after `cancel`, and when the result is closed or the program ends,
+the process has ended, whatever it does, and so have its temporary files. Rows come one frame at a
+time; the process waits until the program reads them.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from threading import Event, Lock
+from typing import Final
+
+from msgspec import MsgspecError
+
+from penstock.lake.arrow.pyarrow_untyped import RecordBatch, Schema, pa
+from penstock.lake.fetch.unreadable import check_on_error
+from penstock.lake.sql.errors import SqlError, canceled, took_too_long
+from penstock.lake.sql.process_messages import (
+    LENGTH_BYTES,
+    ResultFrame,
+    RunStatement,
+    decode_frame,
+    framed,
+)
+from penstock.lake.sql.session import SessionOptions
+
+_CANCEL_POLL_S: Final = 0.05
+_ALLOCATORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
+"""Others reserve gigabytes, which count against the limit of memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StatementLimits:
+    """max_bytes: of rows, as Arrow counts them."""
+
+    max_rows: int | None = None
+    max_seconds: float | None = None
+    max_bytes: int | None = None
+    cancel: Event | None = None
+
+
+class StatementProcess:
+    """A running statement. `close` it, or read it to its end."""
+
+    def __init__(
+        self, store: str, query: str, options: SessionOptions, limits: StatementLimits
+    ) -> None:
+        """Raise SqlError, or what reading a topic raises."""
+        check_on_error(options.on_error)
+        self._cancel = limits.cancel
+        seconds = limits.max_seconds
+        self._deadline_s = None if seconds is None else time.monotonic() + seconds
+        self._check()
+        self.is_truncated = False
+        self._warnings: list[str] = []
+        self._is_ended = False
+        self._closing = Lock()
+        self._temp = tempfile.mkdtemp(prefix="penstock-sql-", dir=options.temp_directory or None)
+        self._connection, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "penstock.lake.sql.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    env=os.environ | _ALLOCATORS,
+                )
+        except BaseException:
+            self._connection.close()
+            shutil.rmtree(self._temp, ignore_errors=True)
+            raise
+        request = RunStatement(
+            store,
+            query,
+            replace(options, temp_directory=self._temp),
+            limits.max_rows,
+            None if self._deadline_s is None else self._deadline_s - time.monotonic(),
+            limits.max_bytes,
+        )
+        try:
+            self.schema: Schema = pa.ipc.read_schema(pa.py_buffer(self._begin(request)))
+        except BaseException:
+            self.close()
+            raise
+
+    def warnings(self) -> list[str]:
+        return list(self._warnings)
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yield the rows. Raise as the constructor does, or SqlStopped."""
+        while not self._is_ended:
+            frame = self._next()
+            if frame.kind == "rows":
+                yield from pa.ipc.open_stream(pa.py_buffer(frame.data))
+        self.close()
+
+    def close(self) -> None:
+        """End the process. It may be closed more than once, from any thread."""
+        with self._closing:
+            self._is_ended = True
+            if self._process.returncode is None:
+                self._process.kill()
+                self._process.wait()
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            self._connection.close()
+            shutil.rmtree(self._temp, ignore_errors=True)
+
+    def _begin(self, request: RunStatement) -> bytes:
+        """Send the request, and return the schema of the result."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(framed(request))
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._broken() from None
+        return self._next().data
+
+    def _next(self) -> ResultFrame:
+        """Return the next frame. Raise what the process raised, SqlStopped, or SqlError."""
+        try:
+            size = int.from_bytes(self._exactly(LENGTH_BYTES), "big")
+            frame = decode_frame(self._exactly(size))
+        except (OSError, EOFError, MsgspecError):
+            raise self._broken() from None
+        if frame.error is not None:
+            self.close()
+            raise frame.error.rebuilt()
+        self._warnings = frame.warnings
+        if frame.kind == "end":
+            self._is_ended, self.is_truncated = True, frame.is_truncated
+        return frame
+
+    def _exactly(self, size: int) -> bytearray:
+        """Raises SqlStopped, EOFError, OSError."""
+        found = bytearray(size)
+        left = memoryview(found)
+        while left:
+            self._connection.settimeout(self._wait_s())
+            try:
+                count = self._connection.recv_into(left)
+            except TimeoutError:
+                continue
+            if not count:
+                raise EOFError
+            left = left[count:]
+        return found
+
+    def _wait_s(self) -> float | None:
+        """Return how long to wait for bytes. Raise SqlStopped if the statement has to end."""
+        try:
+            left_s = self._check()
+        except SqlError:
+            self.close()
+            raise
+        if self._cancel is None:
+            return left_s
+        return _CANCEL_POLL_S if left_s is None else min(left_s, _CANCEL_POLL_S)
+
+    def _check(self) -> float | None:
+        """Return the seconds that are left. Raise SqlStopped."""
+        if self._cancel is not None and self._cancel.is_set():
+            raise canceled()
+        if self._deadline_s is None:
+            return None
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise took_too_long()
+        return left_s
+
+    def _broken(self) -> SqlError:
+        """Return why the process ended."""
+        is_closed = self._is_ended
+        self._connection.close()
+        status = self._process.wait()
+        self.close()
+        if is_closed:
+            return canceled()
+        if status == -signal.SIGALRM:
+            return took_too_long()
+        if status < 0:
+            return SqlError(
+                f"the process of the statement ended by {signal.Signals(-status).name}: it needs"
+                " more memory or a deeper stack than it may have; raise memory_limit, or ask for"
+                " less"
+            )
+        return SqlError(f"the process of the statement ended with status {status}")
