@@ -5,6 +5,7 @@
 #   --if-possible    neither Helm nor Go is no failure: the chart's tests skip, and say so
 set -euo pipefail
 
+version=v3.22.0
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/penstock/bin"
 for helm in "${PENSTOCK_HELM:-}" "$(command -v helm 2>/dev/null || true)" "$cache/helm"; do
     if [ -n "$helm" ] && [ -x "$helm" ] && "$helm" version --short >/dev/null 2>&1; then
@@ -19,7 +20,7 @@ for go in "$(command -v go 2>/dev/null || true)" /usr/local/go/bin/go; do
         echo "compiling helm, once ..." >&2
         mkdir -p "$cache"
         # One package at a time: the linker alone wants a gigabyte.
-        GOFLAGS=-p=1 GOBIN="$cache" nice "$go" install helm.sh/helm/v3/cmd/helm@latest >&2
+        GOFLAGS=-p=1 GOBIN="$cache" nice "$go" install helm.sh/helm/v3/cmd/helm@$version >&2
         echo "$cache/helm"
         exit 0
     fi

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,13 @@ def test_the_versions_install_on_the_oldest_python() -> None:
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=300
     )
     assert solved.returncode == 0, solved.stderr
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((ROOT / "deploy").glob("*.sh")), ROOT / "Makefile"],
+    ids=lambda path: path.name,
+)
+def test_scripts_install_fixed_versions(path: Path) -> None:
+    moving = re.findall(r"\S+@(?:latest|main|master|HEAD|upgrade)\b", path.read_text())
+    assert moving == [], "a newer version would be installed without a review"
