@@ -1,8 +1,9 @@
 """Read records from brokers for `penstock consume`."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from confluent_kafka import KafkaError
@@ -11,7 +12,7 @@ from penstock.deploy.clients.brokers import Brokers
 from penstock.deploy.clients.kafka import Kafka
 from penstock.deploy.errors import KafkaFailed, UsageError
 from penstock.deploy.output import remark
-from penstock.deploy.records.stored_batch import stored_batch
+from penstock.deploy.records.stored_batch import StoredBatch, stored_batch
 from penstock.deploy.records.writer import RecordWriter
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ _POLL_S: Final = 0.2
 _STALLED_S: Final = 1.0
 """Without a record below the end of a partition, for so long, its next batch is looked at."""
 _COMMITTED_S: Final = 10.0
+_HEADERS_OF: Final[Callable[["Message[bytes, bytes]"], list[tuple[str, bytes | None]] | None]] = (
+    methodcaller("headers")
+)
+"""confluent-kafka 2.16 returns a list with a null pointer, and an exception, for a key that is not
+UTF-8. CPython turns that into SystemError, but not where it has specialized a direct call: the
+process then ends with SIGSEGV.
+"""
 _UNDECODED: Final = (
     KafkaError._BAD_MSG,
     KafkaError._BAD_COMPRESSION,
@@ -119,7 +127,8 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
 class _Reading:
     """Reads until a limit. ends: the partitions that are not read to their end yet.
 
-    Where librdkafka stops at a batch that it cannot decode, the batch is fetched and decoded here.
+    Batches at which librdkafka stops, and those with header keys that are not UTF-8, are fetched
+    and decoded here.
     """
 
     def __init__(  # noqa: PLR0917 - it has one caller
@@ -140,6 +149,8 @@ class _Reading:
         """Where the partitions begin, and whether those without an offset begin at the earliest."""
         self._passed: dict[int, int] = {}
         """The offsets behind batches that were passed."""
+        self._batches: dict[int, StoredBatch] = {}
+        """The last batch of each partition that was decoded for its headers."""
         self._stalled: dict[tuple[int, int], float] = {}
         """Since when partitions stand at an offset below their end."""
 
@@ -250,11 +261,31 @@ class _Reading:
             self._ends.pop(partition, None)
             return
         _kind, timestamp_ms = message.timestamp()
-        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        try:
+            headers = _HEADERS_OF(message) or []
+        except (SystemError, UnicodeDecodeError):
+            headers = self._headers_at(partition, offset)
         place = (message.topic() or "", partition, offset)
         self._print(place, timestamp_ms, message.key(), message.value(), headers)
         if offset + 1 >= self._ends.get(partition, offset + 2):
             del self._ends[partition]
+
+    def _headers_at(self, partition: int, offset: int) -> list[tuple[str, bytes | None]]:
+        """Return the headers of a record of which confluent-kafka cannot decode a key."""
+        batch = self._batches.get(partition)
+        if batch is None or not batch.base_offset <= offset < batch.next_offset:
+            batch = stored_batch(self._brokers, self._topic, partition, offset)
+        if batch is not None:
+            self._batches[partition] = batch
+            for record in batch.records:
+                if record.offset == offset:
+                    return _shown(record.headers)
+        # Retention or compaction removed the record meanwhile.
+        self._writer.flush()
+        raise KafkaFailed(
+            f"{self._topic}-{partition} at offset {offset}: a header key is not UTF-8, and the"
+            " record is gone"
+        )
 
     def _print(
         self,
