@@ -59,6 +59,17 @@ DeleteOrphans = Annotated[
     typer.Option("--delete-orphans", help=("Delete orphaned objects, after confirmation.")),
 ]
 OlderThan = Annotated[str, typer.Option(help="Minimum age of orphans: 90s, 30m, 12h, 7d.")]
+Records = Annotated[
+    int,
+    typer.Option(
+        help=(
+            "Also read the newest N offsets of each partition from the store, and list records"
+            " that consumers cannot read."
+        ),
+        metavar="N",
+        min=0,
+    ),
+]
 Settle = Annotated[
     float,
     typer.Option(
@@ -82,6 +93,7 @@ def doctor(
     older_than: OlderThan = "1d",
     yes: Yes = False,
     settle: Settle = 5.0,
+    records: Records = 0,
     output: Output = Format.TABLE,
 ) -> None:
     """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions,
@@ -91,6 +103,8 @@ def doctor(
     a check could not be made. With --store alone it checks what the store contains.
 
     For example: penstock doctor --store s3://my-bucket
+
+    penstock doctor --store s3://my-bucket --records 10000
     """
     from penstock.deploy.doctor.examine import DoctorOptions
     from penstock.deploy.doctor.findings import KINDS
@@ -102,6 +116,8 @@ def doctor(
         near = get_close_matches(unknown[0], KINDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "docs/reference/doctor.md lists them"
         raise UsageError(f"--accept {unknown[0]!r} is not a finding; {hint}")
+    if records:
+        _need_reader()
     store_url, controllers = _resolve_addresses(store, controller, state_file)
     options = DoctorOptions(
         store=store_url,
@@ -114,6 +130,7 @@ def doctor(
         older_than_ms=_age_ms(older_than),
         older_than=older_than,
         settle_s=settle,
+        records=records,
     )
     report = _examine(options, ask=not yes)
     if output is not Format.TABLE:
@@ -123,6 +140,15 @@ def doctor(
     else:
         _print_report(report)
     raise typer.Exit(report.exit_code)
+
+
+def _need_reader() -> None:
+    """Raise UsageError unless this installation can read records."""
+    from penstock.base.extras import install_hint
+    from penstock.deploy.doctor.record_scan import missing_package
+
+    if package := missing_package():
+        raise UsageError(f"--records needs the package {package}: {install_hint('reader')}")
 
 
 def _resolve_addresses(

@@ -18,12 +18,14 @@ $ penstock doctor --controller HOST:PORT --store s3://BUCKET/PREFIX     # all ch
 $ penstock doctor                                                       # of a running `penstock dev`
 $ penstock doctor --store s3://BUCKET/PREFIX                            # without a running cluster: the store alone
 $ penstock doctor ... --json                                            # for programs
+$ penstock doctor ... --records 10000                                   # also read the newest records
 $ penstock doctor ... --delete-orphans --older-than 1d                  # also delete orphans
 ```
 
 It changes nothing, except for small objects below `probe/` that it writes and deletes, and for `--delete-orphans`.
 Every check has a deadline, and a check that fails does not hide the others.
 It costs one LIST per 1,000 objects in the bucket, about 20 PUTs and 30 GETs; `--no-objects` skips the listing.
+`--records N` reads and decodes the newest N offsets of each partition besides.
 
 | exit code | meaning |
 |---|---|

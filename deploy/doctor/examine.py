@@ -23,6 +23,7 @@ from penstock.deploy.doctor.facts import (
     ClusterFacts,
     ListenerFacts,
     QuorumFacts,
+    RecordFacts,
     StoreFacts,
 )
 from penstock.deploy.doctor.findings import CheckResult, result, unchecked
@@ -41,6 +42,7 @@ from penstock.deploy.doctor.inventory import (
 )
 from penstock.deploy.doctor.listing import confirm_missing, delete_orphans, list_all
 from penstock.deploy.doctor.metadata import LiveMetadata, Metadata, StoredMetadata
+from penstock.deploy.doctor.record_scan import read_newest
 from penstock.deploy.doctor.report import Report, build_report
 from penstock.deploy.doctor.store_facts import (
     ask_backup,
@@ -65,6 +67,9 @@ STEP_S: Final = 60.0
 LIST_S: Final = 3_600.0
 """Enough for about 20 million objects on S3."""
 
+RECORDS_S: Final = 3_600.0
+"""Enough for about 1 TB on a fast network."""
+
 MANIFEST_S: Final = 15.0
 MANIFEST_POLL_S: Final = 0.5
 """How long a manifest may lack earlier metadata, and how often it is read meanwhile."""
@@ -84,7 +89,7 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions:
     """What to examine. store, controllers: empty if not given. delete: delete orphans after
-    `confirm` agreed.
+    `confirm` agreed. records: how many of the newest offsets of each partition to read.
     """
 
     store: str
@@ -97,6 +102,7 @@ class DoctorOptions:
     older_than_ms: int = 24 * 3_600_000
     older_than: str = "1d"
     settle_s: float = 5.0
+    records: int = 0
 
 
 @dataclass(slots=True)
@@ -150,7 +156,9 @@ class Examination:
             if self._store is not None:
                 await self._store.close()
         gathered = self._gathered
-        in_order = [gathered.checks[check.name] for check in f.CHECKS]
+        in_order = [
+            gathered.checks[check.name] for check in f.CHECKS if check.name in gathered.checks
+        ]
         cluster_id = gathered.cluster.cluster_id if gathered.cluster else self._options.cluster_id
         return build_report(
             cluster_id, int(wall_ms()), in_order, self._options.accept, gathered.deleted
@@ -389,8 +397,13 @@ class Examination:
                 "requesting missing objects by name",
                 self._judge_objects(gathered.inventory),
             )
+        if self._options.records and self._metadata is not None and self._store_works():
+            await self._step(
+                f.RECORDS, "reading records", self._read_records(self._metadata), RECORDS_S
+            )
         for check in f.CHECKS:
-            checks.setdefault(check.name, self._unchecked(check.name))
+            if check.name != f.RECORDS or self._options.records:
+                checks.setdefault(check.name, self._unchecked(check.name))
 
     def _judge_metadata(self, cluster: ClusterFacts) -> None:
         """Judge brokers, partitions and WALs. A backup shows only WALs: no node may be running."""
@@ -453,6 +466,21 @@ class Examination:
         )
         gathered.checks[f.OBJECTS] = result(f.OBJECTS, summary, found)
 
+    async def _read_records(self, metadata: Metadata) -> None:
+        image, options = metadata.image, self._options
+        facts: list[RecordFacts] = []
+        problems: list[str] = []
+        offset_count = 0
+        for topic in sorted(topic.name for topic in image.topics):
+            read = await asyncio.to_thread(
+                read_newest, options.store, image.cluster_id, topic, options.records
+            )
+            facts += read.partitions
+            offset_count += read.offsets
+            problems += [read.problem] if read.problem else []
+            self._show_progress(self._current_step, read.offsets)
+        self._gathered.checks[f.RECORDS] = judge.records(facts, offset_count, problems)
+
     async def _delete(self, metadata: Metadata, store: ObjectStore) -> None:
         gathered = self._gathered
         if not gathered.orphans:
@@ -481,7 +509,14 @@ class Examination:
             return unchecked(name, problem, failed=True)
         if name == f.OBJECTS and not self._options.objects:
             return unchecked(name, "skipped by --no-objects")
-        if not self._options.store and name in {f.STORE, f.WALS, f.BACKUP, f.MANIFEST, f.OBJECTS}:
+        if not self._options.store and name in {
+            f.STORE,
+            f.WALS,
+            f.BACKUP,
+            f.MANIFEST,
+            f.OBJECTS,
+            f.RECORDS,
+        }:
             return unchecked(name, "no store was given: --store")
         if not self._options.controllers:
             return unchecked(name, "no controller was given: --controller")

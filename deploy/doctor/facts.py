@@ -126,6 +126,18 @@ class UnreadableFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordFacts:
+    """Records of a partition that cannot be read. count: of their offsets. first: the offset and
+    the reason of the first ones.
+    """
+
+    topic: str
+    partition: int
+    count: int
+    first: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WalFacts:
     """A WAL that has not ended."""
 

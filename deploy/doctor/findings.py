@@ -444,6 +444,19 @@ FOREIGN: Final = Kind(
     "Keep other objects in another bucket or prefix.",
 )
 
+# --- records --------------------------------------------------------------------------------------
+
+RECORDS_UNREADABLE: Final = Kind(
+    "records-unreadable",
+    Level.FAIL,
+    "{partition} has {count:,} offsets whose records cannot be read: {reasons}.",
+    "Readers stop there: `--on-error skip` of `penstock consume`, `sql` and `table sync`, and"
+    ' `on_error="skip"` in Python and Spark, leave such records out; table syncs can also write'
+    " them to dead letters. With `record.validation=full` brokers refuse such batches of"
+    " producers. For other consumers, remove the records up to there: `penstock topics"
+    " delete-records {topic} --before-offset N`.",
+)
+
 # --- the table ------------------------------------------------------------------------------------
 
 STORE: Final = "store"
@@ -457,6 +470,8 @@ WALS: Final = "WALs"
 BACKUP: Final = "backup"
 MANIFEST: Final = "manifest"
 OBJECTS: Final = "objects"
+RECORDS: Final = "records"
+"""Made only on request."""
 
 CHECKS: Final = (
     Check(
@@ -533,6 +548,14 @@ CHECKS: Final = (
         " An object is an orphan if the metadata do not contain it before and after the"
         " listing, and it is older than `--older-than`.",
         (DATA_LOST, OBJECT_DAMAGED, ORPHANS, DELETION_BEHIND, STAGED_LEFT, FOREIGN),
+    ),
+    Check(
+        RECORDS,
+        "With `--records N`, reads the newest N offsets of each partition from the store, and"
+        " finds batches that were stored although consumers cannot read all of their records:"
+        " by producers of topics without `record.validation=full`, or by mirrors. Needs the extra"
+        " `reader`.",
+        (RECORDS_UNREADABLE,),
     ),
 )
 

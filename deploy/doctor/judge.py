@@ -20,11 +20,20 @@ from penstock.deploy.doctor.facts import (
     ListenerFacts,
     ManifestFacts,
     QuorumFacts,
+    RecordFacts,
     StoreFacts,
     UnreadableFacts,
     WalFacts,
 )
-from penstock.deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
+from penstock.deploy.doctor.findings import (
+    CheckResult,
+    Finding,
+    Level,
+    listed,
+    result,
+    unchecked,
+    worst,
+)
 from penstock.deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
 from penstock.deploy.doctor.wal_survey import WalSurvey
 from penstock.deploy.output import size
@@ -508,6 +517,30 @@ def leftovers(staged: Sequence[str], foreign: Suspects) -> list[Finding]:
     if foreign.count:
         found.append(f.FOREIGN.found(count=foreign.count, example=foreign.items[0].key))
     return found
+
+
+def records(
+    items: Sequence[RecordFacts], offset_count: int, problems: Sequence[str]
+) -> CheckResult:
+    """Judge what reading records found. problems: why topics could not be read to their ends."""
+    found = [
+        f.RECORDS_UNREADABLE.found(
+            topic=item.topic,
+            partition=f"{item.topic}-{item.partition}",
+            count=item.count,
+            reasons=listed([f"{what} (offset {offset})" for offset, what in item.first]),
+        )
+        for item in items[:FINDINGS_OF_A_KIND_MAX]
+    ]
+    summary = f"{offset_count:,} offsets read, {sum(item.count for item in items):,} unreadable"
+    if len(items) > len(found):
+        summary += f" in {len(items):,} partitions"
+    checked = result(f.RECORDS, summary, found)
+    if not problems:
+        return checked
+    level = worst((checked.level, Level.UNCHECKED))
+    summary += f"; not read to the end: {listed(problems)}"
+    return CheckResult(f.RECORDS, level, summary, found, failed=True)
 
 
 def _merged(items: Sequence[LostRange]) -> list[str]:

@@ -2,6 +2,7 @@
 consumers can read is read.
 """
 
+import json
 import struct
 import subprocess
 import sys
@@ -25,7 +26,18 @@ from penstock.lake.table.source import TopicSource
 from penstock.lake.table.sync import SyncOptions, TableSync
 from penstock.lake.table.values import ValueFormat
 from penstock.lake.table.warehouse import Warehouse
-from tests.support.bad_batches import BAD, NOW_MS, ODD, UNCHECKED, good, odd, store
+from penstock.stream.batch.compression import Compression, compress
+from tests.support.bad_batches import (
+    BAD,
+    NOW_MS,
+    ODD,
+    UNCHECKED,
+    batch_of,
+    good,
+    odd,
+    record,
+    store,
+)
 from tests.support.reader_objects import sealed
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
@@ -240,13 +252,38 @@ def test_consume(cluster: ThreadedCluster, name: str) -> None:
 
 
 def test_consume_what_kafka_can_read(cluster: ThreadedCluster) -> None:
-    """Without the record whose header key is not UTF-8, on which confluent-kafka 2.16 crashes."""
-    cluster.create("consumed", 1, published=False, configs=UNCHECKED)
-    names = [name for name in ODD if name != "header key that is not UTF-8"]
-    store(cluster.bootstrap, "consumed", [odd(name) for name in names])
-    done = consumed(cluster, "consumed")
-    expected = {3 * at + delta for at, name in enumerate(names) for delta in ODD[name]}
+    done = consumed(cluster, "odd")
+    assert done.returncode == 0, done.stderr
+    expected = {3 * at + delta for at, deltas in enumerate(ODD.values()) for delta in deltas}
     assert {int(line.split()[0]) for line in done.stdout.splitlines()} == expected, done.stderr
+    named = 3 * list(ODD).index("header key that is not UTF-8")
+    assert f"\n{named} \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}=" in done.stdout
+
+
+def test_consume_shows_header_keys_that_are_not_utf_8(cluster: ThreadedCluster) -> None:
+    """Compressed, several in a batch, beside keys that are; in a group, and as JSON."""
+    topic = "names"
+    cluster.create(topic, 1, published=False, configs=UNCHECKED)
+    headers = b"\x04\x02a\x02x\x02\xff\x02y"
+    packed = compress(Compression.ZSTD, b"".join(record(at, headers) for at in range(3)))
+    store(cluster.bootstrap, topic, [good(), batch_of(packed, 4), good()])
+    for arguments in (
+        ("--from-beginning", "--until-end"),
+        ("--from-beginning", "--group", "g", "--max-messages", "9"),
+    ):
+        command = ("consume", topic, "-b", cluster.bootstrap, "--json", *arguments)
+        done = subprocess.run(
+            (sys.executable, "-m", "penstock.deploy.cli", *command),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["offset"] for row in rows] == list(range(9))
+        assert {str(row["headers"]) for row in rows[3:6]} == {
+            str([["a", "x"], ["\N{REPLACEMENT CHARACTER}", "y"]])
+        }
 
 
 def moment(shift_s: float) -> str:
@@ -312,3 +349,31 @@ def test_deleting_before_a_time_that_no_record_has_deletes_nothing(
         cluster, "idle", 3_600
     )
     assert scan(cluster.store_url, "idle").count() == 6
+
+
+def test_doctor(cluster: ThreadedCluster) -> None:
+    command = (sys.executable, "-m", "penstock.deploy.cli", "doctor", "--json", "--no-objects")
+    places = ("--store", cluster.store_url, "--controller", cluster.controller)
+
+    def unreadable(newest: int) -> dict[str, dict[str, Any]]:
+        done = subprocess.run(
+            (*command, *places, "--records", str(newest)),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 1, done.stderr
+        (check,) = (item for item in json.loads(done.stdout)["checks"] if item["name"] == "records")
+        assert not check["failed"], check
+        return {found["values"]["partition"]: found for found in check["findings"]}
+
+    found = unreadable(1_000)
+    assert "odd-0" not in found
+    assert found["bad-0"]["code"] == "records-unreadable"
+    assert found["bad-0"]["values"]["count"] == LOST
+    sentence = found["bad-0"]["sentence"]
+    assert "the key of a record header is null (offset 4)" in sentence
+    assert "--on-error skip" in found["bad-0"]["mend"]
+    # The last batch is sound, and the one before it has one offset that cannot be read.
+    assert unreadable(6)["bad-0"]["values"]["count"] == 1
