@@ -9,6 +9,7 @@ earlier ones stay, an error is logged once for these contents, and `refused_coun
 
 import asyncio
 import hashlib
+import hmac
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +26,14 @@ from penstock.broker.security.users_file import parse_users
 log = structlog.get_logger(__name__)
 
 _FILE_BYTES_MAX = 1 << 20
+_SECRET_ROUNDS = 100_000
 _Contents = TypeVar("_Contents")
 
 
 class FileUsers(NamedTuple):
-    """What the users' file says. secret: the same for all brokers with the same users."""
+    """What the users' file says. secret: of the salts of its users and of unknown ones; the same
+    for all brokers with the same users' file or delegation token key.
+    """
 
     passwords: dict[str, str]
     credentials: dict[tuple[ScramMechanism, str], ScramCredential]
@@ -182,12 +186,17 @@ def _pem_files(config: SecurityConfig, listener: str = "") -> WatchedFiles[TlsCo
 
 
 def _users(config: SecurityConfig, random: bytes) -> FileUsers:
-    """Read the users' file. random: the secret without one."""
+    """Read the users' file. random: the secret if no setting gives one that all brokers share."""
+    shared = b""
+    if config.delegation_token_secret_key:
+        shared = hmac.digest(config.delegation_token_secret_key.encode(), b"SCRAM salts", "sha256")
     if not config.sasl_users_file:
-        return FileUsers({}, {}, random)
+        return FileUsers({}, {}, shared or random)
     data = _contents(Path(config.sasl_users_file))
     passwords = _passwords(config, data)
-    return FileUsers(passwords, credentials_of(passwords), hashlib.sha256(data).digest())
+    # Clients see salts, so deriving them must cost as much as a guess of the passwords in the file.
+    secret = shared or hashlib.pbkdf2_hmac("sha256", data, b"SCRAM salts", _SECRET_ROUNDS)
+    return FileUsers(passwords, credentials_of(passwords, secret), secret)
 
 
 def _passwords(config: SecurityConfig, data: bytes) -> dict[str, str]:

@@ -38,15 +38,25 @@ FileUsers = Mapping[tuple[ScramMechanism, str], ScramCredential]
 """Credentials of the users in the file."""
 
 
-def credentials_of(users: Mapping[str, str]) -> dict[tuple[ScramMechanism, str], ScramCredential]:
-    """Derive the credentials of users. passwords by user. Takes milliseconds for each."""
+def credentials_of(
+    users: Mapping[str, str], secret: bytes
+) -> dict[tuple[ScramMechanism, str], ScramCredential]:
+    """Derive the credentials of users. users: passwords by user. Takes milliseconds for each.
+
+    Salts are those that unknown users get: a random one would change with each start and differ
+    between brokers, and so reveal that the user exists.
+    """
     found: dict[tuple[ScramMechanism, str], ScramCredential] = {}
     for user, password in users.items():
         for mechanism in ScramMechanism:
-            salt = secrets.token_bytes(_SALT_BYTES)
+            salt = _seed_of(secret, mechanism, user)[:_SALT_BYTES]
             salted = salted_password(mechanism, password, salt, ITERATIONS_MIN)
             found[mechanism, user] = credential_of(mechanism, salted, salt, ITERATIONS_MIN)
     return found
+
+
+def _seed_of(secret: bytes, mechanism: ScramMechanism, user: str) -> bytes:
+    return sign(ScramMechanism.SCRAM_SHA_512, secret, f"{mechanism}:{user}".encode())
 
 
 class Users:
@@ -81,7 +91,7 @@ class Users:
 
     def pretend(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         """See `broker.security.scram.Pretend`."""
-        seed = sign(ScramMechanism.SCRAM_SHA_512, self._secret(), f"{mechanism}:{user}".encode())
+        seed = _seed_of(self._secret(), mechanism, user)
         key = hashlib.new(mechanism.hash_name, seed).digest()
         return ScramCredential(seed[:_SALT_BYTES], key, key, ITERATIONS_MIN)
 
