@@ -119,6 +119,7 @@ def read_records(bootstrap: str, source: Source, limits: Limits, writer: RecordW
         with Brokers(bootstrap) as brokers:
             reading = _Reading(consumer, brokers, source.topic, limits, writer, ends)
             reading.begin = starts, is_earliest
+            reading.expected = {at: max(bounds[at][0], starts.get(at, 0)) for at in ends}
             return reading.run()
     finally:
         consumer.close()
@@ -147,6 +148,8 @@ class _Reading:
         self._skipped = 0
         self.begin: tuple[Mapping[int, int], bool] = {}, False
         """Where the partitions begin, and whether those without an offset begin at the earliest."""
+        self.expected: dict[int, int] = {}
+        """Until the end: the offset behind what was read of each partition."""
         self._passed: dict[int, int] = {}
         """The offsets behind batches that were passed."""
         self._batches: dict[int, StoredBatch] = {}
@@ -245,10 +248,24 @@ class _Reading:
         from confluent_kafka import TopicPartition
 
         self._consumer.seek(TopicPartition(self._topic, partition, found.next_offset))
-        self._passed[partition] = found.next_offset
+        self._passed[partition] = self.expected[partition] = found.next_offset
         if found.next_offset >= self._ends.get(partition, found.next_offset + 1):
             self._ends.pop(partition, None)
         return True
+
+    def _pass_misplaced(self, partition: int, offset: int, end: int) -> bool:
+        """Pass the batch of a record whose offset lies behind it: such a record is not the end of
+        the partition. Return False if there is no such batch before the offset.
+        """
+        at = self.expected.get(partition, end)
+        while at < min(offset, end):
+            found = stored_batch(self._brokers, self._topic, partition, at)
+            if found is None:
+                return False
+            if found.lost:
+                return self._pass_batch(partition, at)
+            at = found.next_offset
+        return False
 
     def _is_over(self) -> bool:
         if self._limits.until_end and not self._ends:
@@ -257,9 +274,14 @@ class _Reading:
 
     def _take(self, message: "Message[bytes, bytes]") -> None:
         partition, offset = cast("int", message.partition()), cast("int", message.offset())
-        if self._limits.until_end and offset >= self._ends.get(partition, 0):
-            self._ends.pop(partition, None)
-            return
+        if self._limits.until_end:
+            end = self._ends.get(partition, 0)
+            if offset + 1 >= end and self._pass_misplaced(partition, offset, end):
+                return
+            if offset >= end:
+                self._ends.pop(partition, None)
+                return
+            self.expected[partition] = offset + 1
         _kind, timestamp_ms = message.timestamp()
         try:
             headers = _HEADERS_OF(message) or []

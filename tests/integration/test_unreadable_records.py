@@ -251,6 +251,22 @@ def test_consume(cluster: ThreadedCluster, name: str) -> None:
     assert f"{2 * (3 - len(readable))} offsets cannot be read and were left out" in skipped.stderr
 
 
+@pytest.mark.parametrize("delta", [5, 9, 2**31 - 1])
+def test_consume_does_not_end_at_a_record_with_an_offset_behind_its_batch(
+    cluster: ThreadedCluster, delta: int
+) -> None:
+    """librdkafka returns it; 5 is the last offset of the partition."""
+    topic = f"behind-{delta}"
+    cluster.create(topic, 1, published=False, configs=UNCHECKED)
+    store(cluster.bootstrap, topic, [batch_of(record(0) + record(1) + record(delta)), good()])
+    raised = consumed(cluster, topic)
+    assert raised.returncode == 1
+    assert f"{topic}-0 at offset 2: " in raised.stderr
+    skipped = consumed(cluster, topic, "--on-error", "skip")
+    assert [int(line.split()[0]) for line in skipped.stdout.splitlines()] == [0, 1, 3, 4, 5]
+    assert "1 offsets cannot be read and were left out" in skipped.stderr
+
+
 def test_consume_what_kafka_can_read(cluster: ThreadedCluster) -> None:
     done = consumed(cluster, "odd")
     assert done.returncode == 0, done.stderr
