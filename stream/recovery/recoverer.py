@@ -15,7 +15,8 @@ Source: AutoMQ `WALRecovery`; ADR 0037.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import structlog
@@ -84,13 +85,16 @@ async def recover_wal(
     ends = metadata.streams_owned_by(failed)
     salvage = Salvage(ends, metadata.data_streams_of(ends))
     commits = _RecoveryCommits(metadata, failed, config)
-    async for key, found in walker.slots():
-        if isinstance(found, BadSlot):
-            salvage.add_bad(found)
-            continue
-        ranges = salvage.take(walker.end, found.ranges)
-        if ranges:
-            await commits.add(NewObject(None, key, ObjectRole.WAL, found.object_size_bytes, ranges))
+    # A commit may fail: end the reads before the next attempt begins.
+    async with aclosing(walker.slots()) as slots:
+        async for key, found in slots:
+            if isinstance(found, BadSlot):
+                salvage.add_bad(found)
+                continue
+            ranges = salvage.take(walker.end, found.ranges)
+            if ranges:
+                size_bytes = found.object_size_bytes
+                await commits.add(NewObject(None, key, ObjectRole.WAL, size_bytes, ranges))
     losses = list(salvage.losses(metadata.accepted_losses(failed)))
     held = [loss.stream_id for loss in losses]
     await commits.finish(walker.end, held)
@@ -187,11 +191,12 @@ class WalWalker:
         self.end = start
         self.fenced_by_us = False
 
-    async def slots(self) -> AsyncIterator[tuple[str, ObjectIndex | BadSlot]]:
+    async def slots(self) -> AsyncGenerator[tuple[str, ObjectIndex | BadSlot]]:
         """Yield (key, index) of every data slot in order, with a BadSlot instead of the index for a
         lost or damaged slot.
 
-        When the iteration ends by itself, slot `end` is a fence, unless `recoverer` is None.
+        When the iteration ends by itself, slot `end` is a fence, unless `recoverer` is None. A
+        caller that may end it earlier closes the generator, which ends the reads ahead.
         """
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
         listing = asyncio.ensure_future(self._behind.list())

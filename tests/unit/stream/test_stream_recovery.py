@@ -285,6 +285,44 @@ async def test_a_recovery_that_broke_off_is_repeated(
     assert (await recover(store, one, dead)).committed_object_count == 0
 
 
+class HoldingStore(MemoryStore):
+    """Hold the reads of slots from `first` on."""
+
+    first = 0
+    begun_count = held_count = 0
+
+    async def get_tail(self, key: str, length: int) -> ObjectTail:
+        if int(key.rsplit("/", 1)[1]) >= self.first:
+            self.begun_count += 1
+            self.held_count += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.held_count -= 1
+        return await super().get_tail(key, length)
+
+
+async def test_a_recovery_whose_commit_fails_ends_its_reads(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    store = HoldingStore()
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
+    await dead.open(1)
+    for _ in range(6):
+        await dead.write(1)
+    await dead.storage.abandon()
+    store.first = 2
+    recoverer.metadata.refuse("commit_recovered")
+    recovering = asyncio.ensure_future(
+        recover(store, recoverer, dead, recovery_commit_objects_max=1, recovery_read_ahead_count=4)
+    )
+    await asyncio.wait([recovering])
+    assert isinstance(recovering.exception(), TimeoutError)
+    assert store.begun_count > 0
+    assert store.held_count == 0
+
+
 async def test_only_what_is_still_the_dead_writers_is_committed(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
