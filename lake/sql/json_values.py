@@ -4,9 +4,9 @@ Arrow buffers of the scan.
 Invariants: only the fields that a statement needs become columns. A value that does not fit its
 column is NULL and is reported; nothing is rounded: 1.5 does not fit BIGINT. Values of another JSON
 type do not fit, although DuckDB casts true to 1 and "yes" to true; only VARCHAR takes all of them.
-What does not fit depends on the value and the column alone. Cost: two passes over the values, of
-which one compares types, and one more over those of a batch that need a closer look: of rows with
-NULLs, and of integers beyond 53 bits.
+What does not fit depends on the value and the column alone. Cost: one pass over the values, and one
+more over those of a batch that need a closer look: of rows with NULLs, and of integers beyond 53
+bits.
 """
 
 import json
@@ -30,14 +30,18 @@ Layout").
 """
 
 
-_OTHER_TYPE: Final = {
-    "BOOLEAN": "NOT IN ('t', 'f', 'n')",
-    "BIGINT": """IN ('"', 't', 'f')""",
-    "DOUBLE": """IN ('"', 't', 'f')""",
-    "TIMESTAMP": """NOT IN ('"', 'n')""",
-    "TIMESTAMPTZ": """NOT IN ('"', 'n')""",
+_FROM_JSON: Final = {
+    "BOOLEAN": "CASE {0} WHEN 'true' THEN true WHEN 'false' THEN false END",
+    "BIGINT": "TRY_CAST({0} AS DOUBLE)",  # shows fractions, which DuckDB would round
+    "DOUBLE": "TRY_CAST({0} AS DOUBLE)",
+    "TIMESTAMP": "TRY_CAST(CASE WHEN left({0}, 1) = '\"' THEN {0}::JSON ->> '$' END AS TIMESTAMP)",
+    "TIMESTAMPTZ": (
+        "TRY_CAST(CASE WHEN left({0}, 1) = '\"' THEN {0}::JSON ->> '$' END AS TIMESTAMPTZ)"
+    ),
 }
-"""What is true of the first character of JSON that is not of the type, and not null."""
+"""How the text of a JSON value becomes one of the type. `from_json` would cast values of other JSON
+types; this makes them NULL.
+"""
 
 
 class JsonColumn(NamedTuple):
@@ -113,9 +117,8 @@ class JsonDecoder:
         others = self._others(values, source, found)
         if others:
             misfits.append(MisfitRows(NOT_JSON, others))
-        others_of = self._others_of(source)
         arrays = [
-            self._checked(column, source, array, others_of.get(column.name), misfits)
+            self._checked(column, source, array, misfits)
             for column, array in zip(self._columns, found, strict=True)
         ]
         return ParsedTable(arrays, misfits)
@@ -129,8 +132,7 @@ class JsonDecoder:
             for number, group in enumerate(self._groups)
         )
         fields = ", ".join(
-            f"struct_extract(s{self._group_of(column)}, {text_literal(column.field)}) AS c{number}"
-            for number, column in enumerate(self._columns)
+            f"{self._field(column)} AS c{number}" for number, column in enumerate(self._columns)
         )
         try:
             return self._run(f"SELECT {fields} FROM (SELECT {parsed} FROM batch)", values)  # noqa: S608 - quoted
@@ -173,37 +175,21 @@ class JsonDecoder:
         rows = _numbers(empty)
         return [row for row, has in zip(rows, is_object.to_pylist(), strict=True) if not has]
 
-    def _group_of(self, column: JsonColumn) -> int:
-        return next(n for n, group in enumerate(self._groups) if column in group)
+    def _field(self, column: JsonColumn) -> str:
+        """Return the SQL of a column."""
+        number = next(n for n, group in enumerate(self._groups) if column in group)
+        field = f"struct_extract(s{number}, {text_literal(column.field)})"
+        if column.kind in _FROM_JSON:
+            return _FROM_JSON[str(column.kind)].format(f"{field}::VARCHAR")
+        return field
 
     # --- a closer look ----------------------------------------------------------------------------
-
-    def _others_of(self, values: Array) -> dict[str, Array]:
-        """Return, by column, which values have a field of another type."""
-        found: dict[str, Array] = {}
-        for group in self._groups:
-            columns = [column for column in group if column.kind in _OTHER_TYPE]
-            if not columns:
-                continue
-            spec = text_literal(json.dumps(dict.fromkeys((c.field for c in columns), "JSON")))
-            tests = ", ".join(
-                f"left(struct_extract(s, {text_literal(column.field)}), 1)"
-                f" {_OTHER_TYPE[str(column.kind)]}"
-                for column in columns
-            )
-            parsed = f"SELECT from_json(v, {spec}) AS s FROM batch"  # noqa: S608 - quoted
-            table = self._run(f"SELECT {tests} FROM ({parsed})", values)  # noqa: S608 - quoted
-            for column, is_other in zip(columns, table.columns, strict=True):
-                if pc.any(is_other, min_count=0).as_py():
-                    found[column.name] = pc.fill_null(_one(is_other), False)
-        return found
 
     def _checked(
         self,
         column: JsonColumn,
         values: Array,
         found: Array,
-        others: Array | None,
         misfits: list[MisfitRows],
     ) -> Array:
         """Return the final column, and add the rows that do not fit."""
@@ -214,8 +200,6 @@ class JsonDecoder:
         if column.kind == "BIGINT":
             exact = _as_integers(found)
             found = self._as_bigint(column, values) if exact is None else exact
-        if others is not None:
-            found = pc.if_else(others, pa.scalar(None, found.type), found)
         unknown = pc.and_(pc.is_null(found), pc.is_valid(values))
         if not pc.any(unknown, min_count=0).as_py():
             return found
@@ -227,13 +211,10 @@ class JsonDecoder:
 
     def _as_bigint(self, column: JsonColumn, values: Array) -> Array:
         """Parse as integer and as double, and keep the integers that are not rounded."""
-        specs = [text_literal(json.dumps({column.field: kind})) for kind in ("BIGINT", "DOUBLE")]
         return self._column(
-            "SELECT CASE WHEN b::DOUBLE = d THEN b END AS b FROM (SELECT"  # noqa: S608 - quoted
-            f" struct_extract(from_json(v, {specs[0]}), {text_literal(column.field)}) AS b,"
-            f" struct_extract(from_json(v, {specs[1]}), {text_literal(column.field)}) AS d"
-            " FROM batch)",
-            values,
+            "SELECT CASE WHEN b::DOUBLE = d THEN b END AS b FROM"
+            " (SELECT TRY_CAST(v AS BIGINT) AS b, TRY_CAST(v AS DOUBLE) AS d FROM batch)",
+            self._raw(column, values),
         )
 
     def _raw(self, column: JsonColumn, values: Array) -> Array:
@@ -283,11 +264,9 @@ def _groups(columns: Sequence[JsonColumn]) -> list[list[JsonColumn]]:
 
 
 def _first_pass(group: Sequence[JsonColumn]) -> dict[str, Any]:
-    """Return the structure for `from_json`. Integers are parsed as doubles, which shows fractions:
-    DuckDB would round them.
-    """
+    """Return the structure for `from_json`."""
     return {
-        column.field: "DOUBLE" if column.kind == "BIGINT" else _spec(column.kind)
+        column.field: "JSON" if column.kind in _FROM_JSON else _spec(column.kind)
         for column in group
     }
 
