@@ -82,17 +82,24 @@ class RecordCheck:
         self, records: memoryview, header: BatchHeader, rules: RecordRules, now_ms: Millis
     ) -> int | Refusal:
         """Return the newest timestamp of the records, or why they are refused. Raises TakesLong."""
-        data = records[HEADER_BYTES : header.size_bytes]
         limits = _limits(rules, now_ms)
+        try:
+            walked = self._walk(records, header, rules, limits)
+        finally:
+            self._release()
+        return walked if isinstance(walked, Refusal) else _verdict(walked, limits)
+
+    def _walk(
+        self, records: memoryview, header: BatchHeader, rules: RecordRules, limits: Limits
+    ) -> WalkFinding | Refusal:
+        data = records[HEADER_BYTES : header.size_bytes]
         if header.compression != Compression.NONE:
             limits = limits._replace(flags=limits.flags | SEQUENTIAL)
             plain = self._plain(records, header, data, rules.decompressed_bytes_max)
             if isinstance(plain, Refusal):
                 return plain
             data = plain
-        walked = self._walker.walk(data, header.record_count, header.base_timestamp_ms, limits)
-        self._release()
-        return _verdict(walked, limits)
+        return self._walker.walk(data, header.record_count, header.base_timestamp_ms, limits)
 
     def _plain(
         self, records: memoryview, header: BatchHeader, data: memoryview, bytes_max: int

@@ -3,6 +3,7 @@ codec, by the native walk and by the one in Python. tests/interop sends the same
 """
 
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -221,6 +222,26 @@ def test_a_batch_is_decompressed_inline_up_to_a_limit(codec: Compression) -> Non
     refused = check(inline_bytes, TopicRules(decompressed_bytes_max=inline_bytes // 2))
     assert isinstance(refused, Refusal)
     assert refused.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_a_bomb_leaves_no_memory_behind(codec: Compression) -> None:
+    limit = 16 << 20
+    rules = TopicRules(decompressed_bytes_max=limit)
+    records = [Record(0, NOW, b"k", bytes(2 * limit))]
+    bomb = memoryview(encode_batch(records, compression=codec))
+    checks = [RecordCheck() for _ in range(8)]
+    before = resident_bytes()
+    for check in checks:
+        refused = validate_batch(bomb, rules, NOW, check=check)
+        assert isinstance(refused, Refusal)
+        assert refused.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert resident_bytes() - before < 2 * limit
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_both_walks_find_the_same_in_damaged_records() -> None:
